@@ -1,0 +1,222 @@
+/* The native contract: parsed by cffi and included by every C file here.
+ *
+ * Stateless: descriptors, pointers and lengths in; a count, or a negative
+ * SEG_E_* / -errno, out. Nothing is allocated that the caller must free, and
+ * nothing is read or written outside the lengths that were given, whatever
+ * the bytes say. All structs are in host order and naturally aligned, so that
+ * numpy structured arrays can stand for arrays of them.
+ */
+
+/* A record batch's header (org.apache.kafka.common.record.DefaultRecordBatch). */
+typedef struct seg_batch {
+    int64_t position;       /* of the batch's first byte in its file */
+    int64_t base_offset;
+    int64_t last_offset;
+    int64_t base_timestamp; /* ms; the delete horizon where attribute bit 6 is set */
+    int64_t max_timestamp;  /* ms */
+    int64_t producer_id;
+    int32_t size;           /* bytes of the whole batch, header included */
+    int32_t leader_epoch;
+    int32_t base_sequence;
+    int32_t count;          /* records */
+    uint32_t crc;
+    int16_t attributes;
+    int16_t producer_epoch;
+} seg_batch;
+
+/* Why a scan stopped. */
+enum {
+    SEG_END = 0,            /* exactly at the end of the buffer */
+    SEG_SHORT = 1,          /* the next batch is not whole in the buffer */
+    SEG_FULL = 2,           /* capacity or max_bytes is used up */
+    SEG_STOP = 3,           /* the next batch begins at or after end_offset */
+    SEG_BAD_LENGTH = 4,     /* the length field is impossible */
+    SEG_BAD_MAGIC = 5,      /* not magic 2 */
+    SEG_BAD_CRC = 6,
+    SEG_BAD_OFFSETS = 7,    /* negative, or not above the batch before */
+    SEG_BAD_COUNT = 8       /* the record count is impossible */
+};
+
+/* Why columns could not be encoded, or records not decoded. */
+enum {
+    SEG_E_ROOM = -10001,    /* the output is too small for one batch */
+    SEG_E_COLUMN = -10002,  /* a column's offsets point outside its data, or fall */
+    SEG_E_NULL = -10003,    /* a header without a name */
+    SEG_E_TOO_LARGE = -10004, /* a batch would not fit an int32 */
+    SEG_E_VARINT = -10005,
+    SEG_E_RECORD = -10006,  /* a record's length and its content disagree */
+    SEG_E_TRAILING = -10007, /* bytes left after the last record */
+    SEG_E_FEW = -10008      /* fewer records than the header says */
+};
+
+typedef struct seg_scan_end {
+    int64_t position;       /* file position after the last batch taken or skipped */
+    int64_t need;           /* SEG_SHORT: bytes of the next batch, 0 where even that is not known */
+    int64_t last_offset;    /* of the last batch taken or skipped; -1 for none */
+    int32_t status;
+    int32_t reserved;
+} seg_scan_end;
+
+/* Walk the batches in buf (its first byte lies at `position` in the file),
+ * skip those that end below from_offset without checking their CRC, take the
+ * rest until end_offset, max_bytes (at least one batch is taken) or capacity. */
+int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t from_offset,
+                 int64_t end_offset, int64_t max_bytes, int32_t check_crcs,
+                 seg_batch *out, int64_t capacity, seg_scan_end *end);
+
+/* Position within buf of the first whole batch whose CRC holds and whose base
+ * offset is in [least_offset, most_offset], looking at every byte from `from`
+ * on; -1 where there is none. Finds the way back behind a damaged header. */
+int64_t seg_resync(const uint8_t *buf, int64_t len, int64_t from, int64_t least_offset,
+                   int64_t most_offset);
+
+typedef struct seg_decoded {
+    int64_t records;
+    int64_t null_keys;
+    int64_t null_values;
+    int64_t with_headers;   /* records that have at least one header */
+    int64_t fault_batch;    /* where it failed: batch, record within it, position in the arena */
+    int64_t fault_record;
+    int64_t fault_at;
+} seg_decoded;
+
+/* Decode the records of n batches. The uncompressed records of batch i lie at
+ * arena[at[i] : at[i] + lens[i]]. Columns that are not wanted are NULL. All
+ * are int64, one per record; *_at are positions in the arena, *_len -1 for
+ * null, headers_at the position of the header-count varint. LogAppendTime
+ * batches give max_timestamp to each record. Returns records or SEG_E_*. */
+int64_t seg_decode(const uint8_t *arena, int64_t arena_len, const seg_batch *batches,
+                   const int64_t *at, const int64_t *lens, int64_t n, int64_t capacity,
+                   int64_t *offsets, int64_t *timestamps, int64_t *key_at, int64_t *key_len,
+                   int64_t *value_at, int64_t *value_len, int64_t *headers_at,
+                   seg_decoded *out);
+
+/* Decode the headers of n records (positions as seg_decode gave them) into flat
+ * columns; counts[i] headers for record i. With NULL columns it only counts.
+ * Returns the headers in all, or SEG_E_*. */
+int64_t seg_headers(const uint8_t *arena, int64_t arena_len, const int64_t *headers_at, int64_t n,
+                    int64_t capacity, int64_t *counts, int64_t *name_at, int64_t *name_len,
+                    int64_t *value_at, int64_t *value_len);
+
+/* Copy n slices of the arena one after the other into out, and write n + 1
+ * Arrow offsets (int32 where wide is 0, else int64). Nulls (-1) are empty.
+ * Returns bytes, or SEG_E_ROOM, SEG_E_COLUMN. */
+int64_t seg_gather(const uint8_t *arena, int64_t arena_len, const int64_t *at, const int64_t *lens,
+                   int64_t n, int32_t wide, uint8_t *out, int64_t capacity, void *offsets);
+
+/* A column of byte strings. */
+typedef struct seg_column {
+    const uint8_t *data;
+    int64_t data_len;
+    const void *offsets;     /* kind 1: int32[n + 1]; kind 2: int64[n + 1]; absolute in data */
+    const uint8_t *validity; /* Arrow bitmap, least bit first, 0 = null; NULL: none is null */
+    int64_t validity_bit;    /* the bit of the first element */
+    int64_t n;
+    int64_t width;           /* kind 3: bytes of each element */
+    int32_t kind;            /* 0: every element is null; 1, 2: offsets; 3: fixed width */
+    int32_t reserved;
+} seg_column;
+
+typedef struct seg_header_columns {
+    const int64_t *offsets;  /* int64[n + 1]: headers of record i are offsets[i] .. offsets[i + 1] */
+    int64_t n;
+    seg_column names;
+    seg_column values;
+} seg_header_columns;
+
+typedef struct seg_template {
+    int64_t base_offset;
+    int64_t producer_id;
+    int64_t delete_horizon;  /* used where attribute bit 6 is set */
+    int32_t leader_epoch;
+    int32_t base_sequence;   /* -1: none; else counted on from batch to batch, wrapping at 2^31 */
+    int16_t attributes;
+    int16_t producer_epoch;
+} seg_template;
+
+/* Bytes of the largest record of the column range, length varint included
+ * (offset delta taken as 5 bytes); *index tells which. SEG_E_COLUMN, SEG_E_NULL. */
+int64_t seg_largest(const seg_column *keys, const seg_column *values,
+                    const seg_header_columns *headers, int64_t first, int64_t last, int64_t *index);
+
+/* Encode records first .. last - 1 into batches of at most batch_bytes (at least
+ * one record each), as many whole batches as fit out and max_batches, with header
+ * and CRC. timestamps may be NULL (then `timestamp` for all), offsets NULL
+ * (contiguous from base_offset; else int64 absolute, rising: gaps stay). headers
+ * may be NULL. batches[i].position counts from out. Where attributes name a codec
+ * the records are still written plain and the CRC left 0: the caller compresses
+ * and seals. Returns bytes written, *taken records; SEG_E_*. */
+int64_t seg_encode(const seg_column *keys, const seg_column *values,
+                   const seg_header_columns *headers, const int64_t *timestamps, int64_t timestamp,
+                   const int64_t *offsets, int64_t first, int64_t last, int64_t batch_bytes,
+                   const seg_template *t, uint8_t *out, int64_t capacity, seg_batch *batches,
+                   int64_t max_batches, int64_t *n_batches, int64_t *taken);
+
+/* Write header h (size = h->size) at the front of a batch whose payload is in place, CRC last. */
+int64_t seg_seal(uint8_t *batch, int64_t len, seg_batch *h);
+
+/* Give a run of n batches in buf (one after the other from its start) their offsets from
+ * base_offset on and their leader epoch; where append_time >= 0, LogAppendTime, the
+ * stamp and a new CRC. Updates batches[] too, position included (first at `position`).
+ * Returns the next offset, SEG_E_COLUMN where the batches don't match the bytes. */
+int64_t seg_assign(uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t base_offset,
+                   int32_t leader_epoch, int64_t append_time, int64_t position);
+
+/* --- crc32c.c -------------------------------------------------------- */
+uint32_t seg_crc32c(uint32_t crc, const uint8_t *buf, int64_t len);
+uint32_t seg_crc32c_portable(uint32_t crc, const uint8_t *buf, int64_t len);
+int32_t seg_crc32c_is_hardware(void);
+
+/* --- index.c --------------------------------------------------------- */
+typedef struct seg_index_state {
+    int64_t bytes_since;      /* bytes since the last indexed batch began */
+    int64_t max_timestamp;    /* largest so far, -1 for none */
+    int64_t max_timestamp_offset; /* last offset of the batch that has it */
+    int64_t last_time_entry;  /* timestamp of the newest time index entry, -1 for none */
+} seg_index_state;
+
+/* Kafka's LogSegment.append: entries for n appended batches of a segment. Big-endian
+ * entries go to offset_out (8 bytes each, room for n) and time_out (12 bytes each,
+ * room for n); *n_time of the latter. Returns offset entries written. */
+int64_t seg_index_entries(const seg_batch *batches, int64_t n, int64_t base_offset, int64_t interval,
+                          seg_index_state *state, uint8_t *offset_out, uint8_t *time_out,
+                          int64_t *n_time);
+/* Slot of the last of n entries with relative offset (timestamp) <= the given one, or -1. */
+int64_t seg_offset_slot(const uint8_t *index, int64_t n, int64_t relative_offset);
+int64_t seg_time_slot(const uint8_t *index, int64_t n, int64_t timestamp);
+/* How many leading entries are in order and inside: offsets rise, are in
+ * [0, end_relative), positions rise and lie in (0, log_size); for the time index
+ * timestamps rise, offsets do not fall. */
+int64_t seg_offset_valid(const uint8_t *index, int64_t n, int64_t end_relative, int64_t log_size);
+int64_t seg_time_valid(const uint8_t *index, int64_t n, int64_t end_relative);
+
+/* --- ends.c: the published ends of partitions, in shared memory ---------- */
+enum { SEG_ENDS_HEADER = 64, SEG_ENDS_SLOT = 64 };
+/* Write n slots (8 int64 each) as one publication under the sequence lock at map[0:8];
+ * the int32 at map[8:12] counts publications, for waiters. One writer. */
+int64_t seg_publish(uint8_t *map, int64_t len, const int64_t *slots, const int64_t *values, int64_t n);
+/* A consistent copy of n slots; -EAGAIN where a publication is under way after `spins` tries. */
+int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
+                     int64_t n, int64_t spins);
+
+/* --- io.c: full loops over the system calls; -errno on failure ------------ */
+int64_t seg_pwrite(int fd, const uint8_t *buf, int64_t len, int64_t offset);
+int64_t seg_pwritev(int fd, const uint8_t *const *bufs, const int64_t *lens, int64_t n, int64_t offset);
+int64_t seg_pread(int fd, uint8_t *buf, int64_t len, int64_t offset); /* short only at the end of the file */
+int64_t seg_fdatasync(int fd);
+int64_t seg_fallocate(int fd, int64_t offset, int64_t len);
+/* Put a shared mapping of the file's first len bytes in place of the anonymous mapping of
+ * len bytes at `address`: Python's mmap would keep a descriptor open for each. 0. */
+int64_t seg_map(void *address, int64_t len, int fd, int32_t write);
+/* Walk batch headers of a file from `position` (below `end`) to the batch that holds
+ * `target` or the first after it; its header goes to out. 1 found, 0 none below end,
+ * -errno; a header that can't be one: -(10100 + SEG_BAD_*) with out->position. */
+int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out);
+/* Transfers of count bytes from a file at offset to a descriptor: bytes sent, which are
+ * fewer where the sink would block, a signal came or the file ends; -errno (-EINTR too)
+ * only where nothing went. */
+int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count);
+int64_t seg_splice(int out, int in, int64_t offset, int64_t count, int pipe_read, int pipe_write);
+int64_t seg_copy(int out, int in, int64_t offset, int64_t count, uint8_t *buffer, int64_t buffer_len);
+int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count);
+int64_t seg_write(int out, const uint8_t *buf, int64_t len);

@@ -1,0 +1,79 @@
+/* The published ends of partitions: a sequence lock in a mapping that processes share.
+ *
+ * map[0:8]   sequence, odd while a publication is under way
+ * map[8:12]  publications so far, wrapping, for waiters
+ * map[64:]   slots of 8 int64, in host order: the file never leaves its machine
+ *
+ * Thread contract: one writer at a time, any number of readers in any process.
+ * Every access is atomic. Slot stores release, so that who sees one of them also
+ * sees the odd sequence before it; slot loads acquire, so that the second look at
+ * the sequence comes after them.
+ */
+#include <errno.h>
+#include <stdint.h>
+
+#include "cdef.h"
+
+enum { WORDS = SEG_ENDS_SLOT / 8 };
+
+static int outside(const uint8_t *map, int64_t len, const int64_t *slots, int64_t n)
+{
+    if (((uintptr_t)map & 7) != 0 || len < SEG_ENDS_HEADER || n < 0)
+        return 1;
+    int64_t there = (len - SEG_ENDS_HEADER) / SEG_ENDS_SLOT;
+    for (int64_t i = 0; i < n; i++)
+        if (slots[i] < 0 || slots[i] >= there)
+            return 1;
+    return 0;
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+int64_t seg_publish(uint8_t *map, int64_t len, const int64_t *slots, const int64_t *values, int64_t n)
+{
+    if (outside(map, len, slots, n))
+        return -EINVAL;
+    uint64_t *sequence = (uint64_t *)map;
+    uint32_t *publications = (uint32_t *)(map + 8);
+    /* A writer that died within a publication left it odd: go on from there. */
+    uint64_t odd = __atomic_load_n(sequence, __ATOMIC_RELAXED) | 1;
+    __atomic_store_n(sequence, odd, __ATOMIC_RELAXED);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t *slot = (int64_t *)(map + SEG_ENDS_HEADER + slots[i] * SEG_ENDS_SLOT);
+        for (int w = 0; w < WORDS; w++)
+            __atomic_store_n(slot + w, values[i * WORDS + w], __ATOMIC_RELEASE);
+    }
+    __atomic_store_n(sequence, odd + 1, __ATOMIC_RELEASE);
+    __atomic_fetch_add(publications, 1, __ATOMIC_RELEASE);
+    return n;
+}
+
+int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
+                     int64_t n, int64_t spins)
+{
+    if (outside(map, len, slots, n))
+        return -EINVAL;
+    const uint64_t *sequence = (const uint64_t *)map;
+    do {
+        uint64_t before = __atomic_load_n(sequence, __ATOMIC_ACQUIRE);
+        if ((before & 1) == 0) {
+            for (int64_t i = 0; i < n; i++) {
+                const int64_t *slot =
+                    (const int64_t *)(map + SEG_ENDS_HEADER + slots[i] * SEG_ENDS_SLOT);
+                for (int w = 0; w < WORDS; w++)
+                    values[i * WORDS + w] = __atomic_load_n(slot + w, __ATOMIC_ACQUIRE);
+            }
+            if (__atomic_load_n(sequence, __ATOMIC_RELAXED) == before)
+                return n;
+        }
+        relax();
+    } while (spins-- > 0);
+    return -EAGAIN;
+}

@@ -1,0 +1,297 @@
+/* Full loops over the system calls of reading, writing and transferring files.
+ *
+ * Thread contract: no state; positions are handed in, so that any number of threads
+ * may use one descriptor. Calls on files are finished also after EINTR. Transfers may
+ * wait for a sink without end: they return at EINTR, so that the caller's signal
+ * handlers run before it goes on.
+ */
+#define _GNU_SOURCE
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "cdef.h"
+
+enum {
+    VECTOR = 1024,          /* IOV_MAX of Linux */
+    LENGTH_MIN = 49,        /* of a batch without records: 61 - 12 */
+    HEADER = 61,
+    LOG_OVERHEAD = 12,
+    SEEK_ERROR = -10100
+};
+
+/* The kernel moves at most 0x7ffff000 bytes a call. */
+static size_t one_call(int64_t len)
+{
+    return len > 0x7ffff000 ? 0x7ffff000 : (size_t)len;
+}
+
+int64_t seg_pwrite(int fd, const uint8_t *buf, int64_t len, int64_t offset)
+{
+    for (int64_t done = 0; done < len;) {
+        ssize_t r = pwrite(fd, buf + done, one_call(len - done), offset + done);
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r <= 0)
+            return r < 0 ? -errno : -EIO;
+        done += r;
+    }
+    return len;
+}
+
+int64_t seg_pwritev(int fd, const uint8_t *const *bufs, const int64_t *lens, int64_t n, int64_t offset)
+{
+    struct iovec vector[VECTOR];
+    int64_t done = 0, within = 0; /* within: bytes of bufs[i] that are written */
+    for (int64_t i = 0; i < n;) {
+        int parts = 0;
+        for (int64_t j = i, skip = within; j < n && parts < VECTOR; j++, skip = 0) {
+            if (lens[j] < 0)
+                return -EINVAL;
+            if (lens[j] == skip)
+                continue;
+            vector[parts].iov_base = (void *)(uintptr_t)(bufs[j] + skip);
+            vector[parts++].iov_len = (size_t)(lens[j] - skip);
+        }
+        if (parts == 0)
+            break;
+        ssize_t r = pwritev(fd, vector, parts, offset + done);
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r <= 0)
+            return r < 0 ? -errno : -EIO;
+        done += r;
+        for (within += r; i < n && within >= lens[i]; i++)
+            within -= lens[i];
+    }
+    return done;
+}
+
+int64_t seg_pread(int fd, uint8_t *buf, int64_t len, int64_t offset)
+{
+    int64_t done = 0;
+    while (done < len) {
+        ssize_t r = pread(fd, buf + done, one_call(len - done), offset + done);
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r < 0)
+            return -errno;
+        if (r == 0)
+            break;
+        done += r;
+    }
+    return done;
+}
+
+/* Not repeated, whatever it says: the second call may succeed over lost pages. */
+int64_t seg_fdatasync(int fd)
+{
+    return fdatasync(fd) < 0 ? -errno : 0;
+}
+
+int64_t seg_fallocate(int fd, int64_t offset, int64_t len)
+{
+    int r;
+    do
+        r = posix_fallocate(fd, offset, len);
+    while (r == EINTR);
+    return -r;
+}
+
+int64_t seg_map(void *address, int64_t len, int fd, int32_t write)
+{
+    int protection = write ? PROT_READ | PROT_WRITE : PROT_READ;
+    void *p = mmap(address, (size_t)len, protection, MAP_SHARED | MAP_FIXED, fd, 0);
+    return p == MAP_FAILED ? -errno : 0;
+}
+
+/* --- seek ------------------------------------------------------------ */
+
+static int16_t get16(const uint8_t *p)
+{
+    uint16_t v;
+    memcpy(&v, p, sizeof v);
+    return (int16_t)be16toh(v);
+}
+
+static int32_t get32(const uint8_t *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return (int32_t)be32toh(v);
+}
+
+static int64_t get64(const uint8_t *p)
+{
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return (int64_t)be64toh(v);
+}
+
+/* 0, or why these 61 bytes are no header of a batch above `previous`. */
+static int64_t parse(const uint8_t *h, int64_t previous, seg_batch *out)
+{
+    int32_t length = get32(h + 8), delta = get32(h + 23);
+    if (length < LENGTH_MIN || length > INT32_MAX - LOG_OVERHEAD)
+        return SEEK_ERROR - SEG_BAD_LENGTH;
+    if (h[16] != 2)
+        return SEEK_ERROR - SEG_BAD_MAGIC;
+    out->base_offset = get64(h);
+    if (delta < 0 || out->base_offset <= previous || out->base_offset > INT64_MAX - delta)
+        return SEEK_ERROR - SEG_BAD_OFFSETS;
+    out->last_offset = out->base_offset + delta;
+    out->size = LOG_OVERHEAD + length;
+    out->leader_epoch = get32(h + 12);
+    out->crc = (uint32_t)get32(h + 17);
+    out->attributes = get16(h + 21);
+    out->base_timestamp = get64(h + 27);
+    out->max_timestamp = get64(h + 35);
+    out->producer_id = get64(h + 43);
+    out->producer_epoch = get16(h + 51);
+    out->base_sequence = get32(h + 53);
+    out->count = get32(h + 57);
+    return 0;
+}
+
+int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out)
+{
+    uint8_t chunk[4096];
+    int64_t chunk_at = 0, chunk_len = 0, ahead = 64, previous = -1;
+    for (; end - position >= HEADER; position += out->size) {
+        if (position < chunk_at || position - chunk_at > chunk_len - HEADER) {
+            int64_t left = end - position, want = ahead < left ? ahead : left;
+            chunk_at = position;
+            chunk_len = seg_pread(fd, chunk, want, position);
+            if (chunk_len < 0)
+                return chunk_len;
+            if (chunk_len < HEADER)
+                return 0;
+        }
+        out->position = position;
+        int64_t bad = parse(chunk + (position - chunk_at), previous, out);
+        if (bad)
+            return bad;
+        if (out->size > end - position)
+            return 0;
+        if (out->last_offset >= target)
+            return 1;
+        previous = out->last_offset;
+        /* Several small batches fit one read; of larger ones only the header is wanted. */
+        ahead = out->size < 1024 ? (int64_t)sizeof chunk : 64;
+    }
+    return 0;
+}
+
+/* --- transfers -------------------------------------------------------- */
+
+int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count)
+{
+    int64_t sent = 0;
+    off_t from = offset;
+    while (sent < count) {
+        ssize_t r = sendfile(out, in, &from, one_call(count - sent));
+        if (r < 0)
+            return sent ? sent : -errno;
+        if (r == 0)
+            break;
+        sent += r;
+    }
+    return sent;
+}
+
+/* What the sink did not take must not stay in the pipe for the next transfer. */
+static void drain(int pipe_read, int64_t held)
+{
+    uint8_t waste[4096];
+    while (held > 0) {
+        ssize_t r = read(pipe_read, waste, held < (int64_t)sizeof waste ? (size_t)held : sizeof waste);
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r <= 0)
+            return;
+        held -= r;
+    }
+}
+
+int64_t seg_splice(int out, int in, int64_t offset, int64_t count, int pipe_read, int pipe_write)
+{
+    int64_t sent = 0;
+    loff_t from = offset;
+    while (sent < count) {
+        ssize_t held = splice(in, &from, pipe_write, NULL, one_call(count - sent), SPLICE_F_MOVE);
+        if (held < 0)
+            return sent ? sent : -errno;
+        if (held == 0)
+            break;
+        while (held > 0) {
+            unsigned more = held < count - sent ? SPLICE_F_MOVE | SPLICE_F_MORE : SPLICE_F_MOVE;
+            ssize_t r = splice(pipe_read, NULL, out, NULL, (size_t)held, more);
+            if (r <= 0) {
+                int64_t why = r < 0 ? -errno : -EIO;
+                drain(pipe_read, held);
+                return sent ? sent : why;
+            }
+            held -= r;
+            sent += r;
+        }
+    }
+    return sent;
+}
+
+int64_t seg_write(int out, const uint8_t *buf, int64_t len)
+{
+    int64_t sent = 0;
+    while (sent < len) {
+        ssize_t r = write(out, buf + sent, one_call(len - sent));
+        if (r < 0)
+            return sent ? sent : -errno;
+        if (r == 0)
+            break;
+        sent += r;
+    }
+    return sent;
+}
+
+int64_t seg_copy(int out, int in, int64_t offset, int64_t count, uint8_t *buffer, int64_t buffer_len)
+{
+    int64_t sent = 0;
+    if (buffer_len <= 0)
+        return -EINVAL;
+    while (sent < count) {
+        int64_t want = count - sent < buffer_len ? count - sent : buffer_len;
+        int64_t got = seg_pread(in, buffer, want, offset + sent);
+        if (got < 0)
+            return sent ? sent : got;
+        int64_t r = seg_write(out, buffer, got);
+        if (r < 0)
+            return sent ? sent : r;
+        sent += r;
+        if (r < want)
+            break;
+    }
+    return sent;
+}
+
+int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count)
+{
+    int64_t sent = 0;
+    loff_t from = offset, to = out_offset;
+    while (sent < count) {
+        ssize_t r = copy_file_range(in, &from, out, &to, one_call(count - sent), 0);
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r < 0)
+            return sent ? sent : -errno;
+        if (r == 0)
+            break;
+        sent += r;
+    }
+    return sent;
+}

@@ -1,0 +1,316 @@
+"""The only module that opens, writes, syncs, maps and renames files: the seam where tests inject faults.
+
+On disk: no file of its own; `write_atomic` uses "<path>.tmp" beside the file that it replaces.
+Threads: any; positions are handed in and nothing is cached, so one `Handle` may serve many threads.
+Errors of the system pass through as the OSError that they are, with the path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import stat
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from segstore import locks
+from segstore._native import ffi, lib
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Path = str | os.PathLike[str]
+
+_NO_COPY_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
+_COPY_CHUNK = 1 << 20
+
+
+class Handle:
+    """An open regular file. The descriptor is closed with the last reference at the latest."""
+
+    __slots__ = ("__weakref__", "fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd, self.path = fd, path
+
+    def fileno(self) -> int:
+        """The descriptor, -1 once closed."""
+        return self.fd
+
+    def close(self) -> None:
+        """Close the descriptor; further calls do nothing. OSError as close(2)."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Files:
+    """Files of the operating system, by path or `Handle`; sizes and positions in bytes."""
+
+    # --- open files -------------------------------------------------------
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> Handle:
+        """Open a regular file to read, or also to write, made empty (0600) where `create` and missing.
+
+        OSError: ELOOP for a symbolic link, EINVAL for what is no regular file.
+        """
+        flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        # O_NONBLOCK: opening a FIFO must not wait for its other end; files take no notice of it.
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        handle = Handle(fd, os.fspath(path))
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            handle.close()
+            raise OSError(errno.EINVAL, "Not a regular file", handle.path)
+        return handle
+
+    def pread(self, handle: Handle, size: int, position: int) -> bytes:
+        """`size` bytes from `position`; fewer only at the end of the file. OSError as pread(2)."""
+        try:
+            data = os.pread(handle.fd, size, position)
+            if len(data) == size or not data:
+                return data
+            parts, got = [data], len(data)
+            while got < size and (more := os.pread(handle.fd, size - got, position + got)):
+                parts.append(more)
+                got += len(more)
+        except OSError as e:
+            raise _named(e, handle.path) from None
+        return b"".join(parts)
+
+    def pread_into(self, handle: Handle, buffer: Buffer, position: int) -> int:
+        """Fill `buffer` from `position`: bytes read, fewer only at its end. OSError as pread(2)."""
+        view = ffi.from_buffer("uint8_t[]", buffer, require_writable=True)
+        return _checked(lib.seg_pread(handle.fd, view, len(view), position), handle.path)
+
+    def pwrite(self, handle: Handle, data: Buffer, position: int) -> int:
+        """Write all of `data` at `position`: its length. OSError as pwrite(2); a part may be written then."""
+        view = ffi.from_buffer("uint8_t[]", data)
+        return _checked(lib.seg_pwrite(handle.fd, view, len(view), position), handle.path)
+
+    def pwritev(self, handle: Handle, buffers: Sequence[Buffer], position: int) -> int:
+        """Write all buffers one after the other from `position`: bytes. OSError as `pwrite`."""
+        views = [ffi.from_buffer("uint8_t[]", buffer) for buffer in buffers]
+        pointers, lengths = ffi.new("uint8_t *[]", views), ffi.new("int64_t[]", [len(v) for v in views])
+        return _checked(lib.seg_pwritev(handle.fd, pointers, lengths, len(views), position), handle.path)
+
+    def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
+        """`seg_seek` (cdef.h) as it is: 1 found, 0 none below `end`, negative: -errno or a bad header."""
+        return int(lib.seg_seek(handle.fd, position, end, target, out))
+
+    def truncate(self, handle: Handle, size: int) -> None:
+        """Cut or extend (with a hole) the file to `size`. OSError as ftruncate(2)."""
+        try:
+            os.ftruncate(handle.fd, size)
+        except OSError as e:
+            raise _named(e, handle.path) from None
+
+    def allocate(self, handle: Handle, position: int, length: int) -> None:
+        """Take disk blocks for `length` > 0 bytes from `position`, extending the file. OSError (ENOSPC)."""
+        _checked(lib.seg_fallocate(handle.fd, position, length), handle.path)
+
+    def sync(self, handle: Handle) -> None:
+        """Make the file's data durable; never repeated on failure. OSError as fdatasync(2)."""
+        _checked(lib.seg_fdatasync(handle.fd), handle.path)
+
+    def map(self, handle: Handle, length: int, *, write: bool = False) -> mmap.mmap:
+        """A shared mapping of the first `length` > 0 bytes, which outlives the handle.
+
+        OSError: EINVAL where the file is shorter (touching what is behind its end would be a SIGBUS), ENOMEM.
+        """
+        if not 0 < length <= os.fstat(handle.fd).st_size:
+            raise OSError(errno.EINVAL, f"can't map {length} bytes", handle.path)
+        protection = mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ
+        # Of a mapping with a descriptor, mmap.mmap keeps a duplicate open before Python 3.13.
+        memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=protection)
+        _checked(lib.seg_map(ffi.from_buffer(memory), length, handle.fd, write), handle.path)
+        return memory
+
+    # --- names --------------------------------------------------------------
+
+    def sync_dir(self, path: Path) -> None:
+        """Make the names in a directory durable. OSError as fsync(2)."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        except OSError as e:
+            raise _named(e, os.fspath(path)) from None
+        finally:
+            os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename, replacing a file at `target` in one step. OSError as rename(2)."""
+        os.rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file's name. OSError as unlink(2)."""
+        os.unlink(path)
+
+    def mkdir(self, path: Path) -> None:
+        """Make a directory for its owner only (0700). OSError as mkdir(2)."""
+        os.mkdir(path, 0o700)
+
+    def rmdir(self, path: Path) -> None:
+        """Remove an empty directory. OSError as rmdir(2)."""
+        os.rmdir(path)
+
+    def listdir(self, path: Path) -> list[str]:
+        """The names in a directory, in no order. OSError as opendir(3)."""
+        return os.listdir(path)
+
+    def size(self, file: Path | Handle) -> int:
+        """Bytes of a file by path (of a symbolic link itself) or handle. OSError as stat(2)."""
+        return (os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)).st_size
+
+    def exists(self, path: Path) -> bool:
+        """Whether anything has this name. OSError where that can't be told (EACCES)."""
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    # --- whole files --------------------------------------------------------
+
+    def read_file(self, path: Path, limit: int = 1 << 26) -> bytes:
+        """All of a file of at most `limit` bytes. OSError: EFBIG where it is larger."""
+        with self.open(path) as handle:
+            data = self.pread(handle, min(self.size(handle), limit) + 1, 0)
+        if len(data) > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", os.fspath(path))
+        return data
+
+    def write_atomic(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
+        """Replace a file, or make it: old or new content, never a mixture; durable where `sync`. OSError."""
+        target = os.fspath(path)
+        temporary = target + ".tmp"
+        try:
+            with self.open(temporary, write=True, create=True) as handle:
+                self.truncate(handle, 0)
+                self.pwrite(handle, data, 0)
+                if sync:
+                    self.sync(handle)
+            self.rename(temporary, target)
+        except OSError:
+            # The first error says more than one of tidying up; the next write takes the name again.
+            with contextlib.suppress(OSError):
+                self.unlink(temporary)
+            raise
+        if sync:
+            self.sync_dir(os.path.dirname(target) or ".")
+
+    # --- transfers: bytes sent; fewer where the file ends or a non-blocking sink takes no more ---
+
+    def sendfile(self, sink: int, source: Handle, position: int, count: int) -> int:
+        """Send `count` bytes by sendfile(2). OSError (BlockingIOError) only where nothing went."""
+        return _transfer(
+            lambda done: lib.seg_sendfile(sink, source.fd, position + done, count - done), count, source.path
+        )
+
+    def splice(self, sink: int, source: Handle, position: int, count: int, pipe: tuple[int, int]) -> int:
+        """Send `count` bytes by splice(2) through an empty pipe (read, write end), left empty. OSError."""
+        reading, writing = pipe
+        return _transfer(
+            lambda done: lib.seg_splice(sink, source.fd, position + done, count - done, reading, writing),
+            count,
+            source.path,
+        )
+
+    def copy(self, sink: int, source: Handle, position: int, count: int, buffer: Buffer) -> int:
+        """Send `count` bytes by pread(2) and write(2) through `buffer`. OSError as `sendfile`."""
+        view = ffi.from_buffer("uint8_t[]", buffer, require_writable=True)
+        return _transfer(
+            lambda done: lib.seg_copy(sink, source.fd, position + done, count - done, view, len(view)),
+            count,
+            source.path,
+        )
+
+    def write(self, sink: int, data: Buffer) -> int:
+        """Send `data` by write(2). OSError as `sendfile`."""
+        view = ffi.from_buffer("uint8_t[]", data)
+        return _transfer(lambda done: lib.seg_write(sink, view + done, len(view) - done), len(view), None)
+
+    def copy_range(self, source: Handle, position: int, target: Handle, at: int, count: int) -> int:
+        """Copy `count` bytes from file to file, sharing blocks where the file system can. OSError.
+
+        Bytes copied, fewer only at the end of the source; on an error a part may be written.
+        """
+        done = int(lib.seg_copy_range(target.fd, at, source.fd, position, count))
+        if done < 0 and -done not in _NO_COPY_RANGE:
+            _checked(done, target.path)
+        done = max(done, 0)
+        while done < count:
+            data = self.pread(source, min(_COPY_CHUNK, count - done), position + done)
+            if not data:
+                break
+            done += self.pwrite(target, data, at + done)
+        return done
+
+    # --- locks --------------------------------------------------------------
+
+    def lock(self, path: Path) -> Handle:
+        """Lock a file (made where missing), which then holds our pid as text, until the handle is closed.
+
+        BlockingIOError where anybody, a live Kafka broker too, holds a lock on it; other OSErrors as `open`.
+        """
+        handle = self.open(path, write=True, create=True)
+        try:
+            locks.take(handle)
+            text = str(os.getpid()).encode()
+            self.pwrite(handle, text, 0)
+            self.truncate(handle, len(text))
+        except OSError as e:
+            handle.close()
+            raise _named(e, handle.path) from None
+        return handle
+
+    def lock_holder(self, path: Path) -> int | None:
+        """The pid that has locked the file, 0 where it can't be told, None where nobody has. OSError."""
+        try:
+            handle = self.open(path)
+        except FileNotFoundError:
+            return None
+        with handle:
+            pid = locks.holder(handle.fd)
+            if pid is None or pid > 0:
+                return pid
+            text = self.pread(handle, 20, 0)
+        return int(text) if text.isdigit() else 0
+
+    def is_locked(self, path: Path) -> bool:
+        """Whether anybody holds a lock on the file; False where it is missing. OSError as `open`."""
+        return self.lock_holder(path) is not None
+
+
+def _named(error: OSError, path: str | None) -> OSError:
+    number = error.errno or errno.EIO
+    return OSError(number, os.strerror(number), path)
+
+
+def _checked(result: int, path: str | None) -> int:
+    if result < 0:
+        raise OSError(-result, os.strerror(-result), path)
+    return int(result)
+
+
+def _transfer(step: Callable[[int], int], count: int, path: str | None) -> int:
+    """Go on after signals (whose handlers have run by then) until `count`, the end or an error."""
+    done = 0
+    while done < count:
+        sent = step(done)
+        if sent == -errno.EINTR:
+            continue
+        if sent <= 0:
+            return done if done else _checked(sent, path)
+        done += sent
+    return done

@@ -1,0 +1,84 @@
+"""Index entries of a segment, made from its batch headers as they are appended
+(org.apache.kafka.storage.internals.log.LogSegment.append). Nothing on disk.
+
+The entries depend on the batches and `index.interval.bytes` only, so that a rebuilt index equals the one
+that was written with the log. Threads: one at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from segstore._native import ffi, lib
+from segstore.index.offset_index import OffsetIndex
+from segstore.index.time_index import TimeIndex
+
+State = tuple[int, int, int, int]
+_FIELDS = ("bytes_since", "max_timestamp", "max_timestamp_offset", "last_time_entry")
+_EMPTY: State = (0, -1, -1, -1)
+
+
+class IndexBuilder:
+    """Where a segment's indexes stand after the batches seen so far."""
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self.base_offset, self.interval_bytes = base_offset, interval_bytes
+        self._state = ffi.new("seg_index_state *")
+        self._n_time = ffi.new("int64_t *")
+        self._room(64)
+        self.state = _EMPTY
+
+    @property
+    def state(self) -> State:
+        """Bytes since the last entry, largest timestamp (-1: none), its offset, last time entry's timestamp.
+
+        To set it to an earlier value undoes what `add` did meanwhile.
+        """
+        s = self._state
+        return s.bytes_since, s.max_timestamp, s.max_timestamp_offset, s.last_time_entry
+
+    @state.setter
+    def state(self, state: State) -> None:
+        for name, value in zip(_FIELDS, state, strict=True):
+            setattr(self._state, name, value)
+
+    def add(self, batches: Any) -> tuple[bytes, bytes]:
+        """Entries for the offset index and the time index that come with these batches.
+
+        `batches` is a contiguous numpy array of BATCH (`seg_batch`), in the log's order, `position` in the
+        segment's log file. OSError (EOVERFLOW), with the state unchanged, where an offset or a position
+        doesn't fit the segment's int32.
+        """
+        n = len(batches)
+        if n > self._capacity:
+            self._room(n)
+        made = lib.seg_index_entries(
+            ffi.from_buffer("seg_batch[]", batches),
+            n,
+            self.base_offset,
+            self.interval_bytes,
+            self._state,
+            self._offset_out,
+            self._time_out,
+            self._n_time,
+        )
+        if made < 0:
+            raise OSError(-made, os.strerror(-made))
+        if not made:
+            return b"", b""
+        offsets = ffi.buffer(self._offset_out, made * OffsetIndex.ENTRY.size)[:]
+        return offsets, ffi.buffer(self._time_out, self._n_time[0] * TimeIndex.ENTRY.size)[:]
+
+    def last_time_entry(self) -> bytes:
+        """The time index entry that sealing or closing adds (b"" where the last one says it already)."""
+        _, timestamp, offset, last = self.state
+        if timestamp <= last:
+            return b""
+        self._state.last_time_entry = timestamp
+        return TimeIndex.ENTRY.pack(timestamp, offset - self.base_offset)
+
+    def _room(self, n: int) -> None:
+        self._capacity = n
+        self._offset_out = ffi.new("uint8_t[]", n * OffsetIndex.ENTRY.size)
+        self._time_out = ffi.new("uint8_t[]", n * TimeIndex.ENTRY.size)
