@@ -7,25 +7,29 @@ from the file's size.
 
 Threads: one writer, any number of look-ups at the same time, without locks: they work on a `View` that
 the writer replaces whole. A view reads below its count only, and entries below it never change: a file
-is trimmed behind them, and what must go (`truncate_to`) goes by replacing the file. So an old view stays
-right, and its mapping goes with its last reference.
+is trimmed behind them. Only `truncate_to` takes some back, and leaves zeros. An old view's mapping goes
+with its last reference.
 Other processes map sealed files only, and read active ones by pread.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
+import mmap
 import os
 import struct
 from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from segstore._native import ffi
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 GROWTH = 65536
+MOST = 2**31  # relative offsets and positions are below
 
 
 class View(NamedTuple):
@@ -99,6 +103,10 @@ def _view_of(memory: Any, count: int) -> View:
     return View(ffi.from_buffer("uint8_t[]", memory), count, memory)
 
 
+def _pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE)
+
+
 class ActiveIndex(SparseIndex):
     """The writable index of a partition's active segment; it keeps no descriptor open."""
 
@@ -109,6 +117,7 @@ class ActiveIndex(SparseIndex):
         """
         super().__init__(files, path)
         self._view = _EMPTY
+        self._looked_at = 0  # entries that a view has had and that were dropped since: up to here
         self.max_entries = max_bytes // self.ENTRY.size
         self._size = entries * self.ENTRY.size  # of the file: what is behind the entries is allocated
         with files.open(path, write=True, create=True) as handle:
@@ -142,27 +151,31 @@ class ActiveIndex(SparseIndex):
         self._view = View(pointer, count + n, memory)
 
     def truncate_to(self, relative_offset: int) -> None:
-        """Drop the entries of offsets from `relative_offset` on, by replacing the file. OSError."""
-        view, size = self._view, self.ENTRY.size
-        keep = view.n
+        """Drop the entries of offsets from `relative_offset` on; needs no room on the disk."""
+        pointer, n, memory = self._view
+        keep = n
         while keep and self.entry(keep - 1)[self.OFFSET_FIELD] >= relative_offset:
             keep -= 1
-        if keep == view.n:
+        if keep == n:
             return
-        rebuild(self._files, self.path, bytes(view.memory[: keep * size]))
-        self._size = keep * size
-        self._view = _EMPTY
-        if keep:
-            with self._files.open(self.path, write=True) as handle:
-                self._view = _view_of(self._files.map(handle, self._size, write=True), keep)
+        self._looked_at = max(self._looked_at, n)
+        self._view = View(pointer, keep, memory)
+        # A look-up under way finds zeros now: a hint at the log's start, right if slow.
+        size = self.ENTRY.size
+        memory[keep * size : n * size] = bytes((n - keep) * size)
 
     def seal(self) -> None:
         """Trim the file to its entries; look-ups go on, the next append would grow it again. OSError."""
         used = self._view.n * self.ENTRY.size
-        if used < self._size:
+        if used == self._size:
+            return
+        # A page that an older, longer view may still look at must not be cut off under it.
+        if _pages(self._looked_at * self.ENTRY.size) > _pages(used):
+            replace_index(self._files, self.path, bytes(self._view.memory[:used]))
+        else:
             with self._files.open(self.path, write=True) as handle:
                 self._files.truncate(handle, used)
-            self._size = used
+        self._size = used
 
     def close(self) -> None:
         """Seal, and let go of the mapping: look-ups find nothing from then on. OSError."""
@@ -189,41 +202,45 @@ class ActiveIndex(SparseIndex):
 
 
 class SealedIndex(SparseIndex):
-    """The index of a sealed segment, read and validated at its first use; a missing file has no entries.
-
-    `end_relative` (end offset - base offset) and `log_size` (bytes) of the segment bound what is believed.
-    Where other processes may still write the file, `mapped=False` takes a copy instead. OSError at use.
-    """
+    """The entries of an index file that nobody appends to through this object, or of memory (`of`)."""
 
     def __init__(
         self,
         files: Files,
         path: str | os.PathLike[str],
-        end_relative: int,
-        log_size: int,
         *,
+        log_size: int = MOST,
+        end_relative: int = MOST,
         mapped: bool = True,
     ) -> None:
+        """Map the file and count its valid entries. OSError (FileNotFoundError).
+
+        The segment's `log_size` (bytes) and `end_relative` (end offset - base offset) bound what is
+        believed. Where the file may still be written or cut, `mapped=False` takes a copy instead.
+        """
         super().__init__(files, path)
-        self._bounds, self._is_mapped = (end_relative, log_size), mapped
+        with files.open(path) as handle:
+            size = files.size(handle)
+            memory: Any = files.map(handle, size) if size and mapped else files.pread(handle, size, 0)
+        self._adopt(memory, end_relative, log_size)
 
-    @functools.cached_property
-    def _view(self) -> View:  # type: ignore[override]
-        try:
-            handle = self._files.open(self.path)
-        except FileNotFoundError:
-            return _EMPTY
-        with handle:
-            size = self._files.size(handle) // self.ENTRY.size * self.ENTRY.size
-            if not size:
-                return _EMPTY
-            memory: Any = (
-                self._files.map(handle, size) if self._is_mapped else self._files.pread(handle, size, 0)
-            )
-        return _view_of(memory, self.valid_entries(memory, *self._bounds))
+    @classmethod
+    def of(cls, data: bytes) -> Self:
+        """An index of these entries, without a file."""
+        index = cls.__new__(cls)
+        SparseIndex.__init__(index, Files(), "memory")
+        index._adopt(data, MOST, MOST)
+        return index
+
+    def _adopt(self, memory: Any, end_relative: int, log_size: int) -> None:
+        n = self.valid_entries(memory, end_relative, log_size)
+        self._view = _view_of(memory, n)
+        next_entry = memory[n * self.ENTRY.size : (n + 1) * self.ENTRY.size]
+        #: Whether the entry behind the valid ones is anything but the zeros of allocated room.
+        self.damaged: bool = any(next_entry)
 
 
-def rebuild(files: Files, path: str | os.PathLike[str], entries: bytes, *, sync: bool = False) -> None:
+def replace_index(files: Files, path: str | os.PathLike[str], entries: bytes, *, sync: bool = False) -> None:
     """Put a file with these entries in place of the index, or of none, by rename. OSError.
 
     Without `sync`, what is there after a power loss is found out by validation, as ever.

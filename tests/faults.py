@@ -1,0 +1,109 @@
+"""Files that count, fail or kill: `Files` with one hook before every call, nested ones too.
+
+`write_atomic` and `lock` are made of other methods, so that a fault can hit each of their steps.
+Stores through a mapping pass no hook.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from segstore.files import Files
+
+WRITES = frozenset({"pwrite", "pwritev", "copy_range"})
+SYNCS = frozenset({"sync", "sync_dir"})
+NAMES = frozenset({"rename", "unlink", "mkdir", "rmdir"})
+MUTATING = WRITES | SYNCS | NAMES | {"truncate", "allocate"}
+
+
+class HookedFiles(Files):
+    """Calls `before` first, whatever is called."""
+
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An exception that this raises is the call's."""
+
+
+def _hooked(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: HookedFiles, *args: Any, **kwargs: Any) -> Any:
+        self.before(name, args, kwargs)
+        return original(self, *args, **kwargs)
+
+    return call
+
+
+for _name, _function in inspect.getmembers(Files, inspect.isfunction):
+    if not _name.startswith("_"):
+        setattr(HookedFiles, _name, _hooked(_name, _function))
+
+
+class CountingFiles(HookedFiles):
+    """Keeps `calls`, a list of (name, args), in order; `count` of names; `clear` to start anew."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.calls.append((name, args))
+
+    def count(self, *names: str) -> int:
+        """How often these were called."""
+        return sum(1 for name, _ in self.calls if name in names)
+
+    def counts(self) -> Counter[str]:
+        """How often each was called."""
+        return Counter(name for name, _ in self.calls)
+
+    def clear(self) -> None:
+        """Forget the calls."""
+        self.calls.clear()
+
+
+class FailingFiles(HookedFiles):
+    """The `nth` call from now (1: the next) of any of `names`, and `times - 1` after it, fail.
+
+    `fault` is the exception to raise, or is called with (name, args) and may raise one. With nth=0 nothing
+    fails before `arm`.
+    """
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        fault: BaseException | Callable[[str, tuple[Any, ...]], None],
+        nth: int = 1,
+        times: int = 1,
+    ) -> None:
+        self.names, self.fault = frozenset(names), fault
+        self._lock = threading.Lock()
+        self.arm(nth, times)
+
+    def arm(self, nth: int = 1, times: int = 1) -> None:
+        """Fail the `nth` call from now on."""
+        self.hits = 0  # calls that have failed
+        self._skip, self._times = nth - 1, times if nth else 0
+
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name not in self.names:
+            return
+        with self._lock:
+            if self._skip > 0:
+                self._skip -= 1
+                return
+            if self.hits >= self._times:
+                return
+            self.hits += 1
+        if isinstance(self.fault, BaseException):
+            raise self.fault
+        self.fault(name, args)
+
+
+class KillingFiles(FailingFiles):
+    """SIGKILL to this process just before the `nth` call of `names` (by default: that changes anything)."""
+
+    def __init__(self, nth: int, names: Iterable[str] = MUTATING) -> None:
+        super().__init__(names, lambda name, args: os.kill(os.getpid(), signal.SIGKILL), nth)
