@@ -1,0 +1,75 @@
+# Every target sets itself up in .venv; `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+NATIVE := $(wildcard segstore/_native/*.c segstore/_native/*.h segstore/_native/build.py)
+GENERATED := segstore/_native/_segstore.c
+SANITIZED := build/sanitize
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types sanitize bench format clean check-machine
+
+help:  ## list the targets
+	@echo "make TARGET, where TARGET is one of:"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
+
+# What a machine must have, and what to do where it has not.
+check-machine:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+	  echo "segstore needs Python 3.10 or newer, and there is no '$(PYTHON)' here."; \
+	  echo "Install one (Debian, Ubuntu: apt-get install python3 python3-venv python3-dev), or name it: make PYTHON=/path/to/python3"; exit 1; } >&2
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "segstore needs Python 3.10 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)."; \
+	  echo "Install a newer one and name it: make PYTHON=python3.12"; exit 1; } >&2
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "'$(PYTHON)' cannot make virtual environments: its venv or ensurepip module is not installed."; \
+	  echo "Install it (Debian, Ubuntu: apt-get install python3-venv)."; exit 1; } >&2
+	@$(PYTHON) -c 'import os, sysconfig; raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' || { \
+	  echo "'$(PYTHON)' has no C headers (Python.h), which building segstore needs."; \
+	  echo "Install them (Debian, Ubuntu: apt-get install python3-dev)."; exit 1; } >&2
+	@cc=$${CC:-$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_config_var("CC") or "cc")')}; \
+	command -v $${cc%% *} >/dev/null 2>&1 || { \
+	  echo "segstore has a part in C, and there is no C compiler '$${cc%% *}' here."; \
+	  echo "Install one (Debian, Ubuntu: apt-get install gcc libc6-dev), or name it: make CC=clang"; exit 1; } >&2
+
+$(BIN)/python: | check-machine
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip "setuptools>=77" wheel "cffi>=1.16"
+
+$(VENV)/.installed: pyproject.toml setup.py | $(BIN)/python
+	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev]"
+	@touch $@
+
+# A changed C file is built again without asking the network.
+$(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE))
+	$(BIN)/python setup.py -q build_ext --inplace --force
+	@touch $@
+
+demo: $(VENV)/.built  ## all flights of 2013 into a log, a kill midway, and what is left
+	$(BIN)/segstore demo $(ARGS)
+
+test: $(VENV)/.built  ## every test (PYTEST_ARGS="-k name" for some)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed  ## ruff: lint and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.installed  ## ruff: put the code in format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.built  ## mypy --strict
+	$(BIN)/mypy --strict segstore
+
+sanitize: $(VENV)/.built  ## the C parts under AddressSanitizer and UndefinedBehaviorSanitizer
+	./tools/sanitize.sh $(BIN)/python $(SANITIZED) $(PYTEST_ARGS)
+
+bench: $(VENV)/.built  ## the benchmarks, as ratios within one run
+	$(BIN)/python -m pytest benchmarks --benchmark-only --benchmark-columns=min,median,rounds -p no:cacheprovider $(PYTEST_ARGS)
+
+clean:  ## remove all that make has made
+	rm -rf $(VENV) build dist *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -f $(GENERATED) segstore/_native/*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
