@@ -1,0 +1,52 @@
+"""Record batches (magic 2): headers, columns, codecs, encode and decode; nothing on disk.
+
+Knows the bytes of a batch and nothing of files; see each module for its thread contract.
+"""
+
+from __future__ import annotations
+
+from segstore.records.codecs import MAX_PLAIN, check_level
+from segstore.records.columns import Column, Columns, HeaderColumns, as_column, as_headers, as_timestamps
+from segstore.records.decode import ScanEnd, decode, scan
+from segstore.records.encode import Encoded, Template, assign, check_sizes, encode, single
+from segstore.records.header import (
+    APPEND_TIME_FLAG,
+    BATCH,
+    CODECS,
+    CONTROL_FLAG,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    TRANSACTIONAL_FLAG,
+    batch_ptr,
+)
+from segstore.records.records import Record, Records, empty_records
+
+__all__ = [
+    "APPEND_TIME_FLAG",
+    "BATCH",
+    "CODECS",
+    "CONTROL_FLAG",
+    "HEADER_SIZE",
+    "LOG_OVERHEAD",
+    "MAX_PLAIN",
+    "TRANSACTIONAL_FLAG",
+    "Column",
+    "Columns",
+    "Encoded",
+    "HeaderColumns",
+    "Record",
+    "Records",
+    "ScanEnd",
+    "Template",
+    "as_column",
+    "as_headers",
+    "as_timestamps",
+    "assign",
+    "batch_ptr",
+    "check_sizes",
+    "decode",
+    "empty_records",
+    "encode",
+    "scan",
+    "single",
+]

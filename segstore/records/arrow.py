@@ -1,0 +1,186 @@
+"""Arrow arrays in and out, without a loop per record; nothing on disk.
+
+Functions without state: safe from any thread. The only module here that imports pyarrow, and
+only when something that is Arrow's was handed in, or asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from segstore._native import ffi, lib
+from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.records.columns import FIXED, NULLS, WIDE_OFFSETS, Column
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from segstore.records.lazy import ByteColumn
+    from segstore.records.records import Records
+
+NARROW_OFFSETS = 1
+HEADER_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.int64(), nullable=False),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADER_TYPE),
+    ]
+)
+"""Of every table that `Records.to_arrow` gives; timestamp in ms since the epoch."""
+
+
+def one_array(values: Any, name: str) -> Any:
+    """A single pyarrow.Array of an Arrow column; chunks are joined (a copy where there are several)."""
+    try:
+        if isinstance(values, (pa.Array, pa.ChunkedArray)):
+            array = values
+        elif hasattr(values, "__arrow_c_array__"):
+            array = pa.array(values)
+        else:
+            array = pa.chunked_array(values)
+    except (pa.ArrowException, TypeError, ValueError) as e:
+        raise InvalidTypeError(f"{name} is {type(values).__name__}, no Arrow column: {e}") from e
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    if isinstance(array, pa.ChunkedArray):
+        if array.num_chunks > 1 and _is_bytes(array.type):
+            array = array.cast(pa.large_binary())
+        array = array.chunk(0) if array.num_chunks == 1 else _joined(array)
+    return array
+
+
+def _joined(array: Any) -> Any:
+    joined = array.combine_chunks()
+    return pa.concat_arrays(joined.chunks) if isinstance(joined, pa.ChunkedArray) else joined
+
+
+def _is_bytes(kind: Any) -> bool:
+    t = pa.types
+    narrow = t.is_binary(kind) or t.is_string(kind) or t.is_fixed_size_binary(kind)
+    return bool(narrow or t.is_large_binary(kind) or t.is_large_string(kind) or _is_view(kind))
+
+
+def _is_view(kind: Any) -> bool:
+    return str(kind) in ("binary_view", "string_view")
+
+
+def column_from_arrow(values: Any, name: str) -> Column:
+    """A Column over the buffers of an Arrow binary or string column."""
+    array = one_array(values, name)
+    if pa.types.is_null(array.type):
+        return Column(NULLS, len(array))
+    if not _is_bytes(array.type):
+        raise InvalidTypeError(f"{name} is an Arrow column of {array.type}: allowed are binary and string ones")
+    if _is_view(array.type):
+        array = array.cast(pa.large_binary())
+    buffers, at, n = array.buffers(), array.offset, len(array)
+    validity = buffers[0] if array.null_count else None
+    if pa.types.is_fixed_size_binary(array.type):
+        width = array.type.byte_width
+        data = memoryview(buffers[1])[at * width : (at + n) * width] if buffers[1] is not None else None
+        return Column(FIXED, n, data, validity=validity, validity_bit=at, width=width)
+    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    kind, size = (WIDE_OFFSETS, 8) if wide else (NARROW_OFFSETS, 4)
+    offsets = memoryview(buffers[1])[at * size : (at + n + 1) * size] if n else None
+    return Column(kind, n, buffers[2], offsets, validity, at)
+
+
+def timestamps_from_arrow(values: Any) -> NDArray[np.int64]:
+    """int64 ms of an Arrow timestamp, date or integer column without nulls."""
+    array = one_array(values, "timestamps")
+    if array.null_count:
+        i = np.asarray(array.is_null()).argmax()
+        raise InvalidArgumentError(f"timestamps[{i}] is null: allowed is ms since the epoch")
+    if pa.types.is_date(array.type):
+        array = array.cast(pa.timestamp("s"))
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("ms"), safe=False).cast(pa.int64())
+    return np.asarray(array)
+
+
+def validity_bitmap(lengths: NDArray[np.int64]) -> Any:
+    """An Arrow validity buffer, or None where no length is negative."""
+    present = lengths >= 0
+    return None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+
+
+MOST_BYTES = (1 << 31) - 1
+"""Of one column in one chunk of a table: int32 offsets reach no further."""
+
+
+def table(records: Records, columns: list[str] | None = None) -> pa.Table:
+    """Records as a table of SCHEMA, or of its `columns` in the order named."""
+    names = SCHEMA.names if columns is None else columns
+    for name in names:
+        if name not in SCHEMA.names:
+            raise InvalidArgumentError(f"column {name!r}: allowed are {', '.join(SCHEMA.names)}")
+    schema = pa.schema([SCHEMA.field(name) for name in names])
+    return pa.Table.from_batches(list(_batches(records, schema)), schema)
+
+
+def _batches(records: Records, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    n = len(records)
+    if n > 1 and len(records.arena) > MOST_BYTES and _largest_column(records) > MOST_BYTES:
+        yield from _batches(records[: n // 2], schema)
+        yield from _batches(records[n // 2 :], schema)
+        return
+    yield pa.RecordBatch.from_arrays([_COLUMNS[name](records) for name in schema.names], schema=schema)
+
+
+def _largest_column(records: Records) -> int:
+    lengths = (records.keys.lengths, records.values.lengths)
+    return max(int(np.maximum(column, 0).sum()) for column in lengths)
+
+
+def gather(column: ByteColumn, kind: Any = None) -> pa.Array:
+    """A pa.binary() array (or `kind`) of a column, copied out of its arena by C."""
+    n, at, lengths = len(column), np.ascontiguousarray(column.at), np.ascontiguousarray(column.lengths)
+    data = np.empty(max(int(np.maximum(lengths, 0).sum()), 1), np.uint8)
+    offsets = np.empty(n + 1, np.int32)
+    done = lib.seg_gather(
+        ffi.from_buffer("uint8_t[]", column.arena), len(column.arena), _int64s(at), _int64s(lengths), n, 0,
+        ffi.from_buffer("uint8_t[]", data), len(data), ffi.from_buffer("int32_t[]", offsets),
+    )  # fmt: skip
+    if done < 0:
+        raise AssertionError(f"columns of Records can't be gathered: {done}")
+    buffers = [validity_bitmap(lengths), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind or pa.binary(), n, buffers)
+
+
+def _int64s(array: NDArray[np.int64]) -> Any:
+    return ffi.from_buffer("int64_t[]", array) if len(array) else ffi.NULL
+
+
+def _headers(records: Records) -> pa.Array:
+    n = len(records)
+    if not records.headers.present or not n:
+        return pa.nulls(n, HEADER_TYPE)
+    counts, names, values = records.headers.flat()
+    offsets = np.zeros(n + 1, np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    pairs = pa.StructArray.from_arrays([_names(names), gather(values)], fields=list(HEADER_TYPE.value_type))
+    validity = validity_bitmap(counts - 1)
+    return pa.Array.from_buffers(HEADER_TYPE, n, [validity, pa.py_buffer(offsets)], children=[pairs])
+
+
+def _names(names: ByteColumn) -> pa.Array:
+    try:
+        return gather(names).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([(name or b"").decode(errors="replace") for name in names], pa.string())
+
+
+_COLUMNS: dict[str, Callable[[Records], pa.Array]] = {
+    "offset": lambda records: pa.array(records.offsets),
+    "timestamp": lambda records: pa.array(records.timestamps),
+    "key": lambda records: gather(records.keys),
+    "value": lambda records: gather(records.values),
+    "headers": _headers,
+}

@@ -1,0 +1,203 @@
+"""The five codecs of Kafka's record batches over cramjam and zlib; nothing on disk of its own.
+
+Functions without state that release the GIL while they work: safe from any thread.
+
+Frames are what Kafka's own streams write (org.apache.kafka.common.compress): gzip and zstd as they
+are, snappy in snappy-java's framing of 32 KiB blocks, lz4 as a frame of independent 64 KiB
+blocks without checksums. Raw snappy and every valid lz4 frame are read too.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Union
+
+import cramjam
+import numpy as np
+
+from segstore.errors import InvalidArgumentError
+from segstore.records.header import CODECS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Buffer = Union[bytes, bytearray, memoryview, "NDArray[np.uint8]"]
+
+MAX_PLAIN = 1 << 28
+"""Most bytes that one batch's records may be once decompressed; writers keep to it, readers refuse more."""
+
+XERIAL = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = XERIAL + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK = 32 * 1024
+_LZ4_MAGIC = 0x184D2204
+# version 1, independent blocks, no checksums, no content size; 64 KiB blocks; their xxhash32, second byte.
+_LZ4_HEADER = struct.pack("<IBBB", _LZ4_MAGIC, 0x60, 0x40, 0x82)
+_LZ4_BLOCK = 64 * 1024
+_LZ4_STORED = 1 << 31
+_LZ4_FAST_LEVEL = 9
+
+# The most that a byte of input can become, by format; zstd's run-length blocks know no useful bound.
+_MAX_RATIO = (1, 1040, 64, 256, 1 << 20)
+_GUESS_RATIO = (1, 10, 5, 5, 10)
+
+
+class DecompressError(Exception):
+    """The bytes are no whole, valid frame of their codec, or become more than was allowed."""
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
+    """The bytes of `data` in Kafka's framing of `codec` (index in CODECS).
+
+    `level` is Kafka's `compression.<codec>.level`; None, or its default, is the codec's ordinary one
+    (for lz4 that is the fast compressor, as in Kafka's Lz4BlockOutputStream).
+    """
+    return _COMPRESS[codec](memoryview(data), level)
+
+
+def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
+    """The plain bytes of a whole frame; DecompressError where it is damaged or above `limit`."""
+    out = np.empty(guess(codec, data, limit), np.uint8)
+    while True:
+        n = decompress_into(codec, data, out, limit)
+        if n >= 0:
+            return out[:n]
+        out = np.empty(min(bound(codec, len(data), limit), 4 * len(out) + 64), np.uint8)
+
+
+def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAIN) -> int:
+    """Decompress into `out`: bytes written, or -1 where more room may help.
+
+    Raises DecompressError where more room cannot help: `out` already has all that the
+    frame could need, or `limit`.
+    """
+    most = bound(codec, len(data), limit)
+    view = memoryview(out)[:most]
+    try:
+        return _DECOMPRESS[codec](memoryview(data), view)
+    except (cramjam.DecompressionError, DecompressError, ValueError, struct.error) as e:
+        if len(view) < most:
+            return -1
+        name = CODECS[codec]
+        raise DecompressError(f"{name}: {e}, or more than the {most:,} bytes allowed") from e
+
+
+def bound(codec: int, size: int, limit: int = MAX_PLAIN) -> int:
+    """The most bytes that `size` compressed bytes can become, at most `limit`."""
+    return min(limit, _MAX_RATIO[codec] * size + 64)
+
+
+def guess(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> int:
+    """Room that will probably do for decompressing `data`; never above `bound`."""
+    size = len(data)
+    if codec == 1 and size >= 18:
+        likely = int.from_bytes(data[-4:], "little")
+    elif codec == 2 and bytes(data[:8]) != XERIAL:
+        likely = _raw_snappy_size(memoryview(data))
+    else:
+        likely = max(_GUESS_RATIO[codec] * size, 4096)
+    return min(likely, bound(codec, size, limit))
+
+
+def check_level(codec: int, level: int) -> int:
+    """`level` where Kafka allows it for the codec, else InvalidArgumentError."""
+    least, most = _LEVELS.get(codec, (0, -1))
+    if codec == 1 and level == -1:
+        return level
+    if not least <= level <= most:
+        allowed = f"{least} to {most}" if most >= least else "no level"
+        raise InvalidArgumentError(f"level {level} of {CODECS[codec]}: allowed is {allowed}")
+    return level
+
+
+_LEVELS = {1: (1, 9), 3: (1, 17), 4: (-131072, 22)}
+
+
+def _plain(data: memoryview, level: int | None) -> Buffer:
+    return data
+
+
+def _gzip(data: memoryview, level: int | None) -> Buffer:
+    z = zlib.compressobj(-1 if level is None else level, zlib.DEFLATED, 31)
+    return z.compress(data) + z.flush()
+
+
+def _snappy(data: memoryview, level: int | None) -> Buffer:
+    parts: list[Any] = [_XERIAL_HEADER]
+    for at in range(0, len(data), _XERIAL_BLOCK):
+        block = cramjam.snappy.compress_raw(data[at : at + _XERIAL_BLOCK])
+        parts += (len(block).to_bytes(4, "big"), block)
+    return b"".join(parts)
+
+
+def _lz4(data: memoryview, level: int | None) -> Buffer:
+    fast = level is None or level == _LZ4_FAST_LEVEL
+    how = {"mode": "fast"} if fast else {"mode": "high_compression", "compression": min(level or 0, 12)}
+    parts: list[Any] = [_LZ4_HEADER]
+    for at in range(0, len(data), _LZ4_BLOCK):
+        plain = data[at : at + _LZ4_BLOCK]
+        block = cramjam.lz4.compress_block(plain, store_size=False, **how)
+        if len(block) < len(plain):
+            parts += (len(block).to_bytes(4, "little"), block)
+        else:
+            parts += ((len(plain) | _LZ4_STORED).to_bytes(4, "little"), plain)
+    parts.append(b"\0\0\0\0")
+    return b"".join(parts)
+
+
+def _zstd(data: memoryview, level: int | None) -> Buffer:
+    return memoryview(cramjam.zstd.compress(data, level=3 if level is None else level))
+
+
+def _plain_into(data: memoryview, out: memoryview) -> int:
+    out[: len(data)] = data
+    return len(data)
+
+
+def _gzip_into(data: memoryview, out: memoryview) -> int:
+    return int(cramjam.gzip.decompress_into(data, out))
+
+
+def _snappy_into(data: memoryview, out: memoryview) -> int:
+    if data[:8] != XERIAL:
+        return _raw_snappy_into(data, out)
+    at, done = len(_XERIAL_HEADER), 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        at += 4
+        if size > len(data) - at:
+            raise DecompressError(f"a block of {size} bytes, of which {len(data) - at} are there")
+        done += _raw_snappy_into(data[at : at + size], out[done:])
+        at += size
+    return done
+
+
+def _raw_snappy_into(data: memoryview, out: memoryview) -> int:
+    if _raw_snappy_size(data) > len(out):
+        raise DecompressError("the output is too small")
+    return int(cramjam.snappy.decompress_raw_into(data, out))
+
+
+def _raw_snappy_size(data: memoryview) -> int:
+    size = shift = 0
+    for byte in data[:5]:
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return size
+        shift += 7
+    raise DecompressError("snappy: no length at its front")
+
+
+def _lz4_into(data: memoryview, out: memoryview) -> int:
+    return int(cramjam.lz4.decompress_into(data, out))
+
+
+def _zstd_into(data: memoryview, out: memoryview) -> int:
+    return int(cramjam.zstd.decompress_into(data, out))
+
+
+_COMPRESS: tuple[Callable[[memoryview, int | None], Buffer], ...] = (_plain, _gzip, _snappy, _lz4, _zstd)
+_DECOMPRESS: tuple[Callable[[memoryview, memoryview], int], ...] = (
+    _plain_into, _gzip_into, _snappy_into, _lz4_into, _zstd_into,
+)  # fmt: skip

@@ -1,0 +1,82 @@
+"""The 61-byte record batch header (magic 2) as numpy and C see it; nothing on disk of its own.
+
+Pure data and functions without state: safe from any thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from segstore._native import ffi
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+HEADER_SIZE = 61
+LOG_OVERHEAD = 12
+"""Bytes before those that the batch length field counts: base offset and the field itself."""
+
+BATCH = np.dtype(
+    [
+        ("position", np.int64),
+        ("base_offset", np.int64),
+        ("last_offset", np.int64),
+        ("base_timestamp", np.int64),
+        ("max_timestamp", np.int64),
+        ("producer_id", np.int64),
+        ("size", np.int32),
+        ("leader_epoch", np.int32),
+        ("base_sequence", np.int32),
+        ("count", np.int32),
+        ("crc", np.uint32),
+        ("attributes", np.int16),
+        ("producer_epoch", np.int16),
+    ]
+)
+"""One record batch's header, field for field `seg_batch` of cdef.h, in host order."""
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+"""Names of the compression codecs; the index is the code in attribute bits 0-2."""
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+NO_SEQUENCE = -1
+
+CODEC_MASK = 0x07
+APPEND_TIME_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+
+
+def codec_of(attributes: int) -> int:
+    """The compression code (index in CODECS, or above it where the bytes are wrong)."""
+    return attributes & CODEC_MASK
+
+
+def is_append_time(attributes: int) -> bool:
+    """True for LogAppendTime: every record has the batch's max timestamp."""
+    return bool(attributes & APPEND_TIME_FLAG)
+
+
+def is_transactional(attributes: int) -> bool:
+    """True for a batch that belongs to a transaction."""
+    return bool(attributes & TRANSACTIONAL_FLAG)
+
+
+def is_control(attributes: int) -> bool:
+    """True for a batch of control records, which no consumer sees."""
+    return bool(attributes & CONTROL_FLAG)
+
+
+def has_delete_horizon(attributes: int) -> bool:
+    """True where the base timestamp field holds the delete horizon (KIP-534)."""
+    return bool(attributes & DELETE_HORIZON_FLAG)
+
+
+def batch_ptr(batches: NDArray[np.void]) -> Any:
+    """A `seg_batch *` to the first of a contiguous BATCH array; valid while the array lives."""
+    return ffi.from_buffer("seg_batch *", batches) if len(batches) else ffi.NULL

@@ -1,0 +1,144 @@
+"""Sequences of keys, values and headers whose objects are made on access; nothing on disk.
+
+Immutable views over Records' memory: safe from any thread.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
+
+import numpy as np
+
+from segstore._native import ffi, lib
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+CHUNK = 4096
+"""Records whose objects are made at a time."""
+
+T = TypeVar("T")
+Headers = list[tuple[str, Union[bytes, None]]]
+
+
+class _Lazy(Sequence[T]):
+    """What the columns share; equal to every sequence of equal elements."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    @abstractmethod
+    def _cut(self, index: Any) -> Self:
+        """The same over some of the elements."""
+
+    @abstractmethod
+    def tolist(self) -> list[T]:
+        """All elements at once."""
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+    def __getitem__(self, index: int | slice) -> T | Self:
+        if isinstance(index, slice):
+            return self._cut(index)
+        n = len(self)
+        i = index + n if index < 0 else index
+        if not 0 <= i < n:
+            raise IndexError(f"index {index} of {n:,} records")
+        return self._cut(slice(i, i + 1)).tolist()[0]
+
+    def __iter__(self) -> Iterator[T]:
+        for at in range(0, len(self), CHUNK):
+            yield from self._cut(slice(at, at + CHUNK)).tolist()
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (str, bytes)) or not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self._cut(slice(0, 3)).tolist()))
+        more = f", ... {len(self):,} in all" if len(self) > 3 else ""
+        return f"[{shown}{more}]"
+
+
+class ByteColumn(_Lazy[Union[bytes, None]]):
+    """Keys or values: bytes, or None for null. Slices are columns too."""
+
+    __slots__ = ("arena", "at", "lengths")
+
+    def __init__(self, arena: bytes, at: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+        self.arena, self.at, self.lengths = arena, at, lengths
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def _cut(self, index: Any) -> ByteColumn:
+        return ByteColumn(self.arena, self.at[index], self.lengths[index])
+
+    def tolist(self) -> list[bytes | None]:
+        """All elements at once."""
+        lengths = self.lengths
+        nulls = lengths < 0
+        if nulls.all():
+            return [None] * len(lengths)
+        arena = self.arena
+        spans = zip(self.at.tolist(), (self.at + lengths).tolist())
+        out: list[bytes | None] = [arena[start:end] for start, end in spans]
+        for i in np.flatnonzero(nulls).tolist():
+            out[i] = None
+        return out
+
+
+class HeaderColumn(_Lazy[Headers]):
+    """The headers of each record: a list of (name, bytes or None). Slices are columns too.
+
+    Names are decoded as Kafka does it: what is no UTF-8 becomes U+FFFD.
+    """
+
+    __slots__ = ("arena", "at", "present")
+
+    def __init__(self, arena: bytes, at: NDArray[np.int64], present: bool) -> None:
+        self.arena, self.at, self.present = arena, at, present
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def _cut(self, index: Any) -> HeaderColumn:
+        return HeaderColumn(self.arena, self.at[index], self.present)
+
+    def flat(self) -> tuple[NDArray[np.int64], ByteColumn, ByteColumn]:
+        """(headers of each record, all names, all values)."""
+        n = len(self.at)
+        at = np.ascontiguousarray(self.at)
+        counts = np.empty(n, np.int64)
+        fixed = (
+            ffi.from_buffer("uint8_t[]", self.arena), len(self.arena),
+            ffi.from_buffer("int64_t[]", at), n,
+        )  # fmt: skip
+        counted, null = ffi.from_buffer("int64_t[]", counts), ffi.NULL
+        total = _checked(lib.seg_headers(*fixed, 0, counted, null, null, null, null))
+        matrix = np.empty((4, total), np.int64)
+        rows = [ffi.from_buffer("int64_t[]", row) for row in matrix]
+        _checked(lib.seg_headers(*fixed, total, counted, *rows))
+        return counts, ByteColumn(self.arena, matrix[0], matrix[1]), ByteColumn(self.arena, matrix[2], matrix[3])
+
+    def tolist(self) -> list[Headers]:
+        """All elements at once."""
+        if not self.present or not len(self.at):
+            return [[] for _ in range(len(self.at))]
+        counts, names, values = self.flat()
+        text = [(name or b"").decode(errors="replace") for name in names.tolist()]
+        pairs = iter(zip(text, values.tolist()))
+        return [[next(pairs) for _ in range(count)] for count in counts.tolist()]
+
+
+def _checked(n: int) -> int:
+    # seg_decode has validated every header already.
+    if n < 0:
+        raise AssertionError(f"headers can't be decoded: {n}")
+    return n

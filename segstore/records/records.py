@@ -1,0 +1,192 @@
+"""Records: what a read gives, as columns over one piece of memory; nothing on disk.
+
+Immutable, and independent of the files it was read from: safe from any thread, and valid after
+retention or compaction has removed its segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Union, overload
+
+import numpy as np
+
+from segstore.records.header import BATCH
+from segstore.records.lazy import CHUNK, ByteColumn, HeaderColumn
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from numpy.typing import NDArray
+
+ROWS = 7
+"""Rows of the matrix, one column per record: those that follow."""
+OFFSET, TIMESTAMP, KEY_AT, KEY_LEN, VALUE_AT, VALUE_LEN, HEADERS_AT = range(ROWS)
+
+
+class Record(NamedTuple):
+    """One record: offset, timestamp (ms since the epoch), key and value (bytes or None), headers."""
+
+    offset: int
+    timestamp: int
+    key: Union[bytes, None]
+    value: Union[bytes, None]
+    headers: list[tuple[str, Union[bytes, None]]]
+
+
+class Records:
+    """Records in order of offset.
+
+    `next_offset` is where the next read goes on; `batches` the headers of the batches that were read (a
+    BATCH array), whatever was sliced off since; `arena` the bytes that keys, values and headers lie in.
+    """
+
+    __slots__ = ("_matrix", "_with_headers", "arena", "batches", "next_offset")
+
+    def __init__(
+        self,
+        arena: bytes,
+        matrix: NDArray[np.int64],
+        next_offset: int,
+        batches: NDArray[np.void],
+        with_headers: bool,
+    ) -> None:
+        self.arena, self._matrix, self.next_offset = arena, matrix, next_offset
+        self.batches, self._with_headers = batches, with_headers
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """int64, one per record, rising."""
+        return self._matrix[OFFSET]
+
+    @property
+    def timestamps(self) -> NDArray[np.int64]:
+        """int64 ms since the epoch (UTC), one per record; -1 where there is none."""
+        return self._matrix[TIMESTAMP]
+
+    @property
+    def keys(self) -> ByteColumn:
+        """A sequence of bytes or None, made on access."""
+        return ByteColumn(self.arena, self._matrix[KEY_AT], self._matrix[KEY_LEN])
+
+    @property
+    def values(self) -> ByteColumn:
+        """A sequence of bytes or None, made on access."""
+        return ByteColumn(self.arena, self._matrix[VALUE_AT], self._matrix[VALUE_LEN])
+
+    @property
+    def headers(self) -> HeaderColumn:
+        """A sequence of lists of (str, bytes or None), made on access."""
+        return HeaderColumn(self.arena, self._matrix[HEADERS_AT], self._with_headers)
+
+    @property
+    def timestamp_types(self) -> NDArray[np.int8]:
+        """int8, one per record: 0 CreateTime, 1 LogAppendTime."""
+        return ((self.batches["attributes"][self.batch_indexes()] >> 3) & 1).astype(np.int8)
+
+    @property
+    def leader_epochs(self) -> NDArray[np.int32]:
+        """int32, one per record."""
+        epochs: NDArray[np.int32] = self.batches["leader_epoch"][self.batch_indexes()]
+        return epochs
+
+    def batch_indexes(self) -> NDArray[np.intp]:
+        """For each record, which of `batches` it came in."""
+        return np.searchsorted(self.batches["base_offset"], self.offsets, "right") - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that this object keeps, those shared with slices of it included."""
+        return len(self.arena) + self._matrix.nbytes + self.batches.nbytes
+
+    def __len__(self) -> int:
+        return self._matrix.shape[1]
+
+    def __repr__(self) -> str:
+        n = len(self)
+        span = f", offsets {self.offsets[0]} to {self.offsets[-1]}" if n else ""
+        return f"<Records: {n:,}{span}, next offset {self.next_offset}>"
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Records: ...
+    def __getitem__(self, index: int | slice) -> Record | Records:
+        """One Record, or Records over the same memory for a slice."""
+        if isinstance(index, slice):
+            return self._slice(index)
+        row = self._matrix[:, index].tolist()
+        headers = self.headers[index] if self._with_headers else []
+        return Record(row[0], row[1], self._bytes(row, KEY_AT), self._bytes(row, VALUE_AT), headers)
+
+    def _bytes(self, row: list[int], at: int) -> bytes | None:
+        start, length = row[at], row[at + 1]
+        return None if length < 0 else self.arena[start : start + length]
+
+    def _slice(self, index: slice) -> Records:
+        start, stop, step = index.indices(len(self))
+        next_offset = self.next_offset
+        if step == 1 and max(start, stop) < len(self):
+            next_offset = int(self._matrix[OFFSET, max(start, stop)])
+        return self._with(self._matrix[:, index], next_offset)
+
+    def _with(self, matrix: NDArray[np.int64], next_offset: int) -> Records:
+        return Records(self.arena, matrix, next_offset, self.batches, self._with_headers)
+
+    def from_offset(self, offset: int) -> Records:
+        """The records at or above `offset`, over the same memory."""
+        matrix = self._matrix
+        n = matrix.shape[1]
+        if n == 0:
+            return self
+        first = int(matrix[OFFSET, 0])
+        if first >= offset:
+            return self
+        skip = offset - first
+        # Without gaps the offset tells the place.
+        if skip >= n or matrix[OFFSET, skip] != offset:
+            skip = int(np.searchsorted(matrix[OFFSET], offset))
+        return self._with(matrix[:, skip:], self.next_offset)
+
+    def take(self, mask: NDArray[np.bool_]) -> Records:
+        """The records where the boolean `mask` (one per record) is true; `next_offset` stays."""
+        return self._with(np.compress(mask, self._matrix, axis=1), self.next_offset)
+
+    def __iter__(self) -> Iterator[Record]:
+        """Record by record; objects are made some thousands at a time, so that memory stays flat."""
+        make: Any = partial(tuple.__new__, Record)
+        for at in range(0, len(self), CHUNK):
+            matrix = self._matrix[:, at : at + CHUNK]
+            keys = ByteColumn(self.arena, matrix[KEY_AT], matrix[KEY_LEN]).tolist()
+            values = ByteColumn(self.arena, matrix[VALUE_AT], matrix[VALUE_LEN]).tolist()
+            headers = HeaderColumn(self.arena, matrix[HEADERS_AT], self._with_headers).tolist()
+            offsets, timestamps = matrix[OFFSET].tolist(), matrix[TIMESTAMP].tolist()
+            yield from map(make, zip(offsets, timestamps, keys, values, headers))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Records):
+            return NotImplemented
+        same = len(self) == len(other) and self.next_offset == other.next_offset
+        return same and all(a == b for a, b in zip(self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
+        """A pyarrow.Table: offset and timestamp (ms) int64, key and value binary, headers
+        list<struct<key: string, value: binary>> (null where a record has none); or only the `columns` named."""
+        from segstore.records.arrow import table
+
+        return table(self, columns)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        matrix = np.ascontiguousarray(self._matrix)
+        return Records, (self.arena, matrix, self.next_offset, self.batches, self._with_headers)
+
+
+def empty_records(next_offset: int) -> Records:
+    """No records, to be read on from `next_offset`."""
+    return Records(b"", np.empty((ROWS, 0), np.int64), next_offset, np.empty(0, BATCH), False)
