@@ -37,12 +37,12 @@ $(BIN)/python: | check-machine
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip "setuptools>=77" wheel "cffi>=1.16"
 
-$(VENV)/.installed: pyproject.toml setup.py | $(BIN)/python
+$(VENV)/.installed: pyproject.toml setup.py | check-machine $(BIN)/python
 	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev]"
 	@touch $@
 
 # A changed C file is built again without asking the network.
-$(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE))
+$(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-machine
 	$(BIN)/python setup.py -q build_ext --inplace --force
 	@touch $@
 
