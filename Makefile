@@ -8,7 +8,7 @@ SANITIZED := build/sanitize
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types sanitize bench format clean check-machine
+.PHONY: help demo test lint types sanitize bench dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -65,6 +65,9 @@ types: $(VENV)/.built  ## mypy --strict
 
 sanitize: $(VENV)/.built  ## the C parts under AddressSanitizer and UndefinedBehaviorSanitizer
 	./tools/sanitize.sh $(BIN)/python $(SANITIZED) $(PYTEST_ARGS)
+
+dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere
+	./tools/check_dist.sh $(BIN)/python dist
 
 bench: $(VENV)/.built  ## the benchmarks, as ratios within one run
 	$(BIN)/python -m pytest benchmarks --benchmark-only --benchmark-columns=min,median,rounds -p no:cacheprovider $(PYTEST_ARGS)

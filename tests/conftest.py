@@ -42,7 +42,7 @@ def pytest_report_header() -> list[str]:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome = yield
     report = outcome.get_result()
-    if report.failed and "rng" in getattr(item, "fixturenames", ()):
+    if report.failed and {"rng", "seed"} & set(getattr(item, "fixturenames", ())):
         report.sections.append(("random seed", f"replay with SEGSTORE_SEED={SEED} pytest '{item.nodeid}'"))
     report.judges = [mark.args[0] for mark in item.iter_markers("judge")]
 
@@ -59,6 +59,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("judges")
         for name in sorted(ran | skipped):
             terminalreporter.write_line(f"{name}: {ran[name]} tests ran, {skipped[name]} were skipped")
+
+
+@pytest.fixture(scope="session")
+def seed() -> int:
+    """For generators that outlive one test; a test on its own takes `rng`."""
+    return SEED
 
 
 @pytest.fixture
