@@ -1,0 +1,100 @@
+"""Every exception that segstore raises on purpose, one sentence each, all under `SegstoreError`.
+
+Names are Kafka's (org.apache.kafka.common.errors) where Kafka has one. Where a builtin says
+the same to code that knows nothing of us (`ValueError`, `TypeError`, `OSError`), it is a base too.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class SegstoreError(Exception):
+    """Base of all errors of this package."""
+
+
+class InvalidArgumentError(SegstoreError, ValueError):
+    """An argument's value is not allowed; the message names the value and what is allowed."""
+
+
+class InvalidTypeError(SegstoreError, TypeError):
+    """An argument has the wrong type; the message names the type and what is allowed."""
+
+
+class ConfigError(InvalidArgumentError):
+    """A setting is unknown or its value is not allowed (Kafka: InvalidConfigurationException)."""
+
+
+class InvalidTopicError(InvalidArgumentError):
+    """A topic name breaks Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], not "." or ".."."""
+
+
+class TopicAlreadyExistsError(SegstoreError):
+    """A topic of that name is there already."""
+
+
+class UnknownTopicOrPartitionError(SegstoreError):
+    """There is no such topic, or the topic has no such partition; the message lists what is there."""
+
+
+class RecordTooLargeError(InvalidArgumentError):
+    """A record or its batch is larger than `max.message.bytes` or `segment.bytes` allow."""
+
+
+class OffsetOutOfRangeError(SegstoreError):
+    """An offset below the log start offset or above the log end offset was asked for."""
+
+    def __init__(self, offset: int, start: int, end: int, where: str = "") -> None:
+        self.offset, self.start, self.end = offset, start, end
+        there = f" of {where}" if where else ""
+        super().__init__(f"offset {offset}{there} is out of range: offsets {start} to {end} are there")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class CorruptRecordError(SegstoreError):
+    """Bytes that are no valid record batch: bit rot; carries file, position and offset."""
+
+    def __init__(self, file: str | os.PathLike[str], position: int, offset: int, reason: str) -> None:
+        self.file, self.position, self.offset, self.reason = str(file), position, offset, reason
+        super().__init__(f"{self.file}: corrupt batch at position {position}, offset {offset}: {reason}")
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class StorageError(SegstoreError, OSError):
+    """The disk refused (`errno` says why), or the partition is fenced after a failed sync
+    (Kafka: KafkaStorageException)."""
+
+
+class StoreLockedError(SegstoreError):
+    """Another process, or another open store in this one, is the writer; carries its `pid`."""
+
+    def __init__(self, path: str | os.PathLike[str], pid: int | None) -> None:
+        self.path, self.pid = str(path), pid
+        who = f"process {pid}" if pid else "another process"
+        super().__init__(f'{self.path} is open for writing in {who}: open it with mode="r", or close that one')
+
+    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class ReadOnlyError(SegstoreError):
+    """A change was asked of a store that was opened with mode="r"."""
+
+
+class StoreClosedError(SegstoreError):
+    """The store, or the topic's partition, is closed or deleted."""
+
+
+class ForkedError(SegstoreError):
+    """A store opened before os.fork() is used in the child: open it anew there, with mode="r"."""
+
+
+def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[str, object]) -> SegstoreError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
