@@ -38,7 +38,7 @@ $(BIN)/python: | check-machine
 	$(BIN)/python -m pip install -q --upgrade pip "setuptools>=77" wheel "cffi>=1.16"
 
 $(VENV)/.installed: pyproject.toml setup.py | check-machine $(BIN)/python
-	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev]"
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --no-build-isolation -e ".[dev]"
 	@touch $@
 
 # A changed C file is built again without asking the network.
