@@ -6,7 +6,8 @@ Knows the bytes of a batch and nothing of files; see each module for its thread 
 from __future__ import annotations
 
 from segstore.records.codecs import MAX_PLAIN, check_level
-from segstore.records.columns import Column, Columns, HeaderColumns, as_column, as_headers, as_timestamps
+from segstore.records.column import Column, as_column
+from segstore.records.columns import Columns, HeaderColumns, as_headers
 from segstore.records.decode import ScanEnd, decode, scan
 from segstore.records.encode import Encoded, Template, assign, check_sizes, encode, single
 from segstore.records.header import (
@@ -20,6 +21,7 @@ from segstore.records.header import (
     batch_ptr,
 )
 from segstore.records.records import Record, Records, empty_records
+from segstore.records.times import as_timestamps
 
 __all__ = [
     "APPEND_TIME_FLAG",
@@ -43,6 +45,7 @@ __all__ = [
     "as_timestamps",
     "assign",
     "batch_ptr",
+    "check_level",
     "check_sizes",
     "decode",
     "empty_records",

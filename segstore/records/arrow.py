@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from segstore._native import ffi, lib
 from segstore.errors import InvalidArgumentError, InvalidTypeError
-from segstore.records.columns import FIXED, NULLS, WIDE_OFFSETS, Column
+from segstore.records.column import FIXED, NULLS, WIDE_OFFSETS, Column
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,7 +77,7 @@ def column_from_arrow(values: Any, name: str) -> Column:
     if pa.types.is_null(array.type):
         return Column(NULLS, len(array))
     if not _is_bytes(array.type):
-        raise InvalidTypeError(f"{name} is an Arrow column of {array.type}: allowed are binary and string ones")
+        raise InvalidTypeError(f"{name} is of Arrow type {array.type}: allowed are binary and string ones")
     if _is_view(array.type):
         array = array.cast(pa.large_binary())
     buffers, at, n = array.buffers(), array.offset, len(array)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any
 
 import cramjam
 import numpy as np
@@ -20,10 +20,7 @@ import numpy as np
 from segstore.errors import InvalidArgumentError
 from segstore.records.header import CODECS
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-Buffer = Union[bytes, bytearray, memoryview, "NDArray[np.uint8]"]
+Buffer = bytes | bytearray | memoryview
 
 MAX_PLAIN = 1 << 28
 """Most bytes that one batch's records may be once decompressed; writers keep to it, readers refuse more."""
@@ -60,9 +57,9 @@ def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
     """The plain bytes of a whole frame; DecompressError where it is damaged or above `limit`."""
     out = np.empty(guess(codec, data, limit), np.uint8)
     while True:
-        n = decompress_into(codec, data, out, limit)
+        n = decompress_into(codec, data, out.data, limit)
         if n >= 0:
-            return out[:n]
+            return out[:n].data
         out = np.empty(min(bound(codec, len(data), limit), 4 * len(out) + 64), np.uint8)
 
 
@@ -133,17 +130,25 @@ def _snappy(data: memoryview, level: int | None) -> Buffer:
 
 def _lz4(data: memoryview, level: int | None) -> Buffer:
     fast = level is None or level == _LZ4_FAST_LEVEL
-    how = {"mode": "fast"} if fast else {"mode": "high_compression", "compression": min(level or 0, 12)}
     parts: list[Any] = [_LZ4_HEADER]
     for at in range(0, len(data), _LZ4_BLOCK):
         plain = data[at : at + _LZ4_BLOCK]
-        block = cramjam.lz4.compress_block(plain, store_size=False, **how)
+        block = cramjam.lz4.compress_block(plain, store_size=False) if fast else _lz4_high(plain, level)
         if len(block) < len(plain):
             parts += (len(block).to_bytes(4, "little"), block)
         else:
             parts += ((len(plain) | _LZ4_STORED).to_bytes(4, "little"), plain)
     parts.append(b"\0\0\0\0")
     return b"".join(parts)
+
+
+def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
+    # cramjam takes a level for frames only, and makes those of linked blocks, which Kafka refuses: so
+    # each block is taken out of a frame of its own, where there is nothing that it could be linked to.
+    frame = memoryview(cramjam.lz4.compress(plain, level=level))
+    at = 7 + 8 * (frame[4] >> 3 & 1)
+    size = int.from_bytes(frame[at : at + 4], "little")
+    return plain if size & _LZ4_STORED else frame[at + 4 : at + 4 + size]
 
 
 def _zstd(data: memoryview, level: int | None) -> Buffer:

@@ -100,7 +100,7 @@ def decode(
     next_offset: int | None = None,
     limit: int = MAX_PLAIN,
 ) -> Records:
-    """The records of `batches` (from `scan`, or some of them) in `buf`, which begins at `position` of file `where`.
+    """The records of `batches` (from `scan`, or some of them) in `buf`, read at `position` of file `where`.
 
     Uncompressed ones stay in `buf` where that is bytes: the Records keep it. `next_offset` is by
     default the one after the last batch. CorruptRecordError where the bytes are damaged, or one
@@ -173,7 +173,7 @@ def _decompress(
     ends = (batches["position"] - position + batches["size"]).tolist()
     codecs = (batches["attributes"] & CODEC_MASK).tolist()
     at, arena = [0], _Arena(sum(ends) - sum(starts))
-    for i, (start, end, codec) in enumerate(zip(starts, ends, codecs)):
+    for i, (start, end, codec) in enumerate(zip(starts, ends, codecs, strict=True)):
         if codec >= len(CODECS):
             _corrupt(where, batches[i], f"its codec {codec} is unknown")
         try:
@@ -198,7 +198,7 @@ class _Arena:
         room = guess(codec, data, limit) if codec else len(data)
         while True:
             self._reserve(room)
-            n = decompress_into(codec, data, self._buffer[self._used :], limit)
+            n = decompress_into(codec, data, self._buffer.data[self._used :], limit)
             if n >= 0:
                 self._used += n
                 return self._used

@@ -16,7 +16,7 @@ import numpy as np
 from segstore._native import ffi, lib
 from segstore.errors import InvalidArgumentError, RecordTooLargeError
 from segstore.records.codecs import MAX_PLAIN, compress
-from segstore.records.columns import FIXED, Columns, Header, HeaderColumns, as_headers
+from segstore.records.columns import Columns, Header
 from segstore.records.header import (
     BATCH,
     CODEC_MASK,
@@ -88,14 +88,14 @@ class Encoded:
 
     __slots__ = ("_pooled", "batches", "buffer", "ptr", "size")
 
-    def __init__(self, buffer: NDArray[np.uint8], size: int, batches: NDArray[np.void], pooled: bool = True) -> None:
-        self.buffer, self.size, self.batches, self._pooled = buffer, size, batches, pooled
+    def __init__(self, buffer: NDArray[np.uint8], size: int, batches: NDArray[np.void]) -> None:
+        self.buffer, self.size, self.batches, self._pooled = buffer, size, batches, True
         self.ptr = ffi.from_buffer("uint8_t *", buffer)
 
     @property
     def data(self) -> memoryview:
         """The bytes to write, as a writable view."""
-        return memoryview(self.buffer)[: self.size]
+        return self.buffer.data[: self.size]
 
     @property
     def records(self) -> int:
@@ -120,12 +120,12 @@ def encode(
 ) -> Iterator[Encoded]:
     """Encode all records into batches of about `batch_bytes` (plain bytes, header included).
 
-    Gives one Encoded for each `chunk_bytes` of plain bytes or so, from one call of C; with a `codec` the batches
-    of a chunk are then compressed one by one. No batch of several records is above `max_bytes`
-    (`max.message.bytes`); `check_sizes` tells beforehand of records that are alone.
+    Gives one Encoded for each `chunk_bytes` of plain bytes or so, from one call of C; with a
+    `codec` the batches of a chunk are then compressed one by one. No batch of several records is
+    above `max_bytes` (`max.message.bytes`); `check_sizes` tells beforehand of records that are alone.
     """
     if batch_bytes < 1 or chunk_bytes < 1:
-        raise InvalidArgumentError(f"batch_bytes {batch_bytes}, chunk_bytes {chunk_bytes}: allowed is 1 or more")
+        raise InvalidArgumentError(f"batch_bytes {batch_bytes}, chunk_bytes {chunk_bytes}: least is 1")
     run = _Run(columns, codec, batch_cap(codec, batch_bytes, max_bytes), template)
     while run.first < columns.n:
         chunk = run.next_chunk(chunk_bytes)
@@ -227,16 +227,16 @@ def _check(size: int) -> None:
 def _compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
     """The same batches with compressed records, sealed."""
     view, batches = plain.data, plain.batches
-    starts, sizes = batches["position"].tolist(), batches["size"].tolist()
-    packed = [compress(codec, view[at + HEADER_SIZE : at + size], level) for at, size in zip(starts, sizes)]
+    spans = zip(batches["position"].tolist(), batches["size"].tolist(), strict=True)
+    packed = [compress(codec, view[at + HEADER_SIZE : at + size], level) for at, size in spans]
     new_sizes = [HEADER_SIZE + len(data) for data in packed]
     buffer = _pool.take(sum(new_sizes))
     out, at = Encoded(buffer, sum(new_sizes), batches), 0
     batches["size"] = new_sizes
-    headers, view = batch_ptr(batches), memoryview(buffer)
-    for i, (data, size) in enumerate(zip(packed, new_sizes)):
+    headers, view = batch_ptr(batches), buffer.data
+    for i, (data, size) in enumerate(zip(packed, new_sizes, strict=True)):
         headers[i].position = at
-        view[at + HEADER_SIZE : at + size] = memoryview(data)
+        view[at + HEADER_SIZE : at + size] = data
         _check(lib.seg_seal(out.ptr + at, size, headers + i))
         at += size
     return out
@@ -251,8 +251,9 @@ def assign(
     """
     batches = encoded.batches
     offset = lib.seg_assign(
-        encoded.ptr, encoded.size, batch_ptr(batches), len(batches), base_offset, leader_epoch, append_time, position
-    )
+        encoded.ptr, encoded.size, batch_ptr(batches), len(batches),
+        base_offset, leader_epoch, append_time, position,
+    )  # fmt: skip
     _check(offset)
     return int(offset)
 
@@ -266,7 +267,9 @@ def largest_record(columns: Columns, first: int, last: int) -> tuple[int, int]:
     return size, index[0]
 
 
-def check_sizes(columns: Columns, codec: int = 0, level: int | None = None, max_bytes: int = MAX_PLAIN) -> None:
+def check_sizes(
+    columns: Columns, codec: int = 0, level: int | None = None, max_bytes: int = MAX_PLAIN
+) -> None:
     """RecordTooLargeError (index, size, limit) for a record whose batch would be above `max_bytes`.
 
     Exact: a record that might be too large is encoded alone, and compressed, to see.
@@ -325,5 +328,6 @@ def single(
 
     Types are checked as in `Columns`; the size is the caller's to check (`encoded.size`).
     """
-    columns = Columns([value], None if key is None else [key], None, [headers] if headers else None, timestamp)
+    keys, of_one = None if key is None else [key], [headers] if headers else None
+    columns = Columns([value], keys, None, of_one, timestamp)
     return next(encode(columns, codec, level, 1, template, 1))

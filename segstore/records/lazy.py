@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Union, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
@@ -21,7 +21,7 @@ CHUNK = 4096
 """Records whose objects are made at a time."""
 
 T = TypeVar("T")
-Headers = list[tuple[str, Union[bytes, None]]]
+Headers = list[tuple[str, bytes | None]]
 
 
 class _Lazy(Sequence[T]):
@@ -58,7 +58,7 @@ class _Lazy(Sequence[T]):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (str, bytes)) or not isinstance(other, Sequence):
             return NotImplemented
-        return len(self) == len(other) and all(a == b for a, b in zip(self, other))
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self._cut(slice(0, 3)).tolist()))
@@ -66,7 +66,7 @@ class _Lazy(Sequence[T]):
         return f"[{shown}{more}]"
 
 
-class ByteColumn(_Lazy[Union[bytes, None]]):
+class ByteColumn(_Lazy[bytes | None]):
     """Keys or values: bytes, or None for null. Slices are columns too."""
 
     __slots__ = ("arena", "at", "lengths")
@@ -87,7 +87,7 @@ class ByteColumn(_Lazy[Union[bytes, None]]):
         if nulls.all():
             return [None] * len(lengths)
         arena = self.arena
-        spans = zip(self.at.tolist(), (self.at + lengths).tolist())
+        spans = zip(self.at.tolist(), (self.at + lengths).tolist(), strict=True)
         out: list[bytes | None] = [arena[start:end] for start, end in spans]
         for i in np.flatnonzero(nulls).tolist():
             out[i] = None
@@ -125,7 +125,8 @@ class HeaderColumn(_Lazy[Headers]):
         matrix = np.empty((4, total), np.int64)
         rows = [ffi.from_buffer("int64_t[]", row) for row in matrix]
         _checked(lib.seg_headers(*fixed, total, counted, *rows))
-        return counts, ByteColumn(self.arena, matrix[0], matrix[1]), ByteColumn(self.arena, matrix[2], matrix[3])
+        names, values = (ByteColumn(self.arena, matrix[i], matrix[i + 1]) for i in (0, 2))
+        return counts, names, values
 
     def tolist(self) -> list[Headers]:
         """All elements at once."""
@@ -133,7 +134,7 @@ class HeaderColumn(_Lazy[Headers]):
             return [[] for _ in range(len(self.at))]
         counts, names, values = self.flat()
         text = [(name or b"").decode(errors="replace") for name in names.tolist()]
-        pairs = iter(zip(text, values.tolist()))
+        pairs = iter(zip(text, values.tolist(), strict=True))
         return [[next(pairs) for _ in range(count)] for count in counts.tolist()]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Union, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from segstore.records.lazy import CHUNK, ByteColumn, HeaderColumn
 
 if TYPE_CHECKING:
     import pyarrow
-
     from numpy.typing import NDArray
 
 ROWS = 7
@@ -30,9 +29,9 @@ class Record(NamedTuple):
 
     offset: int
     timestamp: int
-    key: Union[bytes, None]
-    value: Union[bytes, None]
-    headers: list[tuple[str, Union[bytes, None]]]
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
 
 
 class Records:
@@ -58,12 +57,14 @@ class Records:
     @property
     def offsets(self) -> NDArray[np.int64]:
         """int64, one per record, rising."""
-        return self._matrix[OFFSET]
+        offsets: NDArray[np.int64] = self._matrix[OFFSET]
+        return offsets
 
     @property
     def timestamps(self) -> NDArray[np.int64]:
         """int64 ms since the epoch (UTC), one per record; -1 where there is none."""
-        return self._matrix[TIMESTAMP]
+        timestamps: NDArray[np.int64] = self._matrix[TIMESTAMP]
+        return timestamps
 
     @property
     def keys(self) -> ByteColumn:
@@ -101,7 +102,7 @@ class Records:
         return len(self.arena) + self._matrix.nbytes + self.batches.nbytes
 
     def __len__(self) -> int:
-        return self._matrix.shape[1]
+        return int(self._matrix.shape[1])
 
     def __repr__(self) -> str:
         n = len(self)
@@ -162,19 +163,19 @@ class Records:
             values = ByteColumn(self.arena, matrix[VALUE_AT], matrix[VALUE_LEN]).tolist()
             headers = HeaderColumn(self.arena, matrix[HEADERS_AT], self._with_headers).tolist()
             offsets, timestamps = matrix[OFFSET].tolist(), matrix[TIMESTAMP].tolist()
-            yield from map(make, zip(offsets, timestamps, keys, values, headers))
+            yield from map(make, zip(offsets, timestamps, keys, values, headers, strict=True))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Records):
             return NotImplemented
         same = len(self) == len(other) and self.next_offset == other.next_offset
-        return same and all(a == b for a, b in zip(self, other))
+        return same and all(a == b for a, b in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 
     def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
         """A pyarrow.Table: offset and timestamp (ms) int64, key and value binary, headers
-        list<struct<key: string, value: binary>> (null where a record has none); or only the `columns` named."""
+        list<struct<key: string, value: binary>>, null where a record has none; or only `columns`."""
         from segstore.records.arrow import table
 
         return table(self, columns)

@@ -1,0 +1,150 @@
+"""Columns of byte strings as C reads them: many values behind one address; nothing on disk.
+
+A Column is immutable once made and owns what its pointers point into, so that any thread may encode
+from it; the caller must not change an array or a bytearray that it handed in until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from segstore._native import ffi
+from segstore.errors import InvalidTypeError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NULLS, WIDE_OFFSETS, FIXED = 0, 2, 3
+"""Kinds of seg_column that are made here; kind 1 (int32 offsets) comes from Arrow."""
+
+_ALLOWED = "bytes, bytearray, memoryview or None"
+# Iterable, but never meant as the sequence of what they give.
+TEXT: tuple[type, ...] = (str, bytes, bytearray, memoryview)
+
+
+class Column:
+    """`n` byte strings, each of which may be null. `c` is the `seg_column *`."""
+
+    __slots__ = ("_owners", "c", "n")
+
+    def __init__(
+        self,
+        kind: int,
+        n: int,
+        data: Any = None,
+        offsets: Any = None,
+        validity: Any = None,
+        validity_bit: int = 0,
+        width: int = 0,
+    ) -> None:
+        self.n = n
+        self.c = c = ffi.new("seg_column *")
+        c.kind, c.n, c.width, c.validity_bit = kind, n, width, validity_bit
+        keep = [ffi.from_buffer(part) for part in (data, offsets, validity) if part is not None and len(part)]
+        self._owners = keep
+        parts = iter(keep)
+        if data is not None and len(data):
+            c.data = pointer = next(parts)
+            c.data_len = len(pointer)
+        if offsets is not None and len(offsets):
+            c.offsets = next(parts)
+        if validity is not None and len(validity):
+            c.validity = next(parts)
+
+
+def as_column(values: Any, name: str = "values") -> Column:
+    """A Column of `values`, whose `name` is told in errors.
+
+    Takes a list, tuple or iterable of bytes, bytearray, memoryview or None; numpy arrays of dtype S
+    (elements as numpy gives them: without trailing NULs), V, object, or uint8 of shape (n, width);
+    binary and string columns of pyarrow, or of whatever exports Arrow's C interface. Arrays are
+    not copied where C can read them as they are. InvalidTypeError names the wrong element.
+    """
+    if isinstance(values, (list, tuple)):
+        return from_list(values, name)
+    if isinstance(values, np.ndarray):
+        return _from_numpy(values, name)
+    if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
+        from segstore.records.arrow import column_from_arrow
+
+        return column_from_arrow(values, name)
+    if isinstance(values, TEXT) or not isinstance(values, Iterable):
+        raise InvalidTypeError(
+            f"{name} is {type(values).__name__}: allowed are a sequence of {_ALLOWED}, "
+            "a numpy array or an Arrow array"
+        )
+    return from_list(list(values), name)
+
+
+def null_column(n: int) -> Column:
+    """`n` nulls."""
+    return Column(NULLS, n)
+
+
+def from_list(items: Sequence[Any], name: str) -> Column:
+    """A Column of a list or tuple; see `as_column`."""
+    kinds = set(map(type, items))
+    _check_kinds(kinds, items, name)
+    validity = None
+    if type(None) in kinds:
+        if len(kinds) == 1:
+            return Column(NULLS, len(items))
+        present = np.fromiter((item is not None for item in items), np.bool_, len(items))
+        validity = np.packbits(present, bitorder="little")
+        items = [b"" if item is None else item for item in items]
+    if any(issubclass(kind, memoryview) for kind in kinds):
+        items = [item.tobytes() if isinstance(item, memoryview) else item for item in items]
+    return Column(
+        WIDE_OFFSETS, len(items), b"".join(items), offsets_of(map(len, items), len(items)), validity
+    )
+
+
+def _check_kinds(kinds: set[type], items: Sequence[Any], name: str) -> None:
+    wrong = {kind for kind in kinds if not issubclass(kind, (bytes, bytearray, memoryview, type(None)))}
+    if wrong:
+        i, item = next((i, item) for i, item in enumerate(items) if type(item) in wrong)
+        hint = "; encode it first" if isinstance(item, str) else ""
+        raise InvalidTypeError(f"{name}[{i}] is {type(item).__name__}: allowed is {_ALLOWED}{hint}")
+
+
+def offsets_of(lengths: Iterable[int], n: int) -> NDArray[np.int64]:
+    """int64[n + 1]: where each of `n` elements begins, and where the last ends."""
+    offsets = np.empty(n + 1, np.int64)
+    offsets[0] = 0
+    np.cumsum(np.fromiter(lengths, np.int64, n), out=offsets[1:])
+    return offsets
+
+
+def _from_numpy(array: NDArray[Any], name: str) -> Column:
+    if isinstance(array, np.ma.MaskedArray) or (array.dtype.kind == "O" and array.ndim == 1):
+        return from_list(array.tolist(), name)
+    if array.dtype == np.uint8 and array.ndim == 2:
+        array = np.ascontiguousarray(array)
+        return Column(FIXED, len(array), _flat(array), width=array.shape[1])
+    if array.dtype.kind not in "SV" or array.ndim != 1:
+        raise InvalidTypeError(
+            f"{name} is a numpy array of {array.dtype}, {array.ndim}-dimensional: allowed are 1-dimensional "
+            "arrays of dtype S, V or object and 2-dimensional ones of uint8"
+        )
+    array = np.ascontiguousarray(array)
+    width = array.dtype.itemsize
+    if array.dtype.kind == "V" or not len(array) or not width:
+        return Column(FIXED, len(array), _flat(array), width=width)
+    return _from_padded(array.view(np.uint8).reshape(len(array), width))
+
+
+def _flat(array: NDArray[Any]) -> NDArray[np.uint8] | None:
+    return array.reshape(-1).view(np.uint8) if array.size and array.dtype.itemsize else None
+
+
+def _from_padded(table: NDArray[np.uint8]) -> Column:
+    """dtype S: trailing NULs are padding, as numpy has it."""
+    n, width = table.shape
+    if table[:, -1].all():
+        return Column(FIXED, n, table.reshape(-1), width=width)
+    lengths = np.char.str_len(table.reshape(-1).view(f"S{width}"))
+    data = table[np.arange(width) < lengths[:, None]]
+    return Column(WIDE_OFFSETS, n, data, offsets_of(lengths.tolist(), n))
