@@ -213,8 +213,8 @@ int64_t seg_map(void *address, int64_t len, int fd, int32_t write);
  * -errno; a header that can't be one: -(10100 + SEG_BAD_*) with out->position. */
 int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out);
 /* Transfers of count bytes from a file at offset to a descriptor: bytes sent, which are
- * fewer where the sink would block, a signal came or the file ends; -errno (-EINTR too)
- * only where nothing went. */
+ * fewer where the sink took less (would block, a signal came) or the file ends; -errno
+ * (-EINTR too) only where nothing went. */
 int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count);
 int64_t seg_splice(int out, int in, int64_t offset, int64_t count, int pipe_read, int pipe_write);
 int64_t seg_copy(int out, int in, int64_t offset, int64_t count, uint8_t *buffer, int64_t buffer_len);

@@ -2,8 +2,8 @@
  *
  * Thread contract: no state; positions are handed in, so that any number of threads
  * may use one descriptor. Calls on files are finished also after EINTR. Transfers may
- * wait for a sink without end: they return at EINTR, so that the caller's signal
- * handlers run before it goes on.
+ * wait for a sink without end: they return at EINTR and at a short count, which may
+ * stand for it, so that the caller's signal handlers run before it goes on.
  */
 #define _GNU_SOURCE
 #include <endian.h>
@@ -196,12 +196,13 @@ int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count)
     int64_t sent = 0;
     off_t from = offset;
     while (sent < count) {
-        ssize_t r = sendfile(out, in, &from, one_call(count - sent));
+        size_t want = one_call(count - sent);
+        ssize_t r = sendfile(out, in, &from, want);
         if (r < 0)
             return sent ? sent : -errno;
-        if (r == 0)
-            break;
         sent += r;
+        if ((size_t)r < want)
+            break;
     }
     return sent;
 }
@@ -230,16 +231,14 @@ int64_t seg_splice(int out, int in, int64_t offset, int64_t count, int pipe_read
             return sent ? sent : -errno;
         if (held == 0)
             break;
-        while (held > 0) {
-            unsigned more = held < count - sent ? SPLICE_F_MOVE | SPLICE_F_MORE : SPLICE_F_MOVE;
-            ssize_t r = splice(pipe_read, NULL, out, NULL, (size_t)held, more);
-            if (r <= 0) {
-                int64_t why = r < 0 ? -errno : -EIO;
-                drain(pipe_read, held);
-                return sent ? sent : why;
-            }
-            held -= r;
+        unsigned more = held < count - sent ? SPLICE_F_MOVE | SPLICE_F_MORE : SPLICE_F_MOVE;
+        ssize_t r = splice(pipe_read, NULL, out, NULL, (size_t)held, more);
+        int64_t why = r < 0 ? -errno : 0;
+        if (r > 0)
             sent += r;
+        if (r < held) {
+            drain(pipe_read, held - (r > 0 ? r : 0));
+            return sent ? sent : why;
         }
     }
     return sent;
@@ -249,12 +248,13 @@ int64_t seg_write(int out, const uint8_t *buf, int64_t len)
 {
     int64_t sent = 0;
     while (sent < len) {
-        ssize_t r = write(out, buf + sent, one_call(len - sent));
+        size_t want = one_call(len - sent);
+        ssize_t r = write(out, buf + sent, want);
         if (r < 0)
             return sent ? sent : -errno;
-        if (r == 0)
-            break;
         sent += r;
+        if ((size_t)r < want)
+            break;
     }
     return sent;
 }
