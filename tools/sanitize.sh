@@ -22,7 +22,7 @@ export PYTHONPATH=$lib PYTHONMALLOC=malloc PYTHONDONTWRITEBYTECODE=1
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 tests=()
-for pattern in native batch crc32c columns codecs encode decode records offset_index time_index sparse oracle; do
+for pattern in native batch crc32c column codec encode decode scan records index sparse ends files; do
     for file in tests/test_*"$pattern"*.py; do
         [ -e "$file" ] && [[ " ${tests[*]-} " != *" $file "* ]] && tests+=("$file")
     done
