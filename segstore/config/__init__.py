@@ -1,0 +1,142 @@
+"""Settings of topics and of stores by Kafka's names: `TopicConfig`, `StoreConfig`. Nothing on disk.
+
+Defaults are Kafka's (4.1; org.apache.kafka.storage.internals.log.LogConfig, CleanerConfig,
+ServerLogConfigs), with one exception, `retention.ms`: an embedded log deletes only what it was told to.
+
+Threads: any; settings are immutable.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from segstore.config.options import MAX_INT, MAX_LONG, OptionRow, choice, never, real, whole, words
+from segstore.config.settings import Settings
+
+__all__ = ["OptionRow", "StoreConfig", "TopicConfig"]
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicConfig(Settings):
+    """Settings of one topic."""
+
+    cleanup_policy: str = words(
+        "delete", ("delete", "compact"), "what becomes of old records: dropped by age and size, or by key"
+    )
+    compression_type: str = choice(
+        "producer",
+        ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        "codec of record batches; producer: as they are appended",
+        {"none": "uncompressed"},
+    )
+    compression_gzip_level: int = whole(-1, 1, 9, "", "level of gzip; -1: zlib's own default", -1)
+    compression_lz4_level: int = whole(9, 1, 17, "", "level of lz4")
+    compression_zstd_level: int = whole(3, -131072, 22, "", "level of zstd")
+    delete_retention_ms: int = whole(
+        86_400_000, 0, MAX_LONG, "ms", "how long compaction keeps tombstones and transaction markers"
+    )
+    file_delete_delay_ms: int = whole(
+        60_000, 0, MAX_LONG, "ms", "how long a deleted segment's files stay as .deleted"
+    )
+    flush_messages: int = whole(
+        MAX_LONG,
+        1,
+        MAX_LONG,
+        "records",
+        "fsync after so many appended records; 1: before each is acknowledged",
+    )
+    flush_ms: int = whole(
+        MAX_LONG, 0, MAX_LONG, "ms", "fsync a record at the latest so long after its append"
+    )
+    index_interval_bytes: int = whole(
+        4096, 0, MAX_INT, "bytes", "log between two entries of the offset index"
+    )
+    max_compaction_lag_ms: int = whole(
+        MAX_LONG, 1, MAX_LONG, "ms", "compact a record at the latest so long after its append"
+    )
+    max_message_bytes: int = whole(1_048_588, 0, MAX_INT, "bytes", "largest record batch, as compressed")
+    message_timestamp_type: str = choice(
+        "CreateTime",
+        ("CreateTime", "LogAppendTime"),
+        "whose clock stamps records: the application's or the log's",
+    )
+    message_timestamp_before_max_ms: int = whole(
+        MAX_LONG, 0, MAX_LONG, "ms", "how far a CreateTime stamp may lie before the clock"
+    )
+    message_timestamp_after_max_ms: int = whole(
+        3_600_000, 0, MAX_LONG, "ms", "how far a CreateTime stamp may lie after the clock"
+    )
+    min_cleanable_dirty_ratio: float = real(
+        0.5, 0, 1, "", "compact when so large a part of the log was not compacted yet"
+    )
+    min_compaction_lag_ms: int = whole(0, 0, MAX_LONG, "ms", "compact a record at the earliest after so long")
+    min_insync_replicas: int = whole(1, 1, MAX_INT, "replicas", 'in-sync replicas that acks="all" needs')
+    preallocate: bool = never("segments are never allocated ahead of their records")
+    retention_bytes: int = whole(
+        -1, 0, MAX_LONG, "bytes", "delete the oldest segments of a partition above this size; -1: never", -1
+    )
+    retention_ms: int = whole(-1, 0, MAX_LONG, "ms", "delete segments that are older; -1: never", -1)
+    segment_bytes: int = whole(1 << 30, 14, MAX_INT, "bytes", "roll a segment before it becomes larger")
+    # Less than two entries of the time index would be full from the start.
+    segment_index_bytes: int = whole(
+        10 * _MIB, 24, MAX_INT, "bytes", "roll a segment when an index is that large"
+    )
+    segment_jitter_ms: int = whole(
+        0, 0, MAX_LONG, "ms", "at most so much, drawn at random, is taken off segment.ms"
+    )
+    segment_ms: int = whole(604_800_000, 1, MAX_LONG, "ms", "roll a segment that is older")
+
+    def conflict(self) -> str | None:
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            return (
+                f"min.compaction.lag.ms={self.min_compaction_lag_ms}: must be at most "
+                f"max.compaction.lag.ms={self.max_compaction_lag_ms}"
+            )
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreConfig(Settings):
+    """Settings of one open store."""
+
+    log_cleaner_backoff_ms: int = whole(
+        15_000, 1, MAX_LONG, "ms", "how long the log cleaner waits when there is nothing to compact"
+    )
+    log_cleaner_dedupe_buffer_size: int = whole(
+        128 * _MIB, 2 * _MIB, MAX_LONG, "bytes", "memory for the keys that one compaction tells apart"
+    )
+    log_cleaner_io_buffer_load_factor: float = real(
+        0.9, 0, 1, "", "how full the dedupe buffer may become", above=True
+    )
+    log_cleaner_io_buffer_size: int = whole(
+        512 << 10, 1 << 10, MAX_INT, "bytes", "memory for what compaction reads and writes"
+    )
+    log_cleaner_io_max_bytes_per_second: float = real(
+        sys.float_info.max,
+        0,
+        sys.float_info.max,
+        "bytes/s",
+        "compaction reads and writes no faster",
+        above=True,
+    )
+    log_cleaner_threads: int = whole(
+        1, 0, 1024, "threads", "threads that compact; 0: only store.sweep() does"
+    )
+    log_flush_offset_checkpoint_interval_ms: int = whole(
+        60_000, 1, MAX_LONG, "ms", "how often recovery points and high watermarks are written"
+    )
+    log_flush_scheduler_interval_ms: int = whole(
+        MAX_LONG, 1, MAX_LONG, "ms", "how often logs are looked at for flush.ms"
+    )
+    log_retention_check_interval_ms: int = whole(
+        300_000, 1, MAX_LONG, "ms", "how often segments are looked at for retention"
+    )
+    max_open_files: int = whole(
+        -1, 16, MAX_INT, "files", "segment files kept open; -1: half of RLIMIT_NOFILE (segstore's own)", -1
+    )
+    offsets_retention_minutes: int = whole(
+        10_080, 1, MAX_INT, "minutes", "how long committed offsets of a group without members are kept"
+    )

@@ -1,0 +1,141 @@
+"""What one setting is, and how values of it are read and judged. Nothing on disk.
+
+A settings class is a frozen dataclass whose fields are made by the functions here: the field is the
+only place where a setting's type, default, range, unit and meaning are written. Its name is the attribute's
+with dots for underscores, which is how Kafka names it.
+
+Threads: any; options and settings are immutable.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Value = str | int | float | bool
+
+MAX_INT = (1 << 31) - 1
+MAX_LONG = (1 << 63) - 1
+
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One setting. `read` gives the value as its type, or raises ValueError; `allowed` says what it takes."""
+
+    kind: str
+    default: Value
+    allowed: str
+    unit: str
+    doc: str
+    read: Callable[[object], Value]
+
+
+class OptionRow(NamedTuple):
+    """A line of the reference: see `Settings.describe`."""
+
+    name: str
+    kind: str
+    default: Value
+    allowed: str
+    unit: str
+    doc: str
+
+
+def whole(default: int, least: int, most: int, unit: str, doc: str, special: int | None = None) -> Any:
+    """A field for an integer from `least` to `most`, or `special`."""
+    allowed = f"an integer from {least} to {most}" + ("" if special is None else f", or {special}")
+
+    def read(value: object) -> int:
+        number = _integer(value)
+        if number != special and not least <= number <= most:
+            raise ValueError
+        return number
+
+    return _field(Option("int", default, allowed, unit, doc, read))
+
+
+def real(default: float, least: float, most: float, unit: str, doc: str, *, above: bool = False) -> Any:
+    """A field for a finite number from `least` (`above`: without it) to `most`."""
+    allowed = f"a number {'above' if above else 'from'} {least:g} {'up ' if above else ''}to {most:g}"
+
+    def read(value: object) -> float:
+        number = _number(value)
+        # NaN fails every comparison.
+        if not least <= number <= most or (above and number == least):
+            raise ValueError
+        return number
+
+    return _field(Option("float", default, allowed, unit, doc, read))
+
+
+def choice(default: str, words: tuple[str, ...], doc: str, synonyms: dict[str, str] | None = None) -> Any:
+    """A field for one of some words; `synonyms` are taken too, and read as what they stand for."""
+    known = {word: word for word in words} | (synonyms or {})
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or value.strip() not in known:
+            raise ValueError
+        return known[value.strip()]
+
+    return _field(Option("str", default, "one of " + ", ".join(known), "", doc, read))
+
+
+def words(default: str, allowed: tuple[str, ...], doc: str) -> Any:
+    """A field for some of `allowed`, separated by commas; read without spaces and repetitions."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError
+        given = [word.strip() for word in value.split(",")]
+        if not set(given) <= set(allowed):
+            raise ValueError
+        return ",".join(dict.fromkeys(given))
+
+    return _field(Option("str", default, "one or more, by commas, of " + ", ".join(allowed), "", doc, read))
+
+
+def never(doc: str) -> Any:
+    """A field for a switch of Kafka's that can only be off."""
+
+    def read(value: object) -> bool:
+        if not (value is False or (isinstance(value, str) and value.strip().lower() == "false")):
+            raise ValueError
+        return False
+
+    return _field(Option("bool", False, "false", "", doc, read))
+
+
+def _field(option: Option) -> Any:
+    return field(default=option.default, metadata={"option": option})
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, str):
+        # Not by int() alone, which takes "1_000" and digits of other scripts.
+        if len(value) > 64 or not _INTEGER.fullmatch(value.strip()):
+            raise ValueError
+        return int(value)
+    number = _number(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if not number.is_integer():
+        raise ValueError
+    return int(number)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, str):
+        number = float(value) if value.isascii() and "_" not in value else math.nan
+    elif isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError
+    else:
+        number = float(value)
+    if not math.isfinite(number):
+        raise ValueError
+    return number

@@ -1,0 +1,117 @@
+"""The base of settings classes: from mappings of dotted names and back. Nothing on disk.
+
+Threads: any; settings are immutable.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from segstore.config.options import Option, OptionRow, Value
+from segstore.errors import ConfigError, InvalidTypeError
+
+S = TypeVar("S", bound="Settings")
+
+_SHOWN = 80  # characters of a wrong value in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Immutable, hashable settings; attributes are the dotted names with underscores.
+
+    However an instance is made, each value has been judged: ConfigError names the setting, the value
+    and what is allowed. A setting that was given stays so, even where it was given the default.
+    """
+
+    explicit: frozenset[str] = field(default=frozenset(), repr=False)
+    """Dotted names of the settings that were made; all others have their defaults."""
+
+    def __post_init__(self) -> None:
+        made = set(self.explicit)
+        for name, option in options(type(self)).items():
+            attribute = _attribute(name)
+            value = _judge(name, option, getattr(self, attribute))
+            object.__setattr__(self, attribute, value)
+            if value != option.default:
+                made.add(name)
+        object.__setattr__(self, "explicit", frozenset(made))
+        conflict = self.conflict()
+        if conflict is not None:
+            raise ConfigError(conflict)
+
+    def conflict(self) -> str | None:
+        """What is wrong with the settings together, or None."""
+        return None
+
+    @classmethod
+    def parse(cls: type[S], mapping: Mapping[str, Value]) -> S:
+        """Settings from Kafka's dotted names and str, int, float or bool values; the rest are defaults.
+
+        ConfigError names setting, value and what is allowed; InvalidTypeError for what is no mapping.
+        """
+        _check_names(cls, mapping)
+        values: dict[str, Any] = {_attribute(name): value for name, value in mapping.items()}
+        return cls(explicit=frozenset(mapping), **values)
+
+    def replace(self: S, mapping: Mapping[str, Value | None]) -> S:
+        """These settings with some changed; None takes a setting back to its default. Errors as `parse`."""
+        _check_names(type(self), mapping)
+        merged = {**self.to_mapping(), **mapping}
+        return self.parse({name: value for name, value in merged.items() if value is not None})
+
+    def to_mapping(self) -> dict[str, Value]:
+        """The settings that were made, by dotted name, in order of the reference; `parse` takes them back."""
+        return {
+            name: getattr(self, _attribute(name)) for name in options(type(self)) if name in self.explicit
+        }
+
+    @classmethod
+    def describe(cls) -> Iterator[OptionRow]:
+        """All settings for reference: name, type, default, what is allowed, unit, meaning."""
+        for name, o in options(cls).items():
+            yield OptionRow(name, o.kind, o.default, o.allowed, o.unit, o.doc)
+
+
+_OPTIONS: dict[type, dict[str, Option]] = {}
+
+
+def options(cls: type[Settings]) -> dict[str, Option]:
+    """The options of a settings class by dotted name."""
+    if cls not in _OPTIONS:
+        made = [f for f in fields(cls) if "option" in f.metadata]
+        _OPTIONS[cls] = {f.name.replace("_", "."): f.metadata["option"] for f in made}
+    return _OPTIONS[cls]
+
+
+def _attribute(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _check_names(cls: type[Settings], mapping: object) -> None:
+    if not isinstance(mapping, Mapping):
+        raise InvalidTypeError(f"settings must be a mapping of names to values, not {type(mapping).__name__}")
+    known = options(cls)
+    for name in mapping:
+        if not isinstance(name, str) or name not in known:
+            close = difflib.get_close_matches(_shown(name)[1:-1], known, n=3, cutoff=0.75)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+            raise ConfigError(f"no setting {_shown(name)}; {hint}")
+
+
+def _judge(name: str, option: Option, value: object) -> Value:
+    try:
+        return option.read(value)
+    except (ValueError, OverflowError):
+        unit = f" ({option.unit})" if option.unit else ""
+        raise ConfigError(f"{name}={_shown(value)}: must be {option.allowed}{unit}") from None
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python prints
+        text = f"a number of {int(value).bit_length()} bits" if isinstance(value, int) else "?"
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
