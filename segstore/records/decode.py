@@ -23,7 +23,6 @@ Bytes = Any
 """bytes, or whatever lends its buffer: bytearray, memoryview, mmap, numpy uint8."""
 
 _NO_LIMIT = (1 << 63) - 1
-_SMALL = 8
 
 SCAN_REASONS = {
     lib.SEG_BAD_LENGTH: "its length field is impossible",
@@ -69,27 +68,17 @@ def scan(
     Batches that end below `from_offset` are skipped unchecked; those from `end_offset` on, or
     beyond `max_bytes` (one is always taken), are left. Stops before damage: `ScanEnd.damaged` tells.
     """
-    data = ffi.from_buffer("uint8_t[]", buf)
-    end = ffi.new("seg_scan_end *")
-    size, taken, parts = len(data), 0, []
-    capacity = _SMALL
-    while True:
-        batches = np.empty(capacity, BATCH)
-        n = lib.seg_scan(
-            data + taken, size - taken, position + taken, from_offset, end_offset, max_bytes, check_crcs,
-            ffi.from_buffer("seg_batch *", batches), capacity, end,
-        )  # fmt: skip
-        if n < capacity or end.status != lib.SEG_FULL:
-            break
-        parts.append(batches)
-        max_bytes -= int(batches["size"].sum())
-        if max_bytes <= 0:
-            n = 0
-            break
-        taken, from_offset = end.position - position, max(from_offset, end.last_offset + 1)
-        capacity = min(max(size // 4096, 64), 65536)
-    batches = batches[:n] if not parts else np.concatenate([*parts, batches[:n]])
-    return batches, ScanEnd(end.position, end.need, end.last_offset, end.status)
+    data, end = ffi.from_buffer("uint8_t[]", buf), ffi.new("seg_scan_end *")
+    size = len(data)
+    # As many as there can be at most: a second pass would cost more than pages that stay untouched.
+    capacity = size // HEADER_SIZE + 1
+    batches = np.empty(capacity, BATCH)
+    n = lib.seg_scan(
+        data, size, position, from_offset, end_offset, max_bytes, check_crcs,
+        ffi.from_buffer("seg_batch *", batches), capacity, end,
+    )  # fmt: skip
+    taken = batches[:n] if 2 * n >= capacity else batches[:n].copy()
+    return taken, ScanEnd(end.position, end.need, end.last_offset, end.status)
 
 
 def decode(

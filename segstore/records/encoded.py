@@ -1,0 +1,123 @@
+"""Encoded batches in buffers of a small pool, and the place they are given; nothing on disk.
+
+An Encoded belongs to one thread at a time; the pool to all.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from segstore._native import ffi, lib
+from segstore.errors import InvalidArgumentError, RecordTooLargeError
+from segstore.records.codecs import MAX_PLAIN
+from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, batch_ptr
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CHUNK_BYTES = 1 << 20
+_POOLED = 4
+
+
+@dataclass(frozen=True)
+class Template:
+    """Header fields that all batches of an `encode` share (see `seg_template`).
+
+    `attributes` without the codec; `base_sequence` counts on from batch to batch; `base_offset` need only
+    be given where nothing is assigned afterwards.
+    """
+
+    attributes: int = 0
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_EPOCH
+    base_sequence: int = NO_SEQUENCE
+    base_offset: int = 0
+    leader_epoch: int = 0
+    delete_horizon: int = -1
+
+
+PLAIN = Template()
+
+
+class _Pool:
+    """Buffers of CHUNK_BYTES whose pages are already there."""
+
+    def __init__(self) -> None:
+        self._free: list[NDArray[np.uint8]] = []
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        if size <= CHUNK_BYTES:
+            with self._lock:
+                if self._free:
+                    return self._free.pop()
+        return np.empty(max(size, CHUNK_BYTES), np.uint8)
+
+    def give(self, buffer: NDArray[np.uint8]) -> None:
+        with self._lock:
+            if len(buffer) == CHUNK_BYTES and len(self._free) < _POOLED:
+                self._free.append(buffer)
+
+
+pool = _Pool()
+
+
+class Encoded:
+    """Whole batches, one after the other: `buffer[:size]`, headers in `batches` (positions from 0).
+
+    `ptr` and `headers` are the addresses of buffer and batches for C. After `release` the buffer belongs
+    to the pool again and must not be touched; an Encoded that is never released is simply freed.
+    """
+
+    __slots__ = ("_pooled", "batches", "buffer", "headers", "ptr", "size")
+
+    def __init__(self, buffer: NDArray[np.uint8], size: int, batches: NDArray[np.void]) -> None:
+        self.buffer, self.size, self.batches, self._pooled = buffer, size, batches, True
+        self.ptr, self.headers = ffi.from_buffer("uint8_t *", buffer), batch_ptr(batches)
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes to write, as a writable view."""
+        return self.buffer.data[: self.size]
+
+    @property
+    def records(self) -> int:
+        """Records in all batches."""
+        return int(self.batches["count"].sum())
+
+    def release(self) -> None:
+        """Hand the buffer back; a second call does nothing."""
+        if self._pooled:
+            self._pooled = False
+            pool.give(self.buffer)
+
+
+def assign(
+    encoded: Encoded, base_offset: int, leader_epoch: int, append_time: int = -1, position: int = 0
+) -> int:
+    """Give the batches their place: offsets from `base_offset` on, file positions from `position`.
+
+    `append_time` >= 0 (ms) makes them LogAppendTime with that stamp. Returns the next offset.
+    """
+    offset = lib.seg_assign(
+        encoded.ptr, encoded.size, encoded.headers, len(encoded.batches),
+        base_offset, leader_epoch, append_time, position,
+    )  # fmt: skip
+    checked(offset)
+    return int(offset)
+
+
+def checked(size: int) -> None:
+    """Raise what an encoding call of C means by a negative return."""
+    if size == lib.SEG_E_COLUMN:
+        raise InvalidArgumentError("a column's offsets point outside its data, or fall")
+    if size == lib.SEG_E_NULL:
+        raise InvalidArgumentError("a header has no name: allowed is str")
+    if size == lib.SEG_E_TOO_LARGE:
+        raise RecordTooLargeError(f"a record does not fit a batch: allowed are {MAX_PLAIN:,} bytes")
+    if size < 0:
+        raise InvalidArgumentError(f"columns can't be encoded: {size}")

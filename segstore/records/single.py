@@ -1,0 +1,92 @@
+"""One record in one batch, the short way: no arrays and no columns of one element; nothing on disk.
+
+Each thread has its own arguments for C: safe from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from segstore._native import ffi, lib
+from segstore.errors import InvalidTypeError
+from segstore.records.column import FIXED, NULLS
+from segstore.records.columns import Header, as_headers
+from segstore.records.encode import c_template, compressed
+from segstore.records.encoded import PLAIN, Encoded, Template, checked
+from segstore.records.header import BATCH, HEADER_SIZE
+
+_ROOM = HEADER_SIZE + 64
+"""Bytes of a batch with one record, above those of its key, value and headers."""
+_KINDS = (bytes, bytearray, memoryview)
+
+
+class _Arguments(threading.local):
+    """A thread's own arguments of seg_encode."""
+
+    def __init__(self) -> None:
+        self.key, self.value = ffi.new("seg_column *"), ffi.new("seg_column *")
+        self.key.n = self.value.n = 1
+        self.left = ffi.new("int64_t[2]")
+        self.taken = self.left + 1
+        self.templates: dict[tuple[Template, int], Any] = {}
+
+    def template(self, template: Template, codec: int) -> Any:
+        known = self.templates.get((template, codec))
+        if known is None:
+            if len(self.templates) > 64:
+                self.templates.clear()
+            known = self.templates[template, codec] = c_template(template, codec)
+        return known
+
+
+_arguments = _Arguments()
+
+
+def single(
+    value: bytes | None,
+    key: bytes | None = None,
+    headers: Iterable[Header] = (),
+    timestamp: int = -1,
+    template: Template = PLAIN,
+    codec: int = 0,
+    level: int | None = None,
+) -> Encoded:
+    """One record in one batch.
+
+    Types are checked as in `Columns`; the size is the caller's to check (`encoded.size`), the
+    timestamp (ms) too.
+    """
+    a = _arguments
+    held = _set(a.value, value, "value"), _set(a.key, key, "key")
+    size = sum(map(len, held)) + _ROOM
+    more = as_headers([headers]) if headers else None
+    if more:
+        size += more.c.names.data_len + more.c.values.data_len + 20 * more.c.names.n
+    buffer, batches = np.empty(size, np.uint8), np.empty(1, BATCH)
+    encoded = Encoded(buffer, size, batches)
+    done = lib.seg_encode(
+        a.key, a.value, more.c if more else ffi.NULL, ffi.NULL, timestamp, ffi.NULL, 0, 1, size,
+        a.template(template, codec), encoded.ptr, size, encoded.headers, 1, a.left, a.taken,
+    )  # fmt: skip
+    checked(done)
+    encoded.size = done
+    return compressed(encoded, codec, level) if codec else encoded
+
+
+def _set(column: Any, data: Any, name: str) -> Any:
+    """Point a column of one element at `data`; the caller holds what is returned while C reads it."""
+    if data is None:
+        column.kind = NULLS
+        return b""
+    if not isinstance(data, _KINDS):
+        hint = "; encode it first" if isinstance(data, str) else ""
+        allowed = "bytes, bytearray, memoryview or None"
+        raise InvalidTypeError(f"{name} is {type(data).__name__}: allowed is {allowed}{hint}")
+    pointer = ffi.from_buffer(data)
+    column.kind, column.data = FIXED, pointer
+    column.data_len = column.width = len(pointer)
+    return pointer
