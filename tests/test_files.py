@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import os
 import random
@@ -147,7 +148,7 @@ def test_errors_name_errno_and_path(path: Path) -> None:
             assert caught.value.filename == str(path)
 
 
-def test_a_full_disk_is_told_and_the_rest_stays_to_be_cut() -> None:
+def test_a_full_disk_is_told_and_the_rest_stays_to_be_cut(path: Path) -> None:
     """RLIMIT_FSIZE stands for the full disk: a short write first, then the error."""
     child = """
 import errno, os, resource, signal, sys
@@ -156,7 +157,10 @@ files, path = Files(), sys.argv[1]
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 handle = files.open(path, write=True, create=True)
-for write in (lambda: files.pwrite(handle, b"x" * 600, 500), lambda: files.pwritev(handle, [b"x" * 300] * 2, 500)):
+for write in (
+    lambda: files.pwrite(handle, b"x" * 600, 500),
+    lambda: files.pwritev(handle, [b"x" * 300] * 2, 500),
+):
     try:
         write()
     except OSError as e:
@@ -167,10 +171,7 @@ for write in (lambda: files.pwrite(handle, b"x" * 600, 500), lambda: files.pwrit
     files.truncate(handle, 500)
 files.pwrite(handle, b"y" * 500, 500)
 """
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-c", child, os.path.join(folder, "f")], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", child, str(path)], check=True, timeout=60)
 
 
 def test_allocate_leaves_no_holes(path: Path) -> None:
@@ -366,7 +367,7 @@ def test_transfer_to_a_full_sink_tells_what_went(big: tuple[Handle, bytes], meth
 
 
 class Interrupt:
-    """Sends SIGUSR1 to this thread every 50 ms; `seen` is set by the handler. (SIGALRM is pytest-timeout's.)"""
+    """Sends SIGUSR1 to this thread every 50 ms; the handler sets `seen`. (SIGALRM is pytest's.)"""
 
     def __init__(self, fault: BaseException | None = None) -> None:
         self.seen, self._stop, self._fault = threading.Event(), threading.Event(), fault
@@ -448,8 +449,6 @@ def test_copy_range(big: tuple[Handle, bytes], tmp_path: Path, fallback: bool) -
     handle, data = big
     with files.open(tmp_path / "copy", write=True, create=True) as target:
         if fallback:  # copy_file_range(2) refuses to append
-            import fcntl
-
             fcntl.fcntl(target.fd, fcntl.F_SETFL, os.O_APPEND)
         assert files.copy_range(handle, 17, target, 0, 2_500_000) == 2_500_000
         assert files.copy_range(handle, 3_000_000, target, 2_500_000, 500) == 17

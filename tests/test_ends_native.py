@@ -1,0 +1,139 @@
+"""The sequence lock of ends.c: consistent copies, publications as one, bounds, a writer that died."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segstore._native import ffi, lib
+from segstore.files import Files
+
+SLOTS = 16
+SIZE = lib.SEG_ENDS_HEADER + SLOTS * lib.SEG_ENDS_SLOT
+
+
+def publish(memory: Any, slots: list[int], values: list[int]) -> int:
+    return int(lib.seg_publish(ffi.from_buffer("uint8_t[]", memory), len(memory), slots, values, len(slots)))
+
+
+def snapshot(memory: Any, slots: list[int], spins: int = 1000) -> tuple[int, list[int]]:
+    values = ffi.new("int64_t[]", [-7] * (8 * len(slots)))
+    code = lib.seg_snapshot(
+        ffi.from_buffer("uint8_t[]", memory), len(memory), slots, values, len(slots), spins
+    )
+    return int(code), list(values)
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Any:
+    files = Files()
+    path = tmp_path / "ends"
+    with files.open(path, write=True, create=True) as handle:
+        files.allocate(handle, 0, SIZE)
+        return files.map(handle, SIZE, write=True), files.map(handle, SIZE)
+
+
+def test_layout_and_round_trip(shared: Any) -> None:
+    writable, readable = shared
+    assert publish(writable, [0, 15], list(range(1, 17))) == 2
+    assert struct.unpack_from("=QI", readable) == (2, 1)
+    assert struct.unpack_from("=8q", readable, 64) == tuple(range(1, 9))
+    assert struct.unpack_from("=8q", readable, SIZE - 64) == tuple(range(9, 17))
+    assert snapshot(readable, [15, 0, 1]) == (3, [*range(9, 17), *range(1, 9), *[0] * 8])
+    assert publish(writable, [], []) == 0
+    assert struct.unpack_from("=QI", readable) == (4, 2)
+
+
+@pytest.mark.parametrize("slots", [[16], [-1], [0, 16], [2**62], [-(2**62)]], ids=str)
+def test_slots_outside_are_refused_and_nothing_is_written(shared: Any, slots: list[int]) -> None:
+    writable, readable = shared
+    assert publish(writable, slots, [1] * (8 * len(slots))) == -errno.EINVAL
+    assert readable[:] == b"\0" * SIZE
+    assert snapshot(readable, slots)[0] == -errno.EINVAL
+
+
+@pytest.mark.parametrize("size", [0, 8, 63, 64, 127])
+def test_a_map_without_room_for_a_slot(size: int) -> None:
+    memory = ffi.buffer(ffi.new("int64_t[]", 16), size)
+    assert publish(memory, [0], [1] * 8) == -errno.EINVAL
+    assert snapshot(memory, [0])[0] == -errno.EINVAL
+
+
+def test_a_map_that_is_not_aligned() -> None:
+    memory = memoryview(bytearray(SIZE + 64))
+    start = next(i for i in range(8) if int(ffi.cast("intptr_t", ffi.from_buffer(memory[i:]))) % 8 == 4)
+    assert publish(memory[start : start + SIZE], [0], [1] * 8) == -errno.EINVAL
+
+
+def test_a_writer_that_died_within_a_publication(shared: Any) -> None:
+    writable, readable = shared
+    publish(writable, [0], [5] * 8)
+    struct.pack_into("=Q", writable, 0, 3)
+    assert snapshot(readable, [0], spins=10)[0] == -errno.EAGAIN
+    publish(writable, [0], [6] * 8)  # the next writer goes on
+    assert snapshot(readable, [0]) == (1, [6] * 8)
+    assert struct.unpack_from("=Q", readable) == (4,)
+
+
+def write_until(writable: Any, go_on: Callable[[], bool]) -> int:
+    """Every publication writes one number to all words of all slots."""
+    slots, n = list(range(SLOTS)), 0
+    while go_on():
+        n += 1
+        publish(writable, slots, [n] * (8 * SLOTS))
+    return n
+
+
+def read_many(readable: Any, seconds: float) -> tuple[int, int]:
+    """Copies taken and different values seen; all words of a copy must be equal, and never fall."""
+    end, taken, last, seen = time.monotonic() + seconds, 0, 0, 0
+    while time.monotonic() < end:
+        code, values = snapshot(readable, list(range(SLOTS)))
+        if code == -errno.EAGAIN:
+            continue
+        assert min(values) == max(values) >= last
+        seen += values[0] != last
+        last, taken = values[0], taken + 1
+    return taken, seen
+
+
+def test_threads_never_see_half_a_publication(shared: Any) -> None:
+    writable, readable = shared
+    done = threading.Event()
+    writer = threading.Thread(target=write_until, args=(writable, lambda: not done.is_set()))
+    previous = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    writer.start()
+    try:
+        taken, seen = read_many(readable, 0.5)
+    finally:
+        done.set()
+        writer.join()
+        sys.setswitchinterval(previous)
+    assert taken > 100
+    assert seen > 10
+
+
+def test_processes_never_see_half_a_publication(shared: Any) -> None:
+    writable, readable = shared
+    pid = os.fork()
+    if not pid:
+        write_until(writable, lambda: True)
+        os._exit(1)
+    try:
+        taken, seen = read_many(readable, 0.5)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert taken > 100
+    assert seen > 10

@@ -1,0 +1,441 @@
+"""segstore.index: entries as a broker makes them, look-ups, growth, truncation, what is not believed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faults import CountingFiles, FailingFiles
+
+from segstore._native import ffi
+from segstore.errors import InvalidArgumentError
+from segstore.files import Files
+from segstore.index import (
+    ActiveOffsetIndex,
+    ActiveTimeIndex,
+    IndexBuilder,
+    OffsetIndex,
+    SealedOffsetIndex,
+    SealedTimeIndex,
+    TimeIndex,
+    replace_index,
+)
+
+HERE = Path(__file__).resolve().parent
+GOLDEN, FULL = HERE / "golden", HERE.parent.parent / "shared" / "kafka-segments"
+STEP = 65536
+
+_CODES = {"int64_t": "i8", "int32_t": "i4", "uint32_t": "u4", "int16_t": "i2"}
+BATCH = np.dtype([(name, _CODES[field.type.cname]) for name, field in ffi.typeof("seg_batch").fields])
+
+
+def batches(*rows: tuple[int, int, int, int], dtype: np.dtype[Any] = BATCH) -> Any:
+    """Of (position, size, last offset, max timestamp)."""
+    array = np.zeros(len(rows), dtype)
+    for i, (position, size, last, timestamp) in enumerate(rows):
+        array[i]["position"], array[i]["size"] = position, size
+        array[i]["last_offset"], array[i]["max_timestamp"] = last, timestamp
+    return array
+
+
+# --- entries --------------------------------------------------------------------
+
+
+def logs(root: Path) -> list[Any]:
+    return [
+        pytest.param(p, id=f"{p.parts[-3]}/{p.parts[-2]}/{p.stem}") for p in sorted(root.glob("*/*/*.log"))
+    ]
+
+
+def headers_of(log: Path) -> tuple[Any, int]:
+    files, out, rows, position, target = Files(), ffi.new("seg_batch *"), [], 0, 0
+    with files.open(log) as handle:
+        end = files.size(handle)
+        while files.seek_batch(handle, position, end, target, out) == 1:
+            rows.append(bytes(ffi.buffer(out)))
+            position, target = out.position + out.size, out.last_offset + 1
+    assert position == end
+    return np.frombuffer(b"".join(rows), BATCH), end
+
+
+def check_against_broker(log: Path) -> None:
+    array, size = headers_of(log)
+    base = int(log.stem)
+    builder = IndexBuilder(base, 4096)
+    offsets, times = b"", b""
+    for at in range(0, len(array), 7):  # in pieces, as appends come
+        more = builder.add(array[at : at + 7])
+        offsets, times = offsets + more[0], times + more[1]
+    running = log.parts[-3] == "running"  # its closing time entry is not written yet
+    times += b"" if running else builder.last_time_entry()
+    for data, suffix, kind in ((offsets, ".index", OffsetIndex), (times, ".timeindex", TimeIndex)):
+        theirs = log.with_suffix(suffix).read_bytes()
+        assert theirs[: len(data)] == data
+        assert theirs[len(data) :].strip(b"\0") == b""
+        assert running or len(theirs) == len(data)
+        end = int(array["last_offset"][-1]) + 1 - base
+        assert kind.valid_entries(theirs, end, size) * kind.ENTRY.size == len(data)
+    sealed = SealedOffsetIndex(Files(), log.with_suffix(".index"), log_size=size)
+    assert not sealed.damaged
+    assert sealed.entries == len(offsets) // 8
+
+
+@pytest.mark.parametrize("log", logs(GOLDEN))
+def test_entries_equal_the_brokers_files(log: Path) -> None:
+    check_against_broker(log)
+
+
+@pytest.mark.skipif(
+    not FULL.is_dir(), reason="the full set of broker-written segments is not beside the repo"
+)
+@pytest.mark.parametrize("log", logs(FULL))
+def test_entries_equal_the_brokers_files_full_set(log: Path) -> None:
+    check_against_broker(log)
+
+
+CASES = [
+    pytest.param(
+        [(0, 100, 0, 5), (100, 1, 1, 6), (101, 100, 2, 4), (201, 50, 3, 9), (251, 100, 4, 1)],
+        [(2, 101), (4, 251)],
+        [(6, 1), (9, 3)],
+        [],
+        id="more than the interval since the last entry, not as much",
+    ),
+    pytest.param([(0, 500, 4, 7)], [], [], [(7, 4)], id="one batch: no offset entry, a closing time entry"),
+    pytest.param(
+        [(0, 500, 4, -1), (500, 500, 9, -1)], [(9, 500)], [], [], id="without timestamps no time entries"
+    ),
+    pytest.param(
+        [(0, 500, 0, 7), (500, 500, 1, 7), (1000, 500, 2, 7)],
+        [(1, 500), (2, 1000)],
+        [(7, 0)],
+        [],
+        id="a timestamp that does not rise makes no time entry",
+    ),
+    pytest.param(
+        [(0, 500, 0, 0), (500, 1, 1, 3)],
+        [(1, 500)],
+        [(3, 1)],
+        [],
+        id="the batch itself counts for its time entry",
+    ),
+    pytest.param([], [], [], [], id="nothing"),
+]
+
+
+@pytest.mark.parametrize(("rows", "offsets", "times", "closing"), CASES)
+def test_entries(rows: Any, offsets: Any, times: Any, closing: Any) -> None:
+    base = 1000
+    builder = IndexBuilder(base, 100)
+    made = builder.add(batches(*[(p, s, base + o, t) for p, s, o, t in rows]))
+    assert (OffsetIndex.parse(made[0]), TimeIndex.parse(made[1])) == (offsets, times)
+    assert TimeIndex.parse(builder.last_time_entry()) == closing
+    assert builder.last_time_entry() == b""
+
+
+def test_builder_goes_back_to_an_earlier_state() -> None:
+    builder = IndexBuilder(0, 100)
+    builder.add(batches((0, 150, 0, 5)))
+    state, more = builder.state, batches((150, 10, 1, 9))
+    assert state == (150, 5, 0, -1)
+    first = builder.add(more)
+    builder.state = state
+    assert builder.add(more) == first == (struct.pack(">ii", 1, 150), struct.pack(">qi", 9, 1))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param((0, 1, 1000 + 2**31, 1), id="offset too far"),
+        pytest.param((2**31, 1, 1001, 1), id="position too far"),
+        pytest.param((0, 1, 999, 1), id="offset below the base"),
+        pytest.param((-1, 1, 1001, 1), id="negative position"),
+    ],
+)
+def test_builder_refuses_what_no_segment_can_hold(row: tuple[int, int, int, int]) -> None:
+    builder = IndexBuilder(1000, 0)
+    with pytest.raises(OSError) as caught:
+        builder.add(batches((0, 1, 1000, 50), row))
+    assert caught.value.errno == errno.EOVERFLOW
+    assert builder.state == (0, -1, -1, -1)
+
+
+def test_builder_takes_more_batches_than_it_had_room_for() -> None:
+    rows = [(i * 10, 10, i, i) for i in range(1000)]
+    offsets, times = IndexBuilder(0, 5).add(batches(*rows))
+    assert OffsetIndex.parse(offsets) == [(i, i * 10) for i in range(1, 1000)]
+    assert TimeIndex.parse(times) == [(i, i) for i in range(1, 1000)]
+
+
+# --- look-ups and validity ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 100, 1001])
+def test_lookup_agrees_with_a_plain_search(n: int) -> None:
+    seed = int(os.environ.get("SEGSTORE_SEED", "17"))
+    rng = random.Random(seed + n)
+    keys = sorted(rng.sample(range(1, 5 * n + 1), n))
+    offsets = SealedOffsetIndex.of(OffsetIndex.format((k, 7 * k) for k in keys))
+    times = SealedTimeIndex.of(TimeIndex.format((k << 33, k) for k in keys))
+    assert (offsets.entries, times.entries) == (n, n)
+    for key in range(-1, 5 * n + 2):
+        expected = max((k for k in keys if k <= key), default=None)
+        assert offsets.lookup(key) == (None if expected is None else (expected, 7 * expected)), f"seed {seed}"
+        assert times.lookup(key << 33) == (None if expected is None else (expected << 33, expected))
+    assert offsets.lookup(2**62) == (offsets.entry(-1) if n else None)
+    assert offsets.lookup(-(2**62)) is None
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected", "damaged"),
+    [
+        pytest.param([], 0, False, id="nothing"),
+        pytest.param([(1, 10), (5, 50), (99, 999)], 3, False, id="all"),
+        pytest.param([(0, 10)], 1, False, id="relative offset 0"),
+        pytest.param([(1, 10), (0, 0), (0, 0)], 1, False, id="zero tail"),
+        pytest.param([(0, 0)] * 3, 0, False, id="zeros"),
+        pytest.param([(1, 10), (1, 20)], 1, True, id="offset does not rise"),
+        pytest.param([(1, 10), (2, 10)], 1, True, id="position does not rise"),
+        pytest.param([(1, 10), (100, 20)], 1, True, id="offset at the end"),
+        pytest.param([(1, 10), (2, 1000)], 1, True, id="position at the end"),
+        pytest.param([(1, 0)], 0, True, id="position 0"),
+        pytest.param([(-1, 10)], 0, True, id="negative offset"),
+        pytest.param([(1, -10)], 0, True, id="negative position"),
+    ],
+)
+def test_valid_offset_entries(tmp_path: Path, entries: Any, expected: int, damaged: bool) -> None:
+    data = OffsetIndex.format(entries)
+    assert OffsetIndex.valid_entries(data, 100, 1000) == expected
+    (tmp_path / "i").write_bytes(data)
+    for mapped in (True, False):
+        index = SealedOffsetIndex(Files(), tmp_path / "i", log_size=1000, end_relative=100, mapped=mapped)
+        assert (index.entries, index.damaged) == (expected, damaged)
+        assert index.lookup(2**31) == (entries[expected - 1] if expected else None)
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        pytest.param([(5, 1), (6, 1), (7, 99)], 3, id="all; offsets may stay"),
+        pytest.param([(0, 1)], 1, id="timestamp 0"),
+        pytest.param([(5, 0)], 1, id="relative offset 0"),
+        pytest.param([(5, 1), (0, 0)], 1, id="zero tail"),
+        pytest.param([(0, 0)] * 3, 0, id="zeros"),
+        pytest.param([(5, 1), (5, 2)], 1, id="timestamp does not rise"),
+        pytest.param([(5, 2), (6, 1)], 1, id="offset falls"),
+        pytest.param([(5, 100)], 0, id="offset at the end"),
+        pytest.param([(-1, 1)], 0, id="no timestamp"),
+        pytest.param([(5, -1)], 0, id="negative offset"),
+    ],
+)
+def test_valid_time_entries(entries: Any, expected: int) -> None:
+    assert TimeIndex.valid_entries(TimeIndex.format(entries), 100, 0) == expected
+
+
+@pytest.mark.parametrize("tail", [b"\1", b"\0\0\0\2\0\0\0"], ids=["one byte", "seven bytes"])
+def test_a_file_cut_within_an_entry_is_damaged(tmp_path: Path, tail: bytes) -> None:
+    (tmp_path / "i").write_bytes(OffsetIndex.format([(1, 10)]) + tail)
+    index = SealedOffsetIndex(Files(), tmp_path / "i")
+    assert (index.entries, index.damaged) == (1, True)
+
+
+def test_a_missing_sealed_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        SealedOffsetIndex(Files(), tmp_path / "none")
+
+
+@pytest.mark.parametrize("slot", [2, -3, 100])
+def test_entry_outside(slot: int) -> None:
+    index = SealedOffsetIndex.of(OffsetIndex.format([(1, 10), (2, 20)]))
+    assert (index.entry(0), index.entry(-1)) == ((1, 10), (2, 20))
+    with pytest.raises(IndexError):
+        index.entry(slot)
+
+
+# --- the active index ----------------------------------------------------------------
+
+
+def entry(i: int) -> bytes:
+    return struct.pack(">ii", i * 10, i * 100)
+
+
+def active(
+    path: Path, entries: int = 0, files: Files | None = None, max_bytes: int = 1 << 20
+) -> ActiveOffsetIndex:
+    return ActiveOffsetIndex(files or Files(), path, max_bytes, entries)
+
+
+def test_grows_by_allocated_steps_and_is_trimmed(tmp_path: Path) -> None:
+    path, files = tmp_path / "i", CountingFiles()
+    index = active(path, files=files)
+    assert (path.stat().st_size, index.entries, index.lookup(5)) == (0, 0, None)
+    index.append(b"".join(entry(i) for i in range(1, 8193)))
+    assert path.stat().st_size == STEP
+    index.append(entry(8193))
+    assert path.stat().st_size == 2 * STEP
+    assert path.stat().st_blocks * 512 >= 2 * STEP
+    assert files.count("allocate") == 2
+    assert files.count("pwrite", "sync") == 0
+    assert (index.lookup(81929), index.lookup(10**9)) == ((81920, 819200), (81930, 819300))
+    data = b"".join(entry(i) for i in range(1, 8194))
+    assert path.read_bytes() == data.ljust(2 * STEP, b"\0")
+    index.seal()
+    assert path.read_bytes() == data
+    assert index.lookup(81929) == (81920, 819200)
+    index.close()
+    assert (index.lookup(81929), path.read_bytes()) == (None, data)
+
+
+def test_keeps_no_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    held = [active(tmp_path / str(i)) for i in range(20)]
+    for index in held:
+        index.append(entry(1))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("tail", [b"", b"\0" * 100, b"\xff" * 1000], ids=["trimmed", "zeros", "garbage"])
+def test_reopens_for_further_appends(tmp_path: Path, tail: bytes) -> None:
+    path = tmp_path / "i"
+    path.write_bytes(entry(1) + entry(2) + tail)
+    index = active(path, entries=2)
+    assert (path.stat().st_size, index.entries, index.lookup(99)) == (16, 2, (20, 200))
+    index.append(entry(3))
+    assert path.read_bytes() == (entry(1) + entry(2) + entry(3)).ljust(STEP, b"\0")
+    index.close()
+    assert path.stat().st_size == 24
+
+
+def test_reopens_a_preallocated_file_of_a_broker(tmp_path: Path) -> None:
+    """Its tail is a hole, which must not be stored to."""
+    path = tmp_path / "i"
+    path.write_bytes(entry(1))
+    os.truncate(path, 10 << 20)
+    index = active(path, entries=1)
+    index.append(entry(2))
+    assert path.stat().st_size == STEP
+    assert path.stat().st_blocks * 512 >= STEP
+
+
+def test_refuses_more_entries_than_the_file_has(tmp_path: Path) -> None:
+    (tmp_path / "i").write_bytes(entry(1))
+    with pytest.raises(InvalidArgumentError):
+        active(tmp_path / "i", entries=2)
+
+
+@pytest.mark.parametrize(("kind", "most"), [(ActiveOffsetIndex, 5), (ActiveTimeIndex, 2)])
+def test_is_full_by_max_bytes(tmp_path: Path, kind: Any, most: int) -> None:
+    """Of the time index an entry is kept for the seal."""
+    index = kind(Files(), tmp_path / "i", 43)
+    assert index.max_entries == 43 // index.ENTRY.size
+    assert not index.is_full(most)
+    assert index.is_full(most + 1)
+    index.append(index.format((i, i) for i in range(1, most + 1)))
+    assert index.is_full()
+    assert (tmp_path / "i").stat().st_size == index.max_entries * index.ENTRY.size
+    index.reserve(index.max_entries - most)
+    with pytest.raises(InvalidArgumentError):
+        index.reserve(index.max_entries - most + 1)
+
+
+@pytest.mark.parametrize("step", ["open", "allocate", "map"])
+def test_reserve_that_fails_changes_nothing(tmp_path: Path, step: str) -> None:
+    path, failing = tmp_path / "i", FailingFiles([step], OSError(errno.ENOSPC, "full"), nth=0)
+    index = active(path, files=failing)
+    index.append(b"".join(entry(i) for i in range(1, 8193)))
+    before = path.read_bytes()
+    failing.arm()
+    with pytest.raises(OSError) as caught:
+        index.reserve(1)
+    assert (caught.value.errno, failing.hits) == (errno.ENOSPC, 1)
+    assert path.read_bytes() == before
+    assert (index.entries, index.lookup(10**9)) == (8192, (81920, 819200))
+    index.append(entry(8193))  # there is room again
+    assert index.lookup(10**9) == (81930, 819300)
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries", "relative_offset", "kept"),
+    [
+        pytest.param(ActiveOffsetIndex, [(10, 1), (20, 2), (30, 3)], 31, 3, id="nothing to drop"),
+        pytest.param(ActiveOffsetIndex, [(10, 1), (20, 2), (30, 3)], 30, 2, id="an entry at the offset goes"),
+        pytest.param(ActiveOffsetIndex, [(10, 1), (20, 2), (30, 3)], 11, 1, id="between"),
+        pytest.param(ActiveOffsetIndex, [(10, 1), (20, 2), (30, 3)], 0, 0, id="all"),
+        pytest.param(ActiveOffsetIndex, [], 0, 0, id="empty"),
+        pytest.param(ActiveTimeIndex, [(100, 1), (200, 5), (300, 5)], 5, 1, id="time index by its offsets"),
+        pytest.param(ActiveTimeIndex, [(100, 1), (200, 5), (300, 5)], 6, 3, id="time index, nothing to drop"),
+    ],
+)
+def test_truncate_to(tmp_path: Path, kind: Any, entries: Any, relative_offset: int, kept: int) -> None:
+    """Dropped entries are zeros on disk at once: nobody may believe them when the log has grown again."""
+    path, files = tmp_path / "i", CountingFiles()
+    index = kind(files, path, 1 << 20)
+    index.append(index.format(entries))
+    files.clear()
+    index.truncate_to(relative_offset)
+    assert files.calls == []  # needs no room on a full disk
+    assert index.entries == kept
+    assert index.lookup(10**6) == (entries[kept - 1] if kept else None)
+    assert path.read_bytes() == index.format(entries[:kept]).ljust(STEP if entries else 0, b"\0")
+    index.append(index.format([(500, 50)]))
+    index.seal()
+    assert path.read_bytes() == index.format([*entries[:kept], (500, 50)])
+
+
+def test_a_seal_cuts_no_page_off_under_an_older_view(tmp_path: Path) -> None:
+    """A thread that was stopped within a look-up goes on in memory that the file no longer has: SIGBUS."""
+    path = tmp_path / "i"
+    index = active(path)
+    index.append(b"".join(entry(i) for i in range(1, 5001)))
+    older = index._view
+    index.truncate_to(101)
+    index.seal()
+    assert path.read_bytes() == b"".join(entry(i) for i in range(1, 11))
+    assert index._slot(older.pointer, older.n, 2**31) == 4999
+    index.append(entry(11))
+    index.close()
+    assert path.read_bytes() == b"".join(entry(i) for i in range(1, 12))
+
+
+def test_lookups_run_beside_the_writer(tmp_path: Path) -> None:
+    index, wrong, done = active(tmp_path / "i"), [], threading.Event()
+
+    def look_up() -> None:
+        rng = random.Random(3)
+        while not done.is_set():
+            n = index.entries
+            if n:
+                i = rng.randint(1, n)
+                found = index.lookup(i * 10 + 5)
+                if found != (i * 10, i * 100):
+                    wrong.append((i, found))
+
+    readers = [threading.Thread(target=look_up) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for i in range(1, 40_000):  # grows and is mapped anew several times meanwhile
+        index.append(entry(i))
+    index.seal()
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p: None, lambda p: p.write_bytes(b"garbage")], ids=["missing", "garbage"]
+)
+def test_replace_index(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    path = tmp_path / "i"
+    make(path)
+    replace_index(Files(), path, entry(1))
+    assert path.read_bytes() == entry(1)
+    assert os.listdir(tmp_path) == ["i"]
