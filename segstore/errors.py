@@ -64,6 +64,18 @@ class CorruptRecordError(SegstoreError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+class CorruptCheckpointError(SegstoreError):
+    """A small file beside the logs has content that can't be; carries `file`, `line` (0: binary) and `reason`."""
+
+    def __init__(self, file: str | os.PathLike[str], line: int, reason: str) -> None:
+        self.file, self.line, self.reason = str(file), line, reason
+        there = f"{self.file}, line {line}" if line else self.file
+        super().__init__(f"{there}: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
 class StorageError(SegstoreError, OSError):
     """The disk refused (`errno` says why), or the partition is fenced after a failed sync
     (Kafka: KafkaStorageException)."""

@@ -1,0 +1,68 @@
+"""segstore: an embeddable, single-process log storage engine on Apache Kafka's own bytes.
+
+Reading the source, in six entry points:
+
+1. `segstore.storage.log.PartitionLog`: what an application calls; checks arguments and delegates.
+2. `segstore.storage.writer.LogWriter`: how records get offsets and reach the disk, roll, and are put back.
+3. `segstore.storage.reader`: how records are found and read, without a lock.
+4. `segstore.storage.recovery.PartitionRecovery`: what happens after a crash, as numbered steps.
+5. `segstore.records`: the bytes of a record batch, as columns; `segstore/_native/cdef.h` is its C half.
+6. `segstore.files.Files`: the only way to the file system, where tests put faults.
+
+Byte strings are `bytes`, times int64 ms since the epoch (UTC), offsets int64.
+"""
+
+from __future__ import annotations
+
+from segstore import errors
+from segstore.errors import (
+    ConfigError,
+    CorruptCheckpointError,
+    CorruptRecordError,
+    ForkedError,
+    InvalidArgumentError,
+    InvalidTopicError,
+    InvalidTypeError,
+    OffsetOutOfRangeError,
+    ReadOnlyError,
+    RecordTooLargeError,
+    SegstoreError,
+    StorageError,
+    StoreClosedError,
+    StoreLockedError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.records import Record, Records
+from segstore.storage.check import Finding, check
+from segstore.storage.log import PartitionLog
+from segstore.storage.store import Store, open
+from segstore.storage.topics import TopicInfo
+
+__all__ = [
+    "ConfigError",
+    "CorruptCheckpointError",
+    "CorruptRecordError",
+    "Finding",
+    "ForkedError",
+    "InvalidArgumentError",
+    "InvalidTopicError",
+    "InvalidTypeError",
+    "OffsetOutOfRangeError",
+    "PartitionLog",
+    "ReadOnlyError",
+    "Record",
+    "RecordTooLargeError",
+    "Records",
+    "SegstoreError",
+    "StorageError",
+    "Store",
+    "StoreClosedError",
+    "StoreLockedError",
+    "TopicAlreadyExistsError",
+    "TopicInfo",
+    "UnknownTopicOrPartitionError",
+    "check",
+    "errors",
+    "open",
+]

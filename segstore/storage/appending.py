@@ -1,0 +1,106 @@
+"""From an application's values to encoded batches in a partition's queue. Nothing on disk of its own.
+
+Threads: any. Encoding and compression are done here, before an append takes its place in the queue.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from segstore.config import TopicConfig
+from segstore.errors import InvalidArgumentError, InvalidTypeError, RecordTooLargeError
+from segstore.records import CODECS, Columns, check_sizes, encode, single
+from segstore.storage import arguments
+from segstore.storage.partition import AHEAD_COMPRESSED, AHEAD_PLAIN, Partition
+
+_COMPRESSIONS = {name: code for code, name in enumerate(CODECS)} | {"uncompressed": 0, "producer": 0}
+
+
+def append_one(
+    partition: Partition, value: bytes | None, key: bytes | None, headers: Any, timestamp: int | None
+) -> int:
+    """Append a record: its offset."""
+    config, now = partition.config, partition.context.clock()
+    stamp = now if timestamp is None else arguments.whole("timestamp", timestamp, -1)
+    check_stamps(config, stamp, stamp, now)
+    codec, level = codec_for(config, None)
+    encoded = single(value, key, headers, stamp, codec=codec, level=level)
+    limit = largest_batch(config)
+    if encoded.size > limit:
+        raise RecordTooLargeError(
+            f"the record makes a batch of {encoded.size:,} bytes: allowed are {limit:,} (max.message.bytes, segment.bytes)"
+        )
+    offset = partition.append(iter((encoded,)), AHEAD_PLAIN)
+    partition.settle(offset + 1)
+    return offset
+
+
+def append_columns(
+    partition: Partition,
+    values: Any,
+    keys: Any,
+    timestamps: Any,
+    headers: Any,
+    compression: str | None,
+    batch_bytes: int,
+) -> range:
+    """Append columns: their offsets."""
+    config, now = partition.config, partition.context.clock()
+    batch_bytes = arguments.whole("batch_bytes", batch_bytes, 1)
+    codec, level = codec_for(config, compression)
+    if isinstance(timestamps, int | np.integer):
+        now_or_one, timestamps = arguments.whole("timestamps", timestamps, -1), None
+    else:
+        now_or_one = now
+    columns = Columns(values, keys, timestamps, headers, now_or_one)
+    if not columns.n:
+        end = partition.view.end_offset
+        return range(end, end)
+    stamps = columns.timestamps
+    if stamps is not None:
+        check_stamps(config, int(stamps.min()), int(stamps.max()), now)
+    else:
+        check_stamps(config, now_or_one, now_or_one, now)
+    limit = largest_batch(config)
+    check_sizes(columns, codec, level, limit)
+    chunks = encode(columns, codec, level, batch_bytes, max_bytes=limit)
+    first = partition.append(chunks, AHEAD_COMPRESSED if codec else AHEAD_PLAIN)
+    partition.settle(first + columns.n)
+    return range(first, first + columns.n)
+
+
+def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | None]:
+    """Code and level of a compression by name, by default the topic's. InvalidArgumentError, InvalidTypeError."""
+    if compression is not None and not isinstance(compression, str):
+        raise InvalidTypeError(f"compression must be a str or None, not {type(compression).__name__}")
+    name = config.compression_type if compression is None else compression
+    if name not in _COMPRESSIONS or (compression == "producer"):
+        raise InvalidArgumentError(f"compression={name!r}: must be one of {', '.join(CODECS)}")
+    code = _COMPRESSIONS[name]
+    level = getattr(config, f"compression_{CODECS[code]}_level", None)
+    return code, level
+
+
+def largest_batch(config: TopicConfig) -> int:
+    """Bytes that a batch may have in this topic."""
+    return min(config.max_message_bytes, config.segment_bytes)
+
+
+def check_stamps(config: TopicConfig, least: int, most: int, now: int) -> None:
+    """Kafka's LogValidator: a CreateTime topic may bound how far stamps are off the clock. InvalidArgumentError."""
+    if config.message_timestamp_type != "CreateTime":
+        return
+    if least < -1:
+        raise InvalidArgumentError(f"timestamp {least}: must be -1 (none) or at least 0 ms")
+    if most > now + config.message_timestamp_after_max_ms:
+        raise InvalidArgumentError(
+            f"timestamp {most} is more than message.timestamp.after.max.ms="
+            f"{config.message_timestamp_after_max_ms} after the clock ({now})"
+        )
+    if 0 <= least < now - config.message_timestamp_before_max_ms:
+        raise InvalidArgumentError(
+            f"timestamp {least} is more than message.timestamp.before.max.ms="
+            f"{config.message_timestamp_before_max_ms} before the clock ({now})"
+        )

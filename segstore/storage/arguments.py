@@ -1,0 +1,35 @@
+"""Checks of users' arguments: one error of ours, which names the value and what is allowed. Nothing on disk."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from segstore.errors import InvalidArgumentError, InvalidTypeError
+
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
+INT64_MAX = 2**63 - 1
+
+
+def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> int:
+    """An int (or what counts as one: numpy's) in [least, most]."""
+    if isinstance(value, bool):
+        raise InvalidTypeError(f"{name} must be an int, not bool")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidTypeError(f"{name} must be an int, not {type(value).__name__}") from None
+    if (least is not None and number < least) or number > most:
+        raise InvalidArgumentError(
+            f"{name}={number}: must be {'' if least is None else f'at least {least} and '}at most {most}"
+        )
+    return number
+
+
+def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
+    """One of some words."""
+    allowed = tuple(allowed)
+    if value not in allowed:
+        raise InvalidArgumentError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
+    return str(value)

@@ -1,0 +1,195 @@
+"""Checks one segment: its batches and records, and both indexes against them. On disk: reads only. Threads: any."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+
+import numpy as np
+
+from segstore import names
+from segstore._native import lib
+from segstore.errors import CorruptRecordError
+from segstore.index import OffsetIndex, SealedOffsetIndex, SealedTimeIndex, TimeIndex, txn_index
+from segstore.records import APPEND_TIME_FLAG, decode
+from segstore.storage.checkpoint import LeaderEpochs
+from segstore.storage.finding import Finding
+from segstore.storage.segment import Segment
+from segstore.storage.walk import BAD, Step, walk_past_damage
+
+
+class SegmentCheck:
+    """`end` is the byte up to which it is visible, `below` the offset that all of it must stay below."""
+
+    def __init__(
+        self, segment: Segment, end: int, below: int, epochs: LeaderEpochs | None, active: bool, at_rest: bool
+    ) -> None:
+        self.segment, self.end, self.below, self.epochs = segment, end, below, epochs
+        self.active, self.at_rest = active, at_rest
+        self.next_offset = segment.base_offset
+        self._starts: list[int] = []
+        self._lasts: list[int] = []
+        self._stamps: list[int] = []
+
+    def run(self) -> Iterator[Finding]:
+        """Findings of the segment."""
+        segment = self.segment
+        expected = 0
+        for step in walk_past_damage(segment.pool.files, segment.handle, self.end, check_crcs=True):
+            yield from self._check_step(step)
+            expected = step.stop.position
+            if step.stop.status in BAD and not (
+                step.stop.status == lib.SEG_SHORT and expected < self._seen_end(step)
+            ):
+                yield from self._damage(expected, step.stop.status)
+        yield from self._check_indexes()
+
+    def _seen_end(self, step: Step) -> int:
+        # A batch that only reached over the edge of a step comes again in the next one.
+        return self.end if step.position + len(step.data) < self.end else -1
+
+    def _damage(self, position: int, status: int) -> Iterator[Finding]:
+        if self.active and self.next_offset >= self.below and not self.at_rest:
+            return
+        yield Finding(self.segment.path, position, self.next_offset, f"no valid batch: {BAD[status]}")
+
+    def _check_step(self, step: Step) -> Iterator[Finding]:
+        batches = step.batches
+        keep = batches["base_offset"] < self.below
+        if self.active and not self.at_rest:
+            batches = batches[keep]
+        if not len(batches):
+            return
+        path = self.segment.path
+        if batches["base_offset"][0] < self.next_offset:
+            yield Finding(
+                path, int(batches["position"][0]), int(batches["base_offset"][0]), "offsets do not rise"
+            )
+        if batches["last_offset"][-1] >= self.below:
+            yield Finding(
+                path,
+                int(batches["position"][-1]),
+                int(batches["last_offset"][-1]),
+                f"offset not below {self.below}",
+            )
+        self.next_offset = int(batches["last_offset"][-1]) + 1
+        self._starts += batches["position"].tolist()
+        self._lasts += batches["last_offset"].tolist()
+        self._stamps += batches["max_timestamp"].tolist()
+        yield from self._check_records(step, batches)
+        yield from self._check_epochs(batches)
+
+    def _check_records(self, step: Step, batches: np.ndarray) -> Iterator[Finding]:
+        for i in range(len(batches)):
+            batch = batches[i : i + 1]
+            position, base = int(batch["position"][0]), int(batch["base_offset"][0])
+            try:
+                records = decode(step.data, batch, self.segment.path, step.position)
+            except CorruptRecordError as error:
+                yield Finding(self.segment.path, position, base, error.reason)
+                continue
+            if len(records) and (np.diff(records.offsets) <= 0).any():
+                yield Finding(self.segment.path, position, base, "offsets of records do not rise")
+            stamped = not batch["attributes"][0] & APPEND_TIME_FLAG
+            if len(records) and stamped and records.timestamps.max() > batch["max_timestamp"][0]:
+                yield Finding(
+                    self.segment.path, position, base, "a record is later than its batch's max timestamp"
+                )
+
+    def _check_epochs(self, batches: np.ndarray) -> Iterator[Finding]:
+        epochs = self.epochs
+        if epochs is None or epochs.latest is None:
+            return
+        changes = np.flatnonzero(np.diff(batches["leader_epoch"], prepend=batches["leader_epoch"][0] - 1))
+        for i in changes.tolist():
+            base, epoch = int(batches["base_offset"][i]), int(batches["leader_epoch"][i])
+            known = epochs.epoch_for_offset(base)
+            if known is not None and known != epoch:
+                yield Finding(
+                    self.segment.path,
+                    int(batches["position"][i]),
+                    base,
+                    f"leader epoch {epoch}, but {known} in {names.LEADER_EPOCHS}",
+                )
+
+    # --- indexes --------------------------------------------------------------------------
+
+    def _check_indexes(self) -> Iterator[Finding]:
+        files, mapped = self.segment.pool.files, not self.active
+        bounds = {"log_size": self.segment.size, "mapped": mapped}
+        for kind, suffix, check in (
+            (SealedOffsetIndex, names.INDEX, self._check_offsets),
+            (SealedTimeIndex, names.TIME_INDEX, self._check_times),
+        ):
+            path = self.segment.file(suffix)
+            try:
+                index = kind(files, path, **bounds)  # type: ignore[arg-type]
+            except FileNotFoundError:
+                if self.at_rest:
+                    yield Finding(
+                        path, None, self.segment.base_offset, "missing: rebuilt at the next open for writing"
+                    )
+                continue
+            except OSError as error:
+                yield Finding(path, None, None, str(error))
+                continue
+            if index.damaged and (self.at_rest or not self.active):
+                yield Finding(
+                    path, index.entries * index.ENTRY.size, None, "an entry is out of order or points outside"
+                )
+            yield from check(index, path)
+        yield from self._check_txn_index()
+
+    def _check_offsets(self, index: OffsetIndex, path: str) -> Iterator[Finding]:
+        for slot in range(index.entries):
+            relative, position = index.entry(slot)
+            last = self.segment.base_offset + relative
+            if last >= self.below and not self.at_rest:
+                return
+            i = bisect.bisect_left(self._starts, position)
+            if i == len(self._starts) or self._starts[i] != position or self._lasts[i] != last:
+                yield Finding(
+                    path, slot * 8, last, f"points to byte {position}, where no batch ends with that offset"
+                )
+
+    def _check_times(self, index: TimeIndex, path: str) -> Iterator[Finding]:
+        largest = np.maximum.accumulate(self._stamps) if self._stamps else np.empty(0, np.int64)
+        for slot in range(index.entries):
+            stamp, relative = index.entry(slot)
+            last = self.segment.base_offset + relative
+            if last >= self.below and not self.at_rest:
+                return
+            i = bisect.bisect_left(self._lasts, last)
+            if (
+                i == len(self._lasts)
+                or self._lasts[i] != last
+                or self._stamps[i] != stamp
+                or largest[i] != stamp
+            ):
+                yield Finding(
+                    path, slot * 12, last, f"timestamp {stamp} is not the largest up to that offset"
+                )
+        whole = not self.active and len(largest) and largest[-1] >= 0
+        if whole and (not index.entries or index.entry(-1)[0] != largest[-1]):
+            yield Finding(
+                path, None, None, f"does not end with the segment's largest timestamp {largest[-1]}"
+            )
+
+    def _check_txn_index(self) -> Iterator[Finding]:
+        path = self.segment.file(names.TXN_INDEX)
+        files = self.segment.pool.files
+        try:
+            data = files.read_file(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            yield Finding(path, None, None, str(error))
+            return
+        found = txn_index.parse(data, self.segment.base_offset)
+        if len(found) * txn_index.ENTRY.itemsize != len(data):
+            yield Finding(
+                path, len(found) * txn_index.ENTRY.itemsize, None, "no entry of an aborted transaction"
+            )
+        for last in found["last_offset"].tolist():
+            if last >= self.next_offset:
+                yield Finding(path, None, last, "an aborted transaction that is not in the log")

@@ -1,0 +1,53 @@
+"""What the parts of one open store share. Nothing on disk of its own.
+
+Threads: built once at open; its parts have contracts of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from segstore.errors import ForkedError, ReadOnlyError, StoreClosedError
+from segstore.files import Files
+from segstore.storage.handles import HandlePool
+from segstore.storage.scheduler import Scheduler
+
+Clock = Callable[[], int]
+
+
+def wall_clock() -> int:
+    """Milliseconds since the epoch, UTC."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass
+class Context:
+    """Where the store lies, how it reaches files and time, and whether it may be used."""
+
+    root: str
+    files: Files
+    pool: HandlePool
+    scheduler: Scheduler
+    clock: Clock
+    writable: bool
+    pid: int
+    closed: bool = False
+
+    def check_open(self) -> None:
+        """StoreClosedError, ForkedError."""
+        if self.closed:
+            raise StoreClosedError(f"{self.root} is closed")
+        if self.writable and os.getpid() != self.pid:
+            raise ForkedError(
+                f"{self.root} was opened by process {self.pid}; after a fork, open it again "
+                f'in process {os.getpid()} with mode="r"'
+            )
+
+    def check_writable(self) -> None:
+        """As `check_open`, and ReadOnlyError."""
+        self.check_open()
+        if not self.writable:
+            raise ReadOnlyError(f'{self.root} was opened with mode="r": open it with mode="rw" to change it')

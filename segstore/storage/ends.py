@@ -1,0 +1,213 @@
+"""Owns `.segstore/ends`: the visible end of every partition, mapped, under one sequence lock.
+
+A header of 64 bytes (see _native/ends.c), then a slot of eight int64 for each partition: key, log
+start offset, log end offset, high watermark, last stable offset, recovery point, layout (counts
+changes of the segment files), leader epoch. The key is a hash of topic id and partition, so that a
+slot says itself whose it is. Host byte order: the file is of use on this machine only.
+
+Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file
+only grows, in place, and is never truncated, so that a mapping of it is always safe.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import mmap
+import struct
+import threading
+from typing import NamedTuple
+
+import numpy as np
+
+from segstore._native import ffi, lib
+from segstore.files import Files
+
+HEADER = lib.SEG_ENDS_HEADER
+SLOT = lib.SEG_ENDS_SLOT
+STEP = 65536
+MAGIC = 0x53454731
+_NONCE_AT, _GENERATION_AT, _MAGIC_AT = 16, 24, 12
+_SPINS = 1000
+
+
+class Ends(NamedTuple):
+    """What is published of one partition."""
+
+    key: int
+    start: int
+    end: int
+    high_watermark: int
+    stable: int
+    recovery_point: int
+    layout: int
+    epoch: int
+
+
+def slot_key(topic_id: str, topic: str, partition: int) -> int:
+    """The partition's key: 63 bits, never 0."""
+    digest = hashlib.blake2b(f"{topic_id} {topic} {partition}".encode(), digest_size=8).digest()
+    return (int.from_bytes(digest, "little") >> 1) | 1
+
+
+class _Mapped:
+    """The mapping that both sides share: keys of slots, look-up of a key."""
+
+    def __init__(self, files: Files, path: str, *, write: bool) -> None:
+        self._files, self._path, self._write = files, path, write
+        self._map()
+
+    def _map(self) -> None:
+        with self._files.open(self._path, write=self._write) as handle:
+            size = self._files.size(self._path)
+            self._memory: mmap.mmap = self._files.map(handle, size, write=self._write)
+        self._bytes = ffi.from_buffer("uint8_t[]", self._memory)
+        self._size = size
+        self._generation = self._read_generation()
+        self._slots = self._scan_keys()
+
+    def _read_generation(self) -> int:
+        return int(struct.unpack_from("<q", self._memory, _GENERATION_AT)[0])
+
+    def _scan_keys(self) -> dict[int, int]:
+        count = (self._size - HEADER) // SLOT
+        keys = np.frombuffer(self._memory, np.int64, count * 8, HEADER)[::8]
+        used = np.flatnonzero(keys)
+        return dict(zip(keys[used].tolist(), used.tolist(), strict=True))
+
+    @property
+    def nonce(self) -> int:
+        """What the last clean close wrote; the clean shutdown marker holds the same number."""
+        return int(struct.unpack_from("<q", self._memory, _NONCE_AT)[0])
+
+    def _read(self, slots: list[int]) -> list[Ends] | None:
+        n = len(slots)
+        values = ffi.new("int64_t[]", 8 * n)
+        code = lib.seg_snapshot(self._bytes, self._size, ffi.new("int64_t[]", slots), values, n, _SPINS)
+        if code == -errno.EAGAIN:
+            return None
+        flat = ffi.unpack(values, 8 * n)
+        return [Ends(*flat[8 * i : 8 * i + 8]) for i in range(n)]
+
+
+class EndsWriter(_Mapped):
+    """The store's side. Publications of all partitions pass one lock, held for nanoseconds."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        if not files.exists(path) or open_reader(files, path) is None:
+            _create(files, path)
+        super().__init__(files, path, write=True)
+        self._lock = threading.Lock()
+        self._free = self._find_free()
+        # A writer that was killed within a publication left the lock odd: nothing reads in between now.
+        sequence = struct.unpack_from("<q", self._memory, 0)[0]
+        if sequence % 2:
+            struct.pack_into("<q", self._memory, 0, sequence + 1)
+
+    def _find_free(self) -> list[int]:
+        taken = set(self._slots.values())
+        return [s for s in range((self._size - HEADER) // SLOT - 1, -1, -1) if s not in taken]
+
+    def get(self, key: int) -> Ends | None:
+        """What is published under `key`."""
+        slot = self._slots.get(key)
+        if slot is None:
+            return None
+        found = self._read([slot])
+        return found[0] if found else None
+
+    def claim(self, key: int) -> int:
+        """The slot of `key`, taken from the free ones if it has none yet. OSError where there is no room."""
+        with self._lock:
+            if key in self._slots:
+                return self._slots[key]
+            if not self._free:
+                self._grow()
+            slot = self._free.pop()
+            self._slots[key] = slot
+        self.publish([slot], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
+        self._bump_generation()
+        return slot
+
+    def _grow(self) -> None:
+        with self._files.open(self._path, write=True) as handle:
+            self._files.allocate(handle, self._size, STEP)
+        slots = self._slots
+        self._map()
+        self._slots = slots
+        self._free = self._find_free()
+
+    def release(self, key: int) -> None:
+        """Give the slot of a deleted partition back."""
+        slot = self._slots.pop(key, None)
+        if slot is not None:
+            self.publish([slot], [Ends(0, 0, 0, 0, 0, 0, 0, 0)])
+            self._free.append(slot)
+            self._bump_generation()
+
+    def keys(self) -> set[int]:
+        """Keys that have a slot."""
+        return set(self._slots)
+
+    def publish(self, slots: list[int], ends: list[Ends]) -> None:
+        """Make the ends of several partitions visible at once."""
+        flat = [value for end in ends for value in end]
+        with self._lock:
+            lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
+
+    def set_nonce(self, nonce: int) -> None:
+        """Tie the published ends to a clean shutdown marker; 0 for an open store."""
+        struct.pack_into("<q", self._memory, _NONCE_AT, nonce)
+
+    def _bump_generation(self) -> None:
+        struct.pack_into("<q", self._memory, _GENERATION_AT, self._read_generation() + 1)
+
+
+class EndsReader(_Mapped):
+    """Another process's side, or a reader's in this one: takes no lock, changes nothing."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        super().__init__(files, path, write=False)
+        self._last: dict[int, Ends] = {}
+
+    @property
+    def generation(self) -> int:
+        """Counts topics created and deleted."""
+        return self._read_generation()
+
+    def get(self, key: int) -> Ends | None:
+        """What is published under `key`; None where nothing is.
+
+        A writer that was killed in the middle of a publication leaves the lock taken: then
+        the last consistent values that this reader saw are given.
+        """
+        if self._read_generation() != self._generation:
+            self._map()
+        slot = self._slots.get(key)
+        if slot is None:
+            return None
+        found = self._read([slot])
+        if found is None or found[0].key != key:
+            return self._last.get(key)
+        self._last[key] = found[0]
+        return found[0]
+
+
+def _create(files: Files, path: str) -> None:
+    if files.exists(path):
+        files.unlink(path)
+    with files.open(path, write=True, create=True) as handle:
+        files.allocate(handle, 0, STEP)
+        files.pwrite(handle, struct.pack("<i", MAGIC), _MAGIC_AT)
+
+
+def open_reader(files: Files, path: str) -> EndsReader | None:
+    """The published ends, None where there are none or the file is no such. OSError."""
+    try:
+        with files.open(path) as handle:
+            head = files.pread(handle, HEADER, 0)
+    except FileNotFoundError:
+        return None
+    if len(head) < HEADER or struct.unpack_from("<i", head, _MAGIC_AT)[0] != MAGIC:
+        return None
+    return EndsReader(files, path)

@@ -1,0 +1,22 @@
+"""What `check` reports. Nothing on disk."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Finding(NamedTuple):
+    """Something that is not as it must be: the file or directory, byte position and offset where there are any."""
+
+    path: str
+    position: int | None
+    offset: int | None
+    message: str
+
+    def __str__(self) -> str:
+        where = self.path if self.position is None else f"{self.path} at {self.position}"
+        return (
+            f"{where}: {self.message}"
+            if self.offset is None
+            else f"{where}, offset {self.offset}: {self.message}"
+        )

@@ -1,0 +1,62 @@
+"""Makes a partition durable: group commit, the recovery point, fencing.
+
+On disk: syncs logs and the directory; writes nothing.
+Threads: any. Whoever holds the lock syncs for all who wait behind it: a thread that finds its records
+durable when its turn comes does not sync again. The append token is never held here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from segstore.errors import StorageError
+from segstore.storage.view import LogView
+from segstore.storage.writer import LogWriter
+
+
+class Flusher:
+    """`recovery_point` is the log end offset up to which all is synced."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        view: Callable[[], LogView],
+        recovery_point: int,
+        advanced: Callable[[int], None],
+    ) -> None:
+        self._writer, self._view, self._advanced = writer, view, advanced
+        self.recovery_point = recovery_point
+        self._lock = threading.Lock()
+        self._names_synced = len(writer.segments) and writer.segments[-1].base_offset
+
+    def flush(self, upto: int) -> None:
+        """Return when all below `upto` is durable. StorageError: the sync failed, and the partition is fenced."""
+        if self.recovery_point >= upto:
+            return
+        with self._lock:
+            if self.recovery_point >= upto:
+                return
+            if self._writer.fenced is not None:
+                raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.fenced}")
+            view = self._view()
+            try:
+                self._sync(view)
+            except OSError as error:
+                # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
+                self._writer.fenced = error
+                raise StorageError(error.errno, f"sync failed: {error.strerror}", error.filename) from error
+            self.recovery_point = view.end_offset
+            self._advanced(view.end_offset)
+
+    def _sync(self, view: LogView) -> None:
+        pool = self._writer.pool
+        for segment in view.segments[view.slot(self.recovery_point) :]:
+            pool.files.sync(pool.get(segment.path, write=True))
+        if view.bases[-1] != self._names_synced:
+            pool.files.sync_dir(self._writer.directory)
+            self._names_synced = view.bases[-1]
+
+    def names_changed(self) -> None:
+        """A file was made: the next flush syncs the directory too."""
+        self._names_synced = -1

@@ -1,0 +1,123 @@
+"""The reading side of a partition that another process may be writing: views that go up to its published end.
+
+On disk: reads only; creates, changes and repairs nothing.
+Threads: any; a view is replaced whole. Where no end is published (a broker's directory), the end is behind
+the last whole, valid batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from segstore.config import TopicConfig
+from segstore.storage.ends import Ends
+from segstore.storage.handles import HandlePool
+from segstore.storage.opening import read_only_segments
+from segstore.storage.segment import Segment
+from segstore.storage.view import LogView
+from segstore.storage.walk import walk
+
+_REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index is read again
+
+
+class Follower:
+    """`published()` gives the partition's published ends, None where there are none."""
+
+    def __init__(
+        self,
+        pool: HandlePool,
+        directory: str,
+        config: TopicConfig,
+        published: Callable[[], Ends | None],
+        log_start: int,
+    ) -> None:
+        self._pool, self.directory, self._config = pool, directory, config
+        self._published, self._log_start = published, log_start
+        self._lock = threading.Lock()
+        self._seen: Ends | None = None
+        self._view: LogView | None = None
+
+    @property
+    def view(self) -> LogView:
+        """What may be seen now."""
+        ends, view = self._published(), self._view
+        if view is not None and ends is not None and ends == self._seen:
+            return view
+        with self._lock:
+            return self._refresh(ends)
+
+    def refresh(self) -> LogView:
+        """List the files anew: one that was expected is gone."""
+        with self._lock:
+            self._seen = self._view = None
+            return self._refresh(self._published())
+
+    def _refresh(self, ends: Ends | None) -> LogView:
+        view, seen = self._view, self._seen
+        if view is None or ends is None or seen is None or ends.layout != seen.layout:
+            segments = self._segments(view)
+        else:
+            segments = view.segments
+        self._grow(segments[-1])
+        if ends is None:
+            view = self._unpublished(segments, view)
+        else:
+            view = _view(segments, ends.start, ends.end, ends.stable)
+        self._seen, self._view = ends, view
+        return view
+
+    def _segments(self, view: LogView | None) -> tuple[Segment, ...]:
+        """The segments as they are now; those that were known keep their indexes."""
+        known = {s.base_offset: s for s in view.segments} if view else {}
+        found = read_only_segments(self._pool, self.directory, self._config)
+        if not found:
+            found = [Segment(self._pool, self.directory, self._log_start, 0, writable=False, sealed=False)]
+        return tuple(
+            known[s.base_offset]
+            if s.base_offset in known
+            and known[s.base_offset].size == s.size
+            and s.sealed == known[s.base_offset].sealed
+            else s
+            for s in found
+        )
+
+    def _grow(self, active: Segment) -> None:
+        """The active log's size as it is; its index is copied again only when much has come."""
+        try:
+            size = self._pool.files.size(active.path)
+        except FileNotFoundError:
+            size = 0
+        if size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
+            active.attach(None)
+        active.size = size
+
+    def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:
+        """Up to the last whole, valid batch: what was found valid before is not read again."""
+        last = segments[-1]
+        position, end = 0, last.base_offset
+        if before is not None and before.bases[-1] == last.base_offset and before.end_position <= last.size:
+            position, end = before.end_position, before.end_offset
+        elif last.size:
+            position, end = self._first_look(last)
+        if position < last.size:
+            for step in walk(self._pool.files, last.handle, position, last.size, check_crcs=True):
+                end = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else end
+                position = step.stop.position
+        start = min(max(segments[0].base_offset, self._log_start), end)
+        return LogView(segments, tuple(s.base_offset for s in segments), start, end, position, -1)
+
+    def _first_look(self, last: Segment) -> tuple[int, int]:
+        """Where checking CRCs begins: at the last index entry, or at the start."""
+        offsets = last.indexes[0]
+        if not offsets.entries:
+            return 0, last.base_offset
+        relative, position = offsets.entry(-1)
+        found = last.locate(last.base_offset + relative, last.size)
+        if found is None or found.position != position:
+            return 0, last.base_offset
+        return position, int(found.base_offset)
+
+
+def _view(segments: tuple[Segment, ...], start: int, end: int, stable: int) -> LogView:
+    return LogView(segments, tuple(s.base_offset for s in segments), start, end, segments[-1].size, stable)

@@ -1,0 +1,89 @@
+"""Derives a segment's `.index` and `.timeindex` from its log, and tells whether they are whole.
+
+On disk: replaces the two index files, by rename.
+Threads: `load` and `rebuild` are called with the segment's loading lock held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from segstore import names
+from segstore.files import Files
+from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, replace_index
+from segstore.storage.walk import walk, walk_past_damage
+
+if TYPE_CHECKING:
+    from segstore.storage.segment import Segment
+
+DEFAULT_INTERVAL = 4096
+_TAIL = 65536
+Indexes = tuple[SealedOffsetIndex, SealedTimeIndex]
+
+
+def load(segment: Segment) -> Indexes:
+    """The segment's indexes, rebuilt first where they are missing, short, out of order or point outside."""
+    found = _from_files(segment)
+    return rebuild(segment) if found is None else found
+
+
+def _from_files(segment: Segment) -> Indexes | None:
+    files, paths = segment.pool.files, (segment.file(names.INDEX), segment.file(names.TIME_INDEX))
+    try:
+        offsets = SealedOffsetIndex(files, paths[0], log_size=segment.size, mapped=segment.sealed)
+        times = SealedTimeIndex(files, paths[1], log_size=segment.size, mapped=segment.sealed)
+    except OSError:
+        return None
+    if offsets.damaged or times.damaged or not _whole(segment, offsets):
+        return None
+    if segment.sealed and segment.size and not times.entries and not _timeless(segment):
+        return None
+    return offsets, times
+
+
+def _whole(segment: Segment, offsets: SealedOffsetIndex) -> bool:
+    """Whether no batch behind the last entry should have had one."""
+    last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
+    builder = IndexBuilder(segment.base_offset, segment.interval)
+    for step in walk(
+        segment.pool.files, segment.handle, position, segment.size, check_crcs=False, chunk=_TAIL
+    ):
+        batches = step.batches
+        if not len(batches):
+            return last < 0  # damage at the very place: reading will tell
+        if (
+            last >= 0
+            and step.position == position
+            and batches["last_offset"][0] != segment.base_offset + last
+        ):
+            return False
+        if builder.add(batches)[0]:
+            return False
+    return True
+
+
+def _timeless(segment: Segment) -> bool:
+    steps = walk(segment.pool.files, segment.handle, 0, segment.size, check_crcs=False)
+    return all(not len(step.batches) or step.batches["max_timestamp"].max() < 0 for step in steps)
+
+
+def build(files: Files, segment: Segment, end: int) -> tuple[bytes, bytes]:
+    """Entries of both indexes for the first `end` bytes of the log, the closing time entry included."""
+    builder = IndexBuilder(segment.base_offset, segment.interval)
+    made = [
+        builder.add(s.batches)
+        for s in walk_past_damage(files, segment.handle, end, check_crcs=False)
+        if len(s.batches)
+    ]
+    times = b"".join(t for _, t in made) + builder.last_time_entry()
+    return b"".join(o for o, _ in made), times
+
+
+def rebuild(segment: Segment) -> Indexes:
+    """Make both indexes anew: in their files by the writer, in memory by anybody else."""
+    files = segment.pool.files
+    offset_entries, time_entries = build(files, segment, segment.size)
+    if segment.writable:
+        replace_index(files, segment.file(names.INDEX), offset_entries)
+        replace_index(files, segment.file(names.TIME_INDEX), time_entries)
+    return SealedOffsetIndex.of(offset_entries), SealedTimeIndex.of(time_entries)

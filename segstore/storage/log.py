@@ -1,0 +1,181 @@
+"""`PartitionLog`: one partition of a topic, as users see it. A façade: it checks arguments and delegates.
+
+On disk: nothing of its own; see `partition` (writing), `follower` (another process's log), `reader`.
+Threads: any number of readers and writers. Appends are ordered; reads take no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from segstore.records import Records, empty_records
+from segstore.storage import arguments, reader
+from segstore.storage.appending import append_columns, append_one
+from segstore.storage.follower import Follower
+from segstore.storage.partition import Partition
+from segstore.storage.transactions import AbortedTransactions
+from segstore.storage.view import LogView
+
+if TYPE_CHECKING:
+    from segstore.storage.context import Context
+
+Headers = Sequence[tuple[str, "bytes | None"]]
+_TRIES = 10  # segments may go between the view and the read: then the next view is asked
+
+
+class PartitionLog:
+    """An ordered, append-only sequence of records with 64-bit offsets."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        context: Context,
+        source: Partition | Follower,
+    ) -> None:
+        self.topic, self.partition = topic, partition
+        self._context, self._source = context, source
+        self._aborted = AbortedTransactions(context.files)
+
+    def __repr__(self) -> str:
+        return f"<PartitionLog {self.topic}-{self.partition}>"
+
+    @property
+    def _name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    # --- offsets ------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """The log start offset: the first that may be read."""
+        return self._source.view.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The log end offset: the one that the next record gets."""
+        return self._source.view.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Up to where every in-sync replica is: without replicas, the log end offset."""
+        return self._source.view.end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is committed or aborted (Kafka: LSO)."""
+        return self._stable(self._source.view)
+
+    def _stable(self, view: LogView) -> int:
+        return view.stable_offset if view.stable_offset >= 0 else self._aborted.stable_offset(view)
+
+    # --- appending ----------------------------------------------------------------------
+
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> int:
+        """Append one record: its offset. `timestamp` in ms since the epoch, by default now.
+
+        InvalidTypeError, InvalidArgumentError, RecordTooLargeError: nothing was written. StorageError: nothing
+        is in the log. ReadOnlyError, StoreClosedError, ForkedError.
+        """
+        return append_one(self._writing(), value, key, headers, timestamp)
+
+    def append_batch(
+        self,
+        values: Any,
+        keys: Any = None,
+        timestamps: Any = None,
+        headers: Any = None,
+        compression: str | None = None,
+        batch_bytes: int = 65536,
+    ) -> range:
+        """Append many records, contiguous and visible together: their offsets.
+
+        `values` and `keys`: bytes or None each, as a list, a numpy array (S, V, object, or 2-D uint8) or a
+        pyarrow binary or string array, without a loop per record for the latter two; `timestamps`: int64 ms,
+        one per record, or one for all; `headers`: per record a sequence of (str, bytes or None). `compression`: none, gzip,
+        snappy, lz4 or zstd, by default the topic's `compression.type`. Records are split into batches of about
+        `batch_bytes` before compression. A crash may keep whole batches of it. Errors as `append`.
+        """
+        return append_columns(self._writing(), values, keys, timestamps, headers, compression, batch_bytes)
+
+    def flush(self) -> None:
+        """Make all that was appended durable (fdatasync). StorageError: the partition is fenced."""
+        self._writing().flush()
+
+    def delete_records(self, before_offset: int) -> int:
+        """Move the log start offset up to `before_offset` (-1: the high watermark): the new start.
+
+        Segments wholly below it are removed (Kafka: Admin.deleteRecords). OffsetOutOfRangeError.
+        """
+        return self._writing().delete_records(arguments.whole("before_offset", before_offset, -1))
+
+    def _writing(self) -> Partition:
+        self._context.check_writable()
+        assert isinstance(self._source, Partition)
+        return self._source
+
+    # --- reading ------------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int = 1 << 20,
+        *,
+        isolation_level: str = "read_uncommitted",
+        check_crcs: bool = True,
+    ) -> Records:
+        """Records from `offset` on, in whole batches up to `max_bytes` (as stored), at least one where there is one.
+
+        Control records are left out; `read_committed` leaves out aborted ones too and ends at the last stable
+        offset. At the log's end the result is empty. OffsetOutOfRangeError where `offset` is not in
+        [start_offset, end_offset]; CorruptRecordError where the first batch is damaged.
+        """
+        self._context.check_open()
+        offset = arguments.whole("offset", offset, None)
+        max_bytes = arguments.whole("max_bytes", max_bytes, 0)
+        committed = (
+            arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
+            == "read_committed"
+        )
+        return self._with_view(lambda view: self._read(view, offset, max_bytes, committed, check_crcs))
+
+    def _with_view(self, use: Any) -> Any:
+        for left in reversed(range(_TRIES)):
+            try:
+                return use(self._source.view)
+            except FileNotFoundError:
+                if not left:
+                    raise
+                if isinstance(self._source, Follower):
+                    self._source.refresh()
+
+    def _read(self, view: LogView, offset: int, max_bytes: int, committed: bool, check_crcs: bool) -> Records:
+        view.check(offset, self._name)
+        limit = self._stable(view) if committed else view.end_offset
+        at = offset
+        while at < limit:
+            found = reader.fetch(view, at, limit, max_bytes, check_crcs)
+            if not found:
+                at = limit
+                break
+            records = reader.to_records(found, offset)
+            if committed:
+                records = self._aborted.without(view, records)
+            if len(records):
+                return records
+            at = records.next_offset
+        return empty_records(max(at, offset))
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        """The first offset whose record is stamped `timestamp_ms` or later; None where there is none."""
+        self._context.check_open()
+        timestamp = arguments.whole("timestamp_ms", timestamp_ms, None)
+        found: int | None = self._with_view(lambda view: reader.offset_for_time(view, timestamp))
+        return found

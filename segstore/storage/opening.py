@@ -1,0 +1,87 @@
+"""Opens a partition's directory: its segments and where it ends, after whatever happened to it.
+
+On disk: what `loader` and `recovery` do. Threads: one, before the partition is used.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from segstore.config import TopicConfig
+from segstore.storage.handles import HandlePool
+from segstore.storage.loader import list_segments, settle
+from segstore.storage.recovery import PartitionRecovery, Recovered, behind_last
+from segstore.storage.segment import Segment
+from segstore.storage.walk import walk
+from segstore.storage.writer import create_segment, remove_segment
+
+
+class Expected(NamedTuple):
+    """What the checkpoints say of a partition. `gaps_end`: see `PartitionRecovery`."""
+
+    clean: bool
+    recovery_point: int
+    log_start: int
+    quarantine: str
+    gaps_end: int
+
+
+class Opened(NamedTuple):
+    """`durable_offset`: up to there all is synced. `recovered` is None where the partition was taken as it was."""
+
+    segments: list[Segment]
+    start_offset: int
+    end_offset: int
+    durable_offset: int
+    recovered: Recovered | None
+
+
+def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expected: Expected) -> Opened:
+    """Segments ready for appending to the last. OSError."""
+    segments = load_segments(pool, directory, settle(pool.files, directory), config, writable=True)
+    least = max(expected.recovery_point, expected.log_start, 0)
+    while len(segments) > 1 and segments[1].base_offset <= expected.log_start:
+        remove_segment(segments.pop(0))
+    if not segments:
+        segments = [create_segment(pool, directory, least, config)]
+    recovered = None
+    last = segments[-1]
+    position, end = behind_last(last) if expected.clean else (-1, -1)
+    if position != last.size or end < least:
+        recovered = PartitionRecovery(segments, config, least, expected.quarantine, expected.gaps_end).run()
+        end = recovered.end_offset
+    segments[-1].sealed = False
+    segments[-1].attach(None)
+    start = min(max(segments[0].base_offset, expected.log_start), end)
+    durable = min(expected.recovery_point, end) if recovered is None else end
+    return Opened(segments, start, end, durable, recovered)
+
+
+def load_segments(
+    pool: HandlePool, directory: str, bases: list[int], config: TopicConfig, *, writable: bool
+) -> list[Segment]:
+    """The segments with these base offsets, sized as their files are, taken for sealed. OSError."""
+    segments = []
+    for base in bases:
+        segment = Segment(pool, directory, base, 0, writable=writable, interval=config.index_interval_bytes)
+        segment.size = pool.files.size(segment.path)
+        segments.append(segment)
+    return segments
+
+
+def read_only_segments(pool: HandlePool, directory: str, config: TopicConfig) -> list[Segment]:
+    """The segments of a directory that another process may be writing. OSError."""
+    segments = load_segments(pool, directory, list_segments(pool.files, directory), config, writable=False)
+    if segments:
+        segments[-1].sealed = False
+    return segments
+
+
+def last_epoch(opened: Opened) -> int:
+    """The leader epoch of the last batch, -1 for an empty log: what to go on from where no file says it."""
+    for segment in reversed(opened.segments):
+        position = segment.indexes[0].entry(-1)[1] if segment.indexes[0].entries else 0
+        for step in walk(segment.pool.files, segment.handle, position, segment.size, check_crcs=False):
+            if len(step.batches):
+                return int(step.batches["leader_epoch"].max())
+    return -1

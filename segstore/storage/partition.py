@@ -1,0 +1,227 @@
+"""The writing side of one partition: its parts put together, and the one place where a view is replaced.
+
+On disk: through its parts, all in the partition's directory.
+Threads: any. `view` is replaced with the append token held, after the bytes are written; then the end is
+published to other processes. No sync is done with the token held.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from segstore.config import TopicConfig
+from segstore.errors import StoreClosedError
+from segstore.records import Encoded
+from segstore.storage.flusher import Flusher
+from segstore.storage.pending import AppendQueue, Pending
+from segstore.storage.view import LogView
+from segstore.storage.writer import LogWriter, remove_segment
+
+if TYPE_CHECKING:
+    from segstore.storage.context import Context
+    from segstore.storage.opening import Opened
+    from segstore.storage.producers import Producers
+    from segstore.storage.segment import Segment
+
+# A long append is encoded up to here before it takes its place in the queue; what is longer keeps
+# the queue waiting while it is encoded, since its records must lie together whatever their number.
+AHEAD_PLAIN = 4 << 20
+AHEAD_COMPRESSED = 64 << 20
+NEVER = 2**63 - 1  # Kafka's default for flush.ms
+
+
+class Partition:
+    """`published` tells other processes; `start_moved` makes a new log start offset durable."""
+
+    def __init__(
+        self,
+        context: Context,
+        config: TopicConfig,
+        opened: Opened,
+        epoch: int,
+        producers: Producers,
+        published: Callable[[Partition], None],
+        start_moved: Callable[[int], None],
+        layout: int = 0,
+    ) -> None:
+        self.context, self.config, self.producers = context, config, producers
+        self.directory = opened.segments[0].directory
+        self.layout = layout
+        self._published, self._start_moved = published, start_moved
+        self._start = opened.start_offset
+        self._segments = opened.segments
+        self.writer = LogWriter(
+            context.pool,
+            self.directory,
+            config,
+            self._segments,
+            opened.end_offset,
+            epoch,
+            context.clock,
+            self._rolled,
+        )
+        self._queue = AppendQueue(self._write_all)
+        self._frozen: tuple[tuple[Segment, ...], tuple[int, ...]] = ((), ())
+        self._freeze()
+        self._view: LogView | None = self._look()
+        self.flusher = Flusher(self.writer, lambda: self.view, opened.durable_offset, self._flushed)
+        self._admin = threading.Lock()
+        self._flush_planned = False
+        self.changed = opened.recovered is not None
+        self._published(self)
+
+    @property
+    def view(self) -> LogView:
+        """What may be seen now; StoreClosedError where the topic was deleted."""
+        view = self._view
+        if view is None:
+            raise StoreClosedError(f"{self.directory}: the topic was deleted")
+        return view
+
+    @property
+    def recovery_point(self) -> int:
+        """Up to this offset all is durable."""
+        return self.flusher.recovery_point
+
+    # --- views ---------------------------------------------------------------------------
+
+    def _freeze(self) -> None:
+        self._frozen = tuple(self._segments), tuple(s.base_offset for s in self._segments)
+
+    def _look(self) -> LogView:
+        end = self.writer.next_offset
+        segments, bases = self._frozen
+        return LogView(
+            segments, bases, self._start, end, segments[-1].size, self.producers.stable_offset(end)
+        )
+
+    def _show(self) -> None:
+        if len(self._frozen[0]) != len(self._segments) or self._frozen[0][-1] is not self._segments[-1]:
+            self._freeze()
+        self._view = self._look()
+        self._published(self)
+
+    def _rolled(self, base_offset: int) -> None:
+        self.layout += 1
+        self.producers.snapshot(base_offset)
+        self.flusher.names_changed()
+        self.context.scheduler.soon(self._flush_quietly)
+
+    def _flush_quietly(self) -> None:
+        if not self.context.closed:
+            self.flush()
+
+    def _flushed(self, _: int) -> None:
+        self._published(self)
+
+    # --- appending -----------------------------------------------------------------------
+
+    def _write_all(self, pendings: list[Pending]) -> None:
+        try:
+            self.writer.write_all(pendings)
+        finally:
+            self._show()
+
+    def append(self, chunks: Iterator[Encoded], ahead: int) -> int:
+        """Append encoded batches, contiguous, visible together: the first offset. StorageError: nothing is there."""
+        ready: list[Encoded] = []
+        size = 0
+        for chunk in chunks:
+            ready.append(chunk)
+            size += chunk.size
+            if size > ahead:
+                return self._append_long(chain(ready, chunks))
+        return self._queue.put(ready)
+
+    def _append_long(self, chunks: Iterable[Encoded]) -> int:
+        with self._queue.token:
+            self._queue.drain()
+            try:
+                return self.writer.write(chunks)
+            finally:
+                self._show()
+
+    def settle(self, after: int) -> None:
+        """Keep the promise of `flush.messages` and `flush.ms` for what ends at offset `after`. StorageError."""
+        config = self.config
+        if after - self.flusher.recovery_point >= config.flush_messages:
+            self.flusher.flush(after)
+        elif not self._flush_planned and config.flush_ms < NEVER:
+            self._flush_planned = True
+            self.context.scheduler.after(config.flush_ms / 1000, self._flush_as_planned)
+        self.changed = True
+
+    def _flush_as_planned(self) -> None:
+        self._flush_planned = False
+        self._flush_quietly()
+
+    def flush(self) -> None:
+        """Make all that is visible durable. StorageError."""
+        self.flusher.flush(self.view.end_offset)
+
+    # --- administration ----------------------------------------------------------------------
+
+    def delete_records(self, before: int) -> int:
+        """Move the log start offset up to `before` (-1: the high watermark); whole segments below go. The new start.
+
+        The start is durable before a byte goes. OffsetOutOfRangeError.
+        """
+        with self._admin:
+            view = self.view
+            before = view.end_offset if before == -1 else before
+            view.check(max(before, view.start_offset) if before >= 0 else before, self.directory)
+            if before <= view.start_offset:
+                return view.start_offset
+            self.flusher.flush(before)
+            self._start_moved(before)
+            with self._queue.token:
+                self._start = before
+                dropped = self._drop_below(before)
+                self._show()
+            self._remove(dropped)
+            return before
+
+    def _drop_below(self, offset: int) -> list[Segment]:
+        keep = next(
+            (i for i, s in enumerate(self._segments[1:]) if s.base_offset > offset), len(self._segments) - 1
+        )
+        dropped = self._segments[:keep]
+        if dropped:
+            del self._segments[:keep]
+            self.layout += 1
+            self._freeze()
+        return dropped
+
+    def _remove(self, segments: list[Segment]) -> None:
+        """Oldest first, so that a crash leaves no gap within the log."""
+        for segment in segments:
+            remove_segment(segment)
+            self.producers.forget_snapshot(segment.base_offset)
+        if segments:
+            self.context.files.sync_dir(self.directory)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Use changed settings from the next append on."""
+        with self._queue.token:
+            self.config = self.writer.config = self.writer.active.config = config
+
+    def close(self) -> None:
+        """Write what is queued, make it durable, leave the directory as Kafka's clean shutdown does. StorageError."""
+        with self._queue.token:
+            self._queue.drain()
+            self.writer.closed = True
+        if self.writer.fenced is None:
+            self.flush()
+            self.writer.active.trim()
+            if self.changed:
+                self.producers.snapshot(self.view.end_offset)
+
+    def abandon(self) -> None:
+        """The topic was deleted: appends are refused, readers keep what they have."""
+        with self._queue.token:
+            self._queue.drain()
+            self.writer.closed = True
+            self._view = None

@@ -1,0 +1,221 @@
+"""What a partition's log says of its producers: epochs, sequences, transactions. Nothing on disk of its own:
+the bytes of snapshots are `producer_snapshot`'s.
+
+The state is a function of the log (Kafka: ProducerStateManager): batches are taken in order of offset, one
+by one, so that it does not depend on how they were read. Nothing is judged here: what is in the log
+happened, and sequences and epochs are checked before an append.
+
+Threads: who holds the partition's append lock.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segstore.errors import CorruptRecordError
+from segstore.index.txn_index import AbortedTxn
+from segstore.records.header import CONTROL_FLAG, NO_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, TRANSACTIONAL_FLAG
+from segstore.storage.producer_snapshot import SnapshotEntry, format_snapshot, parse_snapshot
+
+ABORT = 0
+COMMIT = 1
+
+BATCHES_TO_RETAIN = 5
+"""Last batches of a producer that a repeated one is recognised by."""
+
+PRODUCER_ID_EXPIRATION_MS = 86_400_000
+"""Kafka's default for producer.id.expiration.ms."""
+
+_SEQUENCES = 1 << 31
+_NO_OFFSET = -1
+
+
+class ControlMarker(NamedTuple):
+    """The end of a transaction: ABORT or COMMIT, by the coordinator of that epoch."""
+
+    type: int
+    coordinator_epoch: int
+
+
+ReadControl = Callable[[int], ControlMarker | None]
+"""From the index of a control batch to its record, as `parse_control` gives it; None for no record."""
+
+
+def parse_control(
+    key: bytes | None, value: bytes | None, file: str = "", position: int = 0, offset: int = 0
+) -> ControlMarker | None:
+    """A control record's marker; None for the types that end no transaction (Kafka: ControlRecordType).
+
+    CorruptRecordError, with the place that was given, for what is no control record.
+    """
+    if key is None or len(key) < 4 or key[0] & 0x80:
+        raise CorruptRecordError(file, position, offset, "a control record's key is no version and type")
+    (kind,) = struct.unpack_from(">h", key, 2)
+    if kind not in (ABORT, COMMIT):
+        return None
+    if value is None or len(value) < 6 or value[0] & 0x80:
+        raise CorruptRecordError(file, position, offset, "an end transaction marker has no coordinator epoch")
+    return ControlMarker(kind, *struct.unpack_from(">i", value, 2))
+
+
+class BatchMetadata(NamedTuple):
+    """A data batch of a producer; `offset_delta` is last less first offset. Timestamp in ms."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+
+@dataclass
+class ProducerEntry:
+    """What is known of one producer id (Kafka: ProducerStateEntry). -1 stands for none."""
+
+    producer_epoch: int = NO_EPOCH
+    coordinator_epoch: int = NO_EPOCH
+    last_timestamp: int = NO_TIMESTAMP
+    current_txn_first_offset: int = _NO_OFFSET
+    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_TO_RETAIN))
+    """Of the current epoch, oldest first."""
+
+    def begin_epoch(self, producer_epoch: int) -> None:
+        """Sequences count anew in each epoch."""
+        if self.producer_epoch != producer_epoch:
+            self.batches.clear()
+            self.producer_epoch = producer_epoch
+
+    def add(self, producer_epoch: int, batch: BatchMetadata) -> None:
+        """Take in a data batch."""
+        self.begin_epoch(producer_epoch)
+        self.batches.append(batch)
+        self.last_timestamp = batch.timestamp
+
+
+class ProducerState:
+    """The producers of one partition, up to `map_end_offset` of its log."""
+
+    def __init__(self, map_end_offset: int = 0) -> None:
+        self.map_end_offset = map_end_offset
+        """The offset after the last that was taken in."""
+        self.producers: dict[int, ProducerEntry] = {}
+        self._ongoing: dict[int, int] = {}
+
+    @classmethod
+    def load(cls, data: bytes, map_end_offset: int = 0, where: str = "snapshot") -> ProducerState:
+        """From the bytes of the snapshot at `map_end_offset`. CorruptCheckpointError, which names `where`."""
+        state = cls(map_end_offset)
+        for saved in parse_snapshot(data, where):
+            entry = ProducerEntry(
+                saved.producer_epoch, saved.coordinator_epoch, saved.timestamp, saved.current_txn_first_offset
+            )
+            if saved.last_offset >= 0:
+                entry.batches.append(
+                    BatchMetadata(saved.last_sequence, saved.last_offset, saved.offset_delta, saved.timestamp)
+                )
+            state.producers[saved.producer_id] = entry
+            if saved.current_txn_first_offset >= 0:
+                state._ongoing[saved.producer_id] = saved.current_txn_first_offset
+        return state
+
+    def dump(self) -> bytes:
+        """The bytes of a snapshot at `map_end_offset`. Of each producer's batches it has the last."""
+        none = BatchMetadata(NO_SEQUENCE, _NO_OFFSET, 0, NO_TIMESTAMP)
+        saved = []
+        for producer_id, e in self.producers.items():
+            last = e.batches[-1] if e.batches else none
+            saved.append(
+                SnapshotEntry(
+                    producer_id,
+                    e.producer_epoch,
+                    last.last_sequence,
+                    last.last_offset,
+                    last.offset_delta,
+                    e.last_timestamp,
+                    e.coordinator_epoch,
+                    e.current_txn_first_offset,
+                )
+            )
+        return format_snapshot(saved)
+
+    @property
+    def ongoing(self) -> dict[int, int]:
+        """First offset of each open transaction by producer id."""
+        return dict(self._ongoing)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction began; the last stable offset while there is one."""
+        return min(self._ongoing.values()) if self._ongoing else None
+
+    def update(self, batches: NDArray[np.void], read_control: ReadControl) -> list[AbortedTxn]:
+        """Take in batches of the log (a BATCH array, offsets rising): the transactions that they abort.
+
+        Batches below `map_end_offset` are known and passed over. `read_control` is called for each control
+        batch of a producer; its errors pass through, and the batches before are then taken in.
+        """
+        if not len(batches):
+            return []
+        end = int(batches["last_offset"][-1]) + 1
+        taken = np.flatnonzero(
+            (batches["producer_id"] >= 0) & (batches["base_offset"] >= self.map_end_offset)
+        )
+        aborted: list[AbortedTxn] = []
+        for index in taken.tolist():
+            batch = batches[index]
+            if batch["attributes"] & CONTROL_FLAG:
+                aborted += self._take_control(batch, index, read_control)
+            else:
+                self._take_data(batch)
+            self.map_end_offset = int(batch["last_offset"]) + 1
+        self.map_end_offset = max(self.map_end_offset, end)
+        return aborted
+
+    def _take_data(self, batch: np.void) -> None:
+        producer_id, base_offset = int(batch["producer_id"]), int(batch["base_offset"])
+        last_offset, base_sequence = int(batch["last_offset"]), int(batch["base_sequence"])
+        delta = last_offset - base_offset
+        last_sequence = (base_sequence + delta) % _SEQUENCES if base_sequence >= 0 else NO_SEQUENCE
+        entry = self.producers.setdefault(producer_id, ProducerEntry())
+        entry.add(
+            int(batch["producer_epoch"]),
+            BatchMetadata(last_sequence, last_offset, delta, int(batch["max_timestamp"])),
+        )
+        if batch["attributes"] & TRANSACTIONAL_FLAG and entry.current_txn_first_offset < 0:
+            entry.current_txn_first_offset = self._ongoing[producer_id] = base_offset
+
+    def _take_control(self, batch: np.void, index: int, read_control: ReadControl) -> list[AbortedTxn]:
+        # Compaction leaves a control batch empty when its whole transaction is gone.
+        marker = read_control(index) if batch["count"] else None
+        if marker is None:
+            return []
+        producer_id = int(batch["producer_id"])
+        entry = self.producers.setdefault(producer_id, ProducerEntry())
+        entry.begin_epoch(int(batch["producer_epoch"]))
+        entry.coordinator_epoch = marker.coordinator_epoch
+        # A marker is alone in its batch, so the batch's stamp is its own.
+        entry.last_timestamp = int(batch["max_timestamp"])
+        entry.current_txn_first_offset = _NO_OFFSET
+        first_offset = self._ongoing.pop(producer_id, None)
+        if marker.type != ABORT or first_offset is None:
+            return []
+        offset = int(batch["base_offset"])
+        stable = self.first_unstable_offset
+        return [AbortedTxn(producer_id, first_offset, offset, offset + 1 if stable is None else stable)]
+
+    def expire(self, now_ms: int, after_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
+        """Forget producers that wrote nothing for `after_ms` and have no open transaction: how many."""
+        gone = [
+            producer_id
+            for producer_id, entry in self.producers.items()
+            if entry.current_txn_first_offset < 0 and now_ms - entry.last_timestamp >= after_ms
+        ]
+        for producer_id in gone:
+            del self.producers[producer_id]
+        return len(gone)

@@ -1,0 +1,82 @@
+"""One background thread per store: periodic and delayed work (flush.ms, checkpoints, sweeps).
+
+On disk: nothing of its own.
+Threads: `at` and `soon` may be called from any; tasks run one after the other in the scheduler's thread,
+which starts with the first task. A task that fails is logged and does not end the thread.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+log = logging.getLogger("segstore")
+Task = Callable[[], None]
+
+
+class Scheduler:
+    """Runs tasks at times of the monotonic clock, in seconds."""
+
+    def __init__(self, name: str = "segstore-scheduler") -> None:
+        self._name = name
+        self._wake = threading.Condition()
+        self._tasks: list[tuple[float, int, Task]] = []
+        self._count = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def soon(self, task: Task) -> None:
+        """Run `task` as soon as the thread is free."""
+        self.after(0.0, task)
+
+    def after(self, seconds: float, task: Task) -> None:
+        """Run `task` once, `seconds` from now; nothing happens when the store closes before."""
+        with self._wake:
+            if self._closed:
+                return
+            heapq.heappush(self._tasks, (time.monotonic() + seconds, next(self._count), task))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self._wake.notify()
+
+    def every(self, seconds: float, task: Task) -> None:
+        """Run `task` again and again, `seconds` after it ended."""
+
+        def again() -> None:
+            try:
+                task()
+            finally:
+                self.after(seconds, again)
+
+        self.after(seconds, again)
+
+    def _next(self) -> Task | None:
+        with self._wake:
+            while not self._closed:
+                if not self._tasks:
+                    self._wake.wait()
+                elif (wait := self._tasks[0][0] - time.monotonic()) > 0:
+                    self._wake.wait(wait)
+                else:
+                    return heapq.heappop(self._tasks)[2]
+        return None
+
+    def _run(self) -> None:
+        while (task := self._next()) is not None:
+            try:
+                task()
+            except Exception:
+                log.exception("background task failed")
+
+    def close(self) -> None:
+        """Wait for the running task, drop the others."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()

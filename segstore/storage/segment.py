@@ -1,0 +1,150 @@
+"""Reads one segment: `<base offset>.log` and the two sparse indexes beside it.
+
+Threads: any, without locks. Ends are handed in by the view that a reader holds, so that bytes behind the
+visible end are never looked at. An index is a hint: what it says is checked against the batch that it
+points to, and an index that was wrong is rebuilt from the log and the search begun again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from segstore import names
+from segstore._native import ffi
+from segstore.errors import CorruptRecordError, StorageError
+from segstore.files import Handle
+from segstore.index import OffsetIndex, TimeIndex
+from segstore.storage import indexing
+from segstore.storage.handles import HandlePool
+from segstore.storage.walk import BAD, next_whole, walk
+
+_FIRST_BAD = -10100  # seg_seek gives -(10100 + SEG_BAD_*)
+_TIME_CHUNK = 1 << 20
+
+
+class Segment:
+    """A segment as readers see it. `size` is final for a sealed one and grows for the active one."""
+
+    def __init__(
+        self,
+        pool: HandlePool,
+        directory: str,
+        base_offset: int,
+        size: int,
+        *,
+        writable: bool,
+        sealed: bool = True,
+        interval: int = indexing.DEFAULT_INTERVAL,
+    ) -> None:
+        self.pool, self.directory, self.base_offset, self.size = pool, directory, base_offset, size
+        self.path = self.file(names.LOG)
+        self.writable, self.sealed, self.interval = writable, sealed, interval
+        self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
+        self._largest: int | None = None
+        self._loading = threading.Lock()
+
+    def file(self, suffix: str) -> str:
+        """Path of one of the segment's files."""
+        return os.path.join(self.directory, names.segment_file(self.base_offset, suffix))
+
+    @property
+    def handle(self) -> Handle:
+        """The open log; it stays open for as long as it is referred to."""
+        return self.pool.get(self.path)
+
+    def attach(self, indexes: tuple[OffsetIndex, TimeIndex] | None) -> None:
+        """Use the writer's live indexes; None: load them from their files when they are asked for."""
+        self._indexes, self._largest = indexes, None
+
+    @property
+    def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        found = self._indexes
+        if found is None:
+            with self._loading:
+                found = self._indexes
+                if found is None:
+                    found = self._indexes = indexing.load(self)
+        return found
+
+    def distrust(self) -> None:
+        """An index entry pointed to the wrong place: make the indexes anew (the writer's own are right)."""
+        if self.sealed:
+            with self._loading:
+                self._indexes, self._largest = indexing.rebuild(self), None
+
+    def locate(self, target: int, end: int) -> Any:
+        """Header (`seg_batch *`) of the batch that holds `target`, or the first one behind it, below byte `end`.
+
+        None where there is none. CorruptRecordError where `target` lies in a stretch that is no batch.
+        """
+        out = ffi.new("seg_batch *")
+        hint = self.indexes[0].lookup(target - self.base_offset)
+        if hint is not None and hint[1] < end:
+            code = self.pool.files.seek_batch(self.handle, hint[1], end, target, out)
+            misled = out.position == hint[1] and out.last_offset != self.base_offset + hint[0]
+            if code >= 0 and not misled:
+                return out if code else None
+            self.distrust()
+        return self._locate_from(0, target, end, out)
+
+    def _locate_from(self, position: int, target: int, end: int, out: Any) -> Any:
+        while True:
+            code = self.pool.files.seek_batch(self.handle, position, end, target, out)
+            if code >= 0:
+                return out if code else None
+            if code > _FIRST_BAD:
+                raise StorageError(-code, os.strerror(-code), self.path)
+            bad, reason = int(out.position), BAD[_FIRST_BAD - code]
+            least = self._last_offset_before(bad) + 1
+            found = next_whole(self.pool.files, self.handle, bad + 1, end, least)
+            if found is None:
+                raise CorruptRecordError(self.path, bad, target, reason)
+            first = next(
+                walk(self.pool.files, self.handle, found, end, check_crcs=False, chunk=65536)
+            ).batches
+            back = int(first["base_offset"][0]) if len(first) else target
+            if target < back:
+                raise CorruptRecordError(self.path, bad, target, reason, back)
+            position = found
+
+    def _last_offset_before(self, position: int) -> int:
+        last = self.base_offset - 1
+        for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
+            last = int(step.batches["last_offset"][-1]) if len(step.batches) else last
+        return last
+
+    def largest_timestamp(self, end: int) -> int:
+        """The largest timestamp (ms) of the batches below byte `end`, -1 for none.
+
+        The last time index entry tells, together with the batches behind the one that it is about.
+        """
+        if self._largest is not None:
+            return self._largest
+        largest, position = self._last_time_entry(end)
+        for step in walk(self.pool.files, self.handle, position, end, check_crcs=False, chunk=_TIME_CHUNK):
+            if len(step.batches):
+                largest = max(largest, int(step.batches["max_timestamp"].max()))
+        if self.sealed:
+            self._largest = largest
+        return largest
+
+    def _last_time_entry(self, end: int) -> tuple[int, int]:
+        times = self.indexes[1]
+        if not times.entries:
+            return -1, 0
+        timestamp, relative = times.entry(-1)
+        found = self.locate(self.base_offset + relative, end)
+        if found is None or found.max_timestamp != timestamp:
+            self.distrust()
+            return -1, 0
+        return timestamp, int(found.position)
+
+    def position_for_time(self, timestamp: int, end: int) -> int:
+        """A position from which no batch with a timestamp of at least this one has been passed by."""
+        hint = self.indexes[1].lookup(timestamp - 1)
+        if hint is None:
+            return 0
+        found = self.locate(self.base_offset + hint[1], end)
+        return 0 if found is None or found.max_timestamp != hint[0] else int(found.position)

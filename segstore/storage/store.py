@@ -1,0 +1,177 @@
+"""`Store` and `open`: a directory of topics, as users see it. A façade; see `store_writer` and `store_reader`.
+
+On disk: a Kafka log directory, and `.segstore/` in it for what is ours alone.
+Threads: any. Processes: one that writes, any number that read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from segstore.config import StoreConfig
+from segstore.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from segstore.files import Files
+from segstore.storage import arguments
+from segstore.storage.context import Clock, Context, wall_clock
+from segstore.storage.handles import HandlePool, default_limit
+from segstore.storage.log import PartitionLog
+from segstore.storage.recovery import Recovered
+from segstore.storage.scheduler import Scheduler
+from segstore.storage.store_reader import StoreReader
+from segstore.storage.store_writer import StoreWriter
+from segstore.storage.topics import TopicInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MODES = ("rw", "r")
+
+
+def open(
+    path: str | os.PathLike[str],
+    mode: str = "rw",
+    *,
+    config: Mapping[str, Any] | None = None,
+    clock: Clock = wall_clock,
+    files: Files | None = None,
+) -> Store:
+    """Open a store, a directory that is made where it is missing and `mode` is "rw".
+
+    "rw": this process is the one writer; what a crash left is recovered first (`Store.recovered` says what
+    was done). "r": takes no lock and changes nothing; the directory may be a Kafka broker's. `config`:
+    settings of the store by Kafka's names; `clock` gives ms since the epoch.
+
+    StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
+    """
+    try:
+        root = os.fsdecode(path)
+    except TypeError:
+        raise InvalidTypeError(f"path must be a str or os.PathLike, not {type(path).__name__}") from None
+    mode = arguments.one_of("mode", mode, MODES)
+    settings = StoreConfig.parse(config or {})
+    files = files or Files()
+    _check_root(files, root, mode)
+    limit = settings.max_open_files if settings.max_open_files > 0 else default_limit()
+    pool = HandlePool(files, limit)
+    context = Context(root, files, pool, Scheduler(), clock, mode == "rw", os.getpid())
+    return Store(context, StoreWriter(context, settings) if mode == "rw" else StoreReader(context))
+
+
+def _check_root(files: Files, root: str, mode: str) -> None:
+    if not root or "\0" in root:
+        raise InvalidArgumentError(f"path={root!r}: must be the path of a directory")
+    try:
+        if not files.exists(root):
+            if mode == "r":
+                raise StorageError(2, 'No such store; mode="rw" would make it', root)
+            files.mkdir(root)
+            files.sync_dir(os.path.dirname(os.path.abspath(root)))
+        files.listdir(root)
+    except StorageError:
+        raise
+    except OSError as error:
+        raise StorageError(error.errno, error.strerror, root) from error
+
+
+class Store:
+    """Topics in a directory. A context manager; `close` makes all durable."""
+
+    def __init__(self, context: Context, side: StoreWriter | StoreReader) -> None:
+        self._context, self._side = context, side
+        self._logs: dict[tuple[str, int], PartitionLog] = {}
+
+    def __repr__(self) -> str:
+        return f"<Store {self._context.root} mode={'rw' if self._context.writable else 'r'}>"
+
+    @property
+    def path(self) -> str:
+        return self._context.root
+
+    @property
+    def mode(self) -> str:
+        return "rw" if self._context.writable else "r"
+
+    @property
+    def recovered(self) -> tuple[Recovered, ...]:
+        """What recovery did to partitions after an unclean shutdown."""
+        return tuple(getattr(self._side, "recovered", ()))
+
+    # --- topics ---------------------------------------------------------------------------
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """All topics by name."""
+        self._context.check_open()
+        return dict(sorted(self._side.topics.items()))
+
+    def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, Any] | None = None
+    ) -> TopicInfo:
+        """Make a topic, durable when it returns. `config`: Kafka's topic settings by dotted name.
+
+        TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidArgumentError, StorageError, ReadOnlyError.
+        """
+        count = arguments.whole("partitions", partitions, 1, 100_000)
+        return self._writer().create_topic(name, count, config or {})
+
+    def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
+        """Change some settings, from the next append on; a value of None goes back to the default. Errors as above."""
+        return self._writer().alter_topic(name, config)
+
+    def add_partitions(self, name: str, total: int) -> TopicInfo:
+        """Let the topic have `total` partitions, more than now. InvalidArgumentError, UnknownTopicOrPartitionError."""
+        return self._writer().add_partitions(name, arguments.whole("total", total, 1, 100_000))
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic; `Records` that were read stay valid. UnknownTopicOrPartitionError, StorageError."""
+        writer = self._writer()
+        writer.delete_topic(name)
+        self._logs = {key: log for key, log in self._logs.items() if key[0] != name}
+
+    def _writer(self) -> StoreWriter:
+        self._context.check_writable()
+        assert isinstance(self._side, StoreWriter)
+        return self._side
+
+    # --- partitions -----------------------------------------------------------------------
+
+    def partition(self, topic: str, partition: int = 0) -> PartitionLog:
+        """A partition's log. UnknownTopicOrPartitionError, which says what is there."""
+        self._context.check_open()
+        log = self._logs.get((topic, partition))
+        if log is None:
+            number = arguments.whole("partition", partition, None)
+            if not isinstance(topic, str):
+                raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
+            log = PartitionLog(topic, number, self._context, self._side.partition(topic, number))
+            log = self._logs.setdefault((topic, number), log)
+        return log
+
+    # --- all of it --------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make all partitions durable, and the checkpoints in the root say so. StorageError."""
+        self._writer().flush()
+
+    def close(self) -> None:
+        """Make all durable and let go of the directory. A second call does nothing. StorageError: the next
+        open recovers.
+        """
+        if not self._context.closed:
+            self._side.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Not closed: the lock goes with its descriptor, and the next open recovers, as after a kill.
+        if not sys.is_finalizing() and not self._context.closed:
+            self._context.scheduler.close()

@@ -1,0 +1,302 @@
+"""The writing side of a store: lock, topics, partitions, published ends, checkpoints; opens and closes them.
+
+On disk: `.lock`, and through its parts the root and `.segstore/`.
+Threads: any; one lock around topic changes and the loading of partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from segstore import names
+from segstore.config import StoreConfig
+from segstore.errors import (
+    InvalidArgumentError,
+    StoreLockedError,
+    TopicAlreadyExistsError,
+)
+from segstore.files import Handle
+from segstore.storage.checkpoint import LeaderEpochs
+from segstore.storage.context import Context
+from segstore.storage.ends import Ends, EndsWriter, slot_key
+from segstore.storage.opening import Expected, Opened, last_epoch, open_partition
+from segstore.storage.partition import Partition
+from segstore.storage.producers import Producers
+from segstore.storage.recovery import Recovered
+from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
+from segstore.storage.shutdown import put_marker, take_marker
+from segstore.storage.topics import TopicFiles, TopicInfo, find_topic, new_topic, with_config
+from segstore.storage.writer import create_segment
+
+log = logging.getLogger("segstore")
+
+
+class StoreWriter:
+    """Opens what is there, and finishes what a crash left: topic changes, swaps, torn tails."""
+
+    def __init__(self, context: Context, config: StoreConfig) -> None:
+        self.context, self.config = context, config
+        self._lock = threading.RLock()
+        self._partitions: dict[TopicPartitionKey, Partition] = {}
+        self.recovered: list[Recovered] = []
+        self._held = _take_lock(context)
+        try:
+            self._open()
+        except BaseException:
+            self._held.close()
+            raise
+
+    # --- opening --------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        files, root = self.context.files, self.context.root
+        ours = os.path.join(root, names.OURS)
+        marker = take_marker(files, root)
+        if not files.exists(ours):
+            files.mkdir(ours)
+            files.sync_dir(root)
+        self._topic_files = TopicFiles(files, root)
+        self._topic_files.prepare()
+        self._ends = EndsWriter(files, os.path.join(ours, names.ENDS))
+        self._clean = marker is not None
+        self._ends_hold = self._ends.nonce == (marker or 0)
+        self._ends.set_nonce(0)
+        self._checkpoints = RootCheckpoints(files, root)
+        self.topics, dying = self._topic_files.load()
+        for topic in dying:
+            self._bury(topic)
+        self._topic_files.remove_buried()
+        self._open_partitions()
+        seconds = self.config.log_flush_offset_checkpoint_interval_ms / 1000
+        self.context.scheduler.every(seconds, self.checkpoint)
+
+    def _open_partitions(self) -> None:
+        """After a clean close a partition is opened when it is asked for; else now, to be recovered."""
+        known = self._ends.keys()
+        live = set()
+        for info in self.topics.values():
+            if info.ours:
+                self._make_partitions(info)
+            for partition in info.partition_ids:
+                key = slot_key(info.topic_id, info.name, partition)
+                live.add(key)
+                if not (self._clean and self._ends_hold and key in known):
+                    self.partition(info.name, partition)
+        for key in known - live:
+            self._ends.release(key)
+
+    def _make_partitions(self, info: TopicInfo) -> None:
+        """Make the directories that are missing. OSError."""
+        made = [p for p in info.partition_ids if self._make_partition(info, p)]
+        if made:
+            self.context.files.sync_dir(self.context.root)
+
+    def _make_partition(self, info: TopicInfo, partition: int) -> bool:
+        files, directory = self.context.files, self._topic_files.partition_path(info.name, partition)
+        metadata = os.path.join(directory, names.PARTITION_METADATA)
+        if files.exists(metadata) and files.size(metadata):
+            return False
+        if not files.exists(directory):
+            files.mkdir(directory)
+        epochs = LeaderEpochs.load(files, os.path.join(directory, names.LEADER_EPOCHS))
+        if epochs.latest is None:
+            epochs.assign(0, 0)
+            epochs.save()
+        if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
+            create_segment(self.context.pool, directory, 0, info.settings)
+        # The last file: what has it, has all.
+        files.write_atomic(metadata, names.partition_metadata(info.topic_id))
+        return True
+
+    # --- partitions -----------------------------------------------------------------------
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """The partition, opened if it was not. UnknownTopicOrPartitionError, StorageError."""
+        found = self._partitions.get((topic, partition))
+        if found is None:
+            with self._lock:
+                found = self._partitions.get((topic, partition))
+                if found is None:
+                    found = self._load(find_topic(self.topics, topic, partition), partition)
+                    self._partitions[topic, partition] = found
+        return found
+
+    def _load(self, info: TopicInfo, partition: int) -> Partition:
+        context, key = self.context, (info.name, partition)
+        directory = self._topic_files.partition_path(*key)
+        ends_key = slot_key(info.topic_id, info.name, partition)
+        published = self._ends.get(ends_key) if self._ends_hold else None
+        expected = Expected(
+            clean=self._clean,
+            recovery_point=max(
+                self._checkpoints.recovery_points.get(key) or 0, published.recovery_point if published else 0
+            ),
+            log_start=max(self._checkpoints.log_starts.get(key) or 0, published.start if published else 0),
+            quarantine=os.path.join(context.root, names.OURS, names.QUARANTINE),
+            gaps_end=self._gaps_end(info, key),
+        )
+        opened = open_partition(context.pool, directory, info.settings, expected)
+        epoch = self._begin_epoch(directory, opened)
+        if opened.recovered is not None:
+            self.recovered.append(opened.recovered)
+        slot = self._ends.claim(ends_key)
+
+        def publish(it: Partition) -> None:
+            view = it.view
+            self._ends.publish(
+                [slot],
+                [
+                    Ends(
+                        ends_key,
+                        view.start_offset,
+                        view.end_offset,
+                        view.end_offset,
+                        view.stable_offset,
+                        it.recovery_point,
+                        it.layout,
+                        epoch,
+                    )
+                ],
+            )
+
+        def start_moved(start: int) -> None:
+            self._checkpoints.log_starts.update({key: start})
+
+        producers = Producers.load(context.files, directory, opened)
+        layout = published.layout + 1 if published else 0
+        return Partition(context, info.settings, opened, epoch, producers, publish, start_moved, layout)
+
+    def _gaps_end(self, info: TopicInfo, key: TopicPartitionKey) -> int:
+        if not info.ours or "compact" in info.settings.cleanup_policy:
+            return -1
+        return self._checkpoints.cleaner_offsets.get(key) or 0
+
+    def _begin_epoch(self, directory: str, opened: Opened) -> int:
+        """The leader epoch to write under: a new one after an unclean shutdown, durable before any append."""
+        epochs = LeaderEpochs.load(self.context.files, os.path.join(directory, names.LEADER_EPOCHS))
+        latest = epochs.latest
+        if latest is None:
+            latest = last_epoch(opened)
+        elif self._clean and opened.recovered is None:
+            return latest
+        epochs.truncate_from_end(opened.end_offset)
+        epochs.assign(latest + 1, opened.end_offset)
+        epochs.save()
+        return latest + 1
+
+    # --- topics ------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
+        """Durable when it returns. TopicAlreadyExistsError, InvalidTopicError, ConfigError, StorageError."""
+        info = new_topic(name, partitions, config)
+        with self._lock:
+            if name in self.topics:
+                raise TopicAlreadyExistsError(f"topic {name!r} is there already")
+            self._topic_files.write(info)
+            try:
+                self._make_partitions(info)
+            except OSError:
+                self._bury(name)
+                self._topic_files.remove_buried()
+                raise
+            self._show_topic(info)
+        return info
+
+    def _show_topic(self, info: TopicInfo) -> None:
+        self.topics = {**self.topics, info.name: info}
+        for partition in info.partition_ids:
+            self._ends.claim(slot_key(info.topic_id, info.name, partition))
+
+    def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
+        """Change settings; None goes back to the default. ConfigError, UnknownTopicOrPartitionError."""
+        with self._lock:
+            info = with_config(find_topic(self.topics, name), config)
+            self._topic_files.write(info)
+            self.topics = {**self.topics, name: info}
+            for (topic, _), partition in self._partitions.items():
+                if topic == name:
+                    partition.configure(info.settings)
+        return info
+
+    def add_partitions(self, name: str, total: int) -> TopicInfo:
+        """Have `total` partitions from now on (Kafka: createPartitions). InvalidArgumentError where that is fewer."""
+        with self._lock:
+            before = find_topic(self.topics, name)
+            if total <= before.partitions or before.partition_ids != tuple(range(before.partitions)):
+                raise InvalidArgumentError(
+                    f"total={total}: topic {name!r} has partitions {list(before.partition_ids)}; they can only become more"
+                )
+            info = replace(before, partition_ids=tuple(range(total)), ours=True)
+            self._topic_files.write(info)
+            self._make_partitions(info)
+            self._show_topic(info)
+        return info
+
+    def delete_topic(self, name: str) -> None:
+        """Readers keep what they have read; the rest is gone when it returns. UnknownTopicOrPartitionError."""
+        with self._lock:
+            info = find_topic(self.topics, name)
+            self._topic_files.write(info, deleting=True)
+            self.topics = {n: t for n, t in self.topics.items() if n != name}
+            for key in [k for k in self._partitions if k[0] == name]:
+                self._partitions.pop(key).abandon()
+            self._bury(name)
+            for partition in info.partition_ids:
+                self._ends.release(slot_key(info.topic_id, name, partition))
+            self._topic_files.remove_buried()
+
+    def _bury(self, topic: str) -> None:
+        self._topic_files.bury(topic)
+        held = self._checkpoints.keys()
+        self._checkpoints.forget(frozenset(k for k in held if k[0] == topic))
+        self._topic_files.forget(topic)
+
+    # --- closing -----------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make all partitions durable, and the checkpoints say so. StorageError."""
+        for partition in list(self._partitions.values()):
+            partition.flush()
+        self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Write recovery points, log starts and high watermarks. OSError."""
+        held = dict(self._partitions)
+        self._checkpoints.recovery_points.update({k: p.recovery_point for k, p in held.items()})
+        self._checkpoints.log_starts.update({k: p.view.start_offset for k, p in held.items()})
+        self._checkpoints.high_watermarks.update({k: p.view.end_offset for k, p in held.items()})
+
+    def close(self) -> None:
+        """Close cleanly. The first error is raised when all is let go; the next open recovers then."""
+        with self._lock:
+            self.context.closed = True
+            self.context.scheduler.close()
+            errors: list[Exception] = []
+            for partition in self._partitions.values():
+                try:
+                    partition.close()
+                except Exception as error:
+                    errors.append(error)
+            try:
+                whole = not errors and all(p.writer.fenced is None for p in self._partitions.values())
+                if whole:
+                    self.checkpoint()
+                    self._ends.set_nonce(put_marker(self.context.files, self.context.root))
+            finally:
+                self.context.pool.close()
+                self._held.close()
+            if errors:
+                raise errors[0]
+
+
+def _take_lock(context: Context) -> Handle:
+    path = os.path.join(context.root, names.LOCK)
+    try:
+        return context.files.lock(path)
+    except BlockingIOError:
+        raise StoreLockedError(context.root, context.files.lock_holder(path)) from None

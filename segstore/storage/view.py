@@ -1,0 +1,40 @@
+"""What a partition's readers see: an immutable picture of its segments and its visible end.
+
+On disk: nothing. Threads: any; a view never changes, its owner replaces it whole, and so readers
+take no lock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from segstore.errors import OffsetOutOfRangeError
+from segstore.storage.segment import Segment
+
+
+class LogView(NamedTuple):
+    """Segments in order with their base offsets, the last one visible up to byte `end_position`.
+
+    `stable_offset` is Kafka's last stable offset: below it every transaction is decided.
+    """
+
+    segments: tuple[Segment, ...]
+    bases: tuple[int, ...]
+    start_offset: int
+    end_offset: int
+    end_position: int
+    stable_offset: int
+
+    def check(self, offset: int, where: str) -> None:
+        """OffsetOutOfRangeError where `offset` is not in [start, end]."""
+        if not self.start_offset <= offset <= self.end_offset:
+            raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset, where)
+
+    def slot(self, offset: int) -> int:
+        """Which segment holds `offset`, or would."""
+        return max(bisect_right(self.bases, offset) - 1, 0)
+
+    def end_of(self, slot: int) -> int:
+        """Up to which byte segment `slot` is visible."""
+        return self.end_position if slot == len(self.segments) - 1 else self.segments[slot].size

@@ -1,0 +1,98 @@
+"""Walks the batches of a `.log` file in bounded steps: recovery, index rebuilds, check, time look-ups.
+
+On disk: reads only. Threads: any; nothing is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore._native import ffi, lib
+from segstore.files import Files, Handle
+from segstore.records import HEADER_SIZE, ScanEnd, scan
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+CHUNK = 4 << 20
+MOST_OFFSET = 2**63 - 1
+MOST_SEARCHED = 64 << 20  # bytes looked at in one piece for a whole batch behind damage
+BAD = {
+    lib.SEG_SHORT: "the file ends within the batch",
+    lib.SEG_BAD_LENGTH: "impossible length",
+    lib.SEG_BAD_MAGIC: "not magic 2",
+    lib.SEG_BAD_CRC: "CRC mismatch",
+    lib.SEG_BAD_OFFSETS: "impossible offsets",
+    lib.SEG_BAD_COUNT: "impossible record count",
+}
+
+
+class Step(NamedTuple):
+    """Bytes read at `position`, the whole batches in them, and why the step ended."""
+
+    position: int
+    data: bytes
+    batches: NDArray[np.void]
+    stop: ScanEnd
+
+
+def walk(
+    files: Files, handle: Handle, position: int, end: int, *, check_crcs: bool, chunk: int = CHUNK
+) -> Iterator[Step]:
+    """Steps of whole batches from `position` to `end`, about `chunk` bytes each.
+
+    The walk is whole when the last step's `stop.position` is `end`; else that is where the first
+    batch lies that is no batch, is cut off, or (with `check_crcs`) fails its CRC.
+    """
+    size = chunk
+    while position < end:
+        asked = min(size, end - position)
+        data = files.pread(handle, asked, position)
+        batches, stop = scan(data, position, check_crcs=check_crcs)
+        yield Step(position, data, batches, stop)
+        if stop.status == lib.SEG_SHORT:
+            missing = max(stop.need, HEADER_SIZE)
+            if stop.position + missing > end or len(data) < asked:
+                return
+            size = max(chunk, missing)
+        elif stop.status not in (lib.SEG_END, lib.SEG_FULL):
+            return
+        position = stop.position
+
+
+def next_whole(files: Files, handle: Handle, position: int, end: int, least_offset: int) -> int | None:
+    """Where the first whole, valid batch at or behind `position` begins whose base offset is at least this.
+
+    The way back behind a damaged batch: every byte is tried, and only a CRC that holds counts.
+    """
+    size = CHUNK
+    while position < end:
+        data = files.pread(handle, min(size, end - position), position)
+        found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), 0, least_offset, MOST_OFFSET)
+        if found >= 0:
+            return position + found
+        if position + len(data) >= end or not data:
+            return None
+        # A batch may reach over the edge of what was read: look again at a longer stretch first.
+        if size < MOST_SEARCHED:
+            size *= 4
+        else:
+            position += len(data) - MOST_SEARCHED // 2
+    return None
+
+
+def walk_past_damage(files: Files, handle: Handle, end: int, *, check_crcs: bool) -> Iterator[Step]:
+    """Steps over all that is left of a file whose batches may be damaged anywhere."""
+    position, least = 0, 0
+    while position < end:
+        last = position
+        for step in walk(files, handle, position, end, check_crcs=check_crcs):
+            yield step
+            last = step.stop.position
+            least = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else least
+        if last >= end:
+            return
+        found = next_whole(files, handle, last + 1, end, least)
+        position = end if found is None else found

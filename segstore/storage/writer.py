@@ -1,0 +1,169 @@
+"""Owns the growing end of a partition: gives offsets, writes, rolls, and puts back what failed.
+
+On disk: the active segment's files; a roll makes the next segment's and a producer snapshot.
+Threads: the holder of the partition's append token. Nothing is visible before `publish` is called,
+which is after the bytes are written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from segstore import names
+from segstore._native import lib
+from segstore.config import TopicConfig
+from segstore.errors import RecordTooLargeError, SegstoreError, StorageError, StoreClosedError
+from segstore.records import Encoded, batch_ptr
+from segstore.records.encoded import checked
+from segstore.storage.active import ActiveSegment, Mark
+from segstore.storage.handles import HandlePool
+from segstore.storage.pending import Pending
+from segstore.storage.pipeline import Pipeline
+from segstore.storage.segment import Segment
+
+
+class _Restore(NamedTuple):
+    segments: int
+    active: ActiveSegment
+    mark: Mark
+
+
+class LogWriter:
+    """`segments` is shared with the partition, which makes its views from it."""
+
+    def __init__(
+        self,
+        pool: HandlePool,
+        directory: str,
+        config: TopicConfig,
+        segments: list[Segment],
+        next_offset: int,
+        epoch: int,
+        clock: Callable[[], int],
+        rolled: Callable[[int], None],
+    ) -> None:
+        self.pool, self.directory, self.config = pool, directory, config
+        self.segments, self.epoch, self.clock, self._rolled = segments, epoch, clock, rolled
+        self.fenced: BaseException | None = None
+        self.closed = False
+        self.active = ActiveSegment(segments[-1], config, next_offset)
+
+    @property
+    def next_offset(self) -> int:
+        return self.active.next_offset
+
+    def write_all(self, pendings: list[Pending]) -> None:
+        """Write what was queued, one after the other; each is told its offset or its error."""
+        for pending in pendings:
+            try:
+                pending.first = self.write(pending.chunks)
+            except BaseException as error:
+                pending.error = error
+                if not isinstance(error, Exception):
+                    raise
+
+    def write(self, chunks: Iterable[Encoded]) -> int:
+        """Append all of it, or nothing: the first offset. StorageError; the log is as before then."""
+        if self.closed:
+            raise StoreClosedError(f"{self.directory} is closed, or its topic deleted")
+        if self.fenced is not None:
+            raise StorageError(f"{self.directory} is fenced for writing until it is reopened: {self.fenced}")
+        restore = _Restore(len(self.segments), self.active, self.active.mark())
+        try:
+            with Pipeline(self.pool.files) as pipe:
+                for chunk in chunks:
+                    self._write_chunk(chunk, pipe)
+        except BaseException as error:
+            self._put_back(restore)
+            if isinstance(error, OSError) and not isinstance(error, SegstoreError):
+                raise StorageError(error.errno, error.strerror, error.filename) from error
+            raise
+        return restore.mark.next_offset
+
+    def _write_chunk(self, chunk: Encoded, pipe: Pipeline) -> None:
+        batches = chunk.batches
+        stamp = self.clock() if self.config.message_timestamp_type == "LogAppendTime" else -1
+        at = 0
+        while len(batches):
+            fit = self.active.room(batches, self.clock())
+            if not fit:
+                pipe.drain()
+                self.roll()
+                continue
+            part, batches = batches[:fit], batches[fit:]
+            size = int(part["size"].sum())
+            active = self.active
+            active.reserve(fit)
+            position = active.segment.size
+            after = lib.seg_assign(
+                chunk.ptr + at, size, batch_ptr(part), fit, active.next_offset, self.epoch, stamp, position
+            )
+            checked(after)
+            pipe.pwrite(active.handle, chunk.data[at : at + size], position)
+            active.appended(part, after)
+            at += size
+        pipe.then(chunk.release)
+
+    def roll(self) -> None:
+        """Seal the active segment and go on in a new one. OSError."""
+        active = self.active
+        if not active.segment.size:
+            raise RecordTooLargeError(
+                f"a batch is larger than segment.bytes={self.config.segment_bytes} allows"
+            )
+        segment = create_segment(self.pool, self.directory, active.next_offset, self.config)
+        self.segments.append(segment)
+        self.active = ActiveSegment(segment, self.config, active.next_offset)
+        active.seal()
+        self._rolled(segment.base_offset)
+
+    def _put_back(self, restore: _Restore) -> None:
+        """Undo an append that failed. Where the disk refuses that as well, fence the partition."""
+        try:
+            for segment in self.segments[restore.segments :]:
+                remove_segment(segment)
+            del self.segments[restore.segments :]
+            active = restore.active
+            if active.segment.sealed:
+                segment, mark = active.segment, restore.mark
+                self.pool.files.truncate(active.handle, mark.size)
+                segment.sealed, segment.size = False, mark.size
+                segment.attach(None)
+                active = ActiveSegment(segment, self.config, mark.next_offset)
+            else:
+                active.rewind(restore.mark)
+            self.active = active
+        except BaseException as error:
+            self.fenced = error
+
+
+def create_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
+    """Make the files of an empty segment. OSError: what was made of it is gone again."""
+    segment = Segment(
+        pool, directory, base_offset, 0, writable=True, sealed=False, interval=config.index_interval_bytes
+    )
+    try:
+        for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
+            with pool.files.open(segment.file(suffix), write=True, create=True) as handle:
+                if pool.files.size(handle):
+                    pool.files.truncate(handle, 0)
+    except OSError:
+        with contextlib.suppress(OSError):
+            remove_segment(segment)
+        raise
+    return segment
+
+
+def remove_segment(segment: Segment) -> None:
+    """Take a segment's names away, the log's first: `.deleted`, then gone; what a crash leaves is known by that."""
+    files, pool = segment.pool.files, segment.pool
+    pool.forget(segment.path)
+    there = []
+    for suffix in (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
+        with contextlib.suppress(FileNotFoundError):
+            files.rename(segment.file(suffix), segment.file(suffix + names.DELETED))
+            there.append(segment.file(suffix + names.DELETED))
+    for path in there:
+        files.unlink(path)
