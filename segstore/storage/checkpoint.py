@@ -191,7 +191,7 @@ class LeaderEpochs:
             self._entries.pop()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """The log's beginning was deleted: the epoch of `start_offset` begins there, older ones are forgotten."""
+        """The log's beginning was deleted: its epoch begins at `start_offset`, older ones are forgotten."""
         kept = [entry for entry in self._entries if entry[1] > start_offset]
         gone = self._entries[: len(self._entries) - len(kept)]
         self._entries = [(gone[-1][0], start_offset), *kept] if gone else kept

@@ -36,33 +36,27 @@ PRODUCER_ID_EXPIRATION_MS = 86_400_000
 _SEQUENCES = 1 << 31
 _NO_OFFSET = -1
 
-
-class ControlMarker(NamedTuple):
-    """The end of a transaction: ABORT or COMMIT, by the coordinator of that epoch."""
-
-    type: int
-    coordinator_epoch: int
-
-
-ReadControl = Callable[[int], ControlMarker | None]
-"""From the index of a control batch to its record, as `parse_control` gives it; None for no record."""
+ReadControl = Callable[[int], tuple[int, int]]
+"""From the index of a control batch to what `parse_control` says of its record."""
 
 
 def parse_control(
-    key: bytes | None, value: bytes | None, file: str = "", position: int = 0, offset: int = 0
-) -> ControlMarker | None:
-    """A control record's marker; None for the types that end no transaction (Kafka: ControlRecordType).
+    key: bytes | None, value: bytes | None, *, file: str, position: int, offset: int
+) -> tuple[int, int]:
+    """(type, coordinator epoch) of a control record; the epoch is -1 where the type ends no transaction.
 
-    CorruptRecordError, with the place that was given, for what is no control record.
+    Types (Kafka: ControlRecordType): 0 abort, 1 commit, others are no matter of producers.
+    CorruptRecordError, with the given place, for what is no control record.
     """
     if key is None or len(key) < 4 or key[0] & 0x80:
         raise CorruptRecordError(file, position, offset, "a control record's key is no version and type")
     (kind,) = struct.unpack_from(">h", key, 2)
     if kind not in (ABORT, COMMIT):
-        return None
+        return kind, NO_EPOCH
     if value is None or len(value) < 6 or value[0] & 0x80:
         raise CorruptRecordError(file, position, offset, "an end transaction marker has no coordinator epoch")
-    return ControlMarker(kind, *struct.unpack_from(">i", value, 2))
+    (coordinator_epoch,) = struct.unpack_from(">i", value, 2)
+    return kind, coordinator_epoch
 
 
 class BatchMetadata(NamedTuple):
@@ -192,18 +186,18 @@ class ProducerState:
 
     def _take_control(self, batch: np.void, index: int, read_control: ReadControl) -> list[AbortedTxn]:
         # Compaction leaves a control batch empty when its whole transaction is gone.
-        marker = read_control(index) if batch["count"] else None
-        if marker is None:
+        kind, coordinator_epoch = read_control(index) if batch["count"] else (-1, NO_EPOCH)
+        if kind not in (ABORT, COMMIT):
             return []
         producer_id = int(batch["producer_id"])
         entry = self.producers.setdefault(producer_id, ProducerEntry())
         entry.begin_epoch(int(batch["producer_epoch"]))
-        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.coordinator_epoch = coordinator_epoch
         # A marker is alone in its batch, so the batch's stamp is its own.
         entry.last_timestamp = int(batch["max_timestamp"])
         entry.current_txn_first_offset = _NO_OFFSET
         first_offset = self._ongoing.pop(producer_id, None)
-        if marker.type != ABORT or first_offset is None:
+        if kind == COMMIT or first_offset is None:
             return []
         offset = int(batch["base_offset"])
         stable = self.first_unstable_offset
