@@ -49,18 +49,29 @@ class OffsetOutOfRangeError(SegstoreError):
         there = f" of {where}" if where else ""
         super().__init__(f"offset {offset}{there} is out of range: offsets {start} to {end} are there")
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class CorruptRecordError(SegstoreError):
-    """Bytes that are no valid record batch: bit rot; carries file, position and offset."""
+    """Bytes that are no valid record batch: bit rot; carries `file`, `position`, `offset` and `reason`.
 
-    def __init__(self, file: str | os.PathLike[str], position: int, offset: int, reason: str) -> None:
+    `next_offset` is where reading goes on behind the damage, None where that is not known.
+    """
+
+    def __init__(
+        self,
+        file: str | os.PathLike[str],
+        position: int,
+        offset: int,
+        reason: str,
+        next_offset: int | None = None,
+    ) -> None:
         self.file, self.position, self.offset, self.reason = str(file), position, offset, reason
+        self.next_offset = next_offset
         super().__init__(f"{self.file}: corrupt batch at position {position}, offset {offset}: {reason}")
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
@@ -89,7 +100,7 @@ class StoreLockedError(SegstoreError):
         who = f"process {pid}" if pid else "another process"
         super().__init__(f'{self.path} is open for writing in {who}: open it with mode="r", or close that one')
 
-    def __reduce__(self) -> tuple[type, tuple[object, ...]]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
 

@@ -144,7 +144,10 @@ class PartitionLog:
             arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
             == "read_committed"
         )
-        return self._with_view(lambda view: self._read(view, offset, max_bytes, committed, check_crcs))
+        records: Records = self._with_view(
+            lambda view: self._read(view, offset, max_bytes, committed, check_crcs)
+        )
+        return records
 
     def _with_view(self, use: Any) -> Any:
         for left in reversed(range(_TRIES)):

@@ -72,7 +72,7 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
         data = files.pread(handle, min(size, end - position), position)
         found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), 0, least_offset, MOST_OFFSET)
         if found >= 0:
-            return position + found
+            return position + int(found)
         if position + len(data) >= end or not data:
             return None
         # A batch may reach over the edge of what was read: look again at a longer stretch first.
