@@ -1,6 +1,7 @@
-"""Builds the C helper with cffi, in API mode: `segstore._native._segstore`. Nothing on disk but the extension.
+"""Builds the native part as `segstore._native._segstore`; nothing on disk but the build's own output.
 
-SEGSTORE_SANITIZE=address,undefined builds with those sanitizers and with C asserts.
+Run by setup.py (`cffi_modules`) and never imported by the package. SEGSTORE_SANITIZE=address,undefined builds
+with those sanitizers, and with C's asserts.
 """
 
 from __future__ import annotations
@@ -11,26 +12,54 @@ from pathlib import Path
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("crc32c.c", "decode.c", "encode.c", "ends.c", "index.c", "io.c", "scan.c")
-
-sanitizers = os.environ.get("SEGSTORE_SANITIZE", "")
-flags = ["-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden"]
-if sanitizers:
-    flags += ["-O1", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
-else:
-    flags += ["-O3"]
-
-ffibuilder = FFI()
-ffibuilder.cdef((HERE / "cdef.h").read_text())
-ffibuilder.set_source(
-    "segstore._native._segstore",
-    '#include <stdint.h>\n#include "cdef.h"\n',
-    sources=[os.path.relpath(HERE / name) for name in SOURCES],
-    depends=[os.path.relpath(path) for path in sorted(HERE.glob("*.h"))],
-    include_dirs=[str(HERE)],
-    extra_compile_args=flags,
-    extra_link_args=[f"-fsanitize={sanitizers}"] if sanitizers else [],
+FOLDER = "segstore/_native"  # distutils wants sources relative to setup.py
+SOURCES = (
+    "crc32c.c",
+    "decode.c",
+    "encode.c",
+    "ends.c",
+    "gather.c",
+    "index.c",
+    "io.c",
+    "scan.c",
+    "seal.c",
 )
+HEADERS = ("bytes.h", "cdef.h", "column.h")
+WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")
 
-if __name__ == "__main__":
-    ffibuilder.compile(verbose=True)
+
+def _flags() -> tuple[list[str], list[str]]:
+    """Arguments for the compiler and for the linker."""
+    sanitizers = os.environ.get("SEGSTORE_SANITIZE")
+    if not sanitizers:
+        return ["-O3", "-std=gnu11", "-fvisibility=hidden", *WARNINGS], []
+    sanitize = f"-fsanitize={sanitizers}"
+    compile_args = [
+        "-O1",
+        "-std=gnu11",
+        "-g",
+        "-UNDEBUG",
+        "-fno-omit-frame-pointer",
+        "-fno-sanitize-recover=all",
+        sanitize,
+    ]
+    return [*compile_args, *WARNINGS], [sanitize]
+
+
+def _builder() -> FFI:
+    builder = FFI()
+    builder.cdef((HERE / "cdef.h").read_text(encoding="utf-8"))
+    compile_args, link_args = _flags()
+    builder.set_source(
+        "segstore._native._segstore",
+        '#include <stdint.h>\n#include "cdef.h"\n',
+        sources=[f"{FOLDER}/{name}" for name in SOURCES],
+        depends=[f"{FOLDER}/{name}" for name in HEADERS],
+        include_dirs=[FOLDER],
+        extra_compile_args=compile_args,
+        extra_link_args=link_args,
+    )
+    return builder
+
+
+ffibuilder = _builder()

@@ -1,135 +1,294 @@
-/* Decodes the records of batches into flat columns; checks every length on the way. */
-#include "wire.h"
+/* Decodes the records of whole, plain batches into columns (org.apache.kafka.common.record.DefaultRecord).
+ *
+ * Thread contract: no state. A quick reader handles records that have room behind them and
+ * nothing unusual; whatever it refuses goes to the careful one, whose verdict counts.
+ */
+#include "bytes.h"
+
+enum {
+    CUT = -1,               /* a varint runs out of its bytes; what that means is the caller's */
+    QUICK_ROOM = 40,        /* the quick reader's loads before the key reach no further */
+    QUICK_LOAD = 8,
+    INT_MOST = 5,           /* bytes of the longest varint */
+    LONG_MOST = 10
+};
+
+typedef struct fields {
+    int64_t timestamp_delta, offset_delta, key_len, value_len, header_count;
+    const uint8_t *key, *value, *headers, *next;
+} fields;
+
+/* 0, CUT, or SEG_E_VARINT; bits that don't fit are dropped, as by ByteUtils. */
+static int64_t careful_varint(const uint8_t **p, const uint8_t *end, int most, int64_t *value)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < most; i++) {
+        if (*p == end)
+            return CUT;
+        uint8_t b = *(*p)++;
+        v |= (uint64_t)(b & 0x7f) << (7 * i);
+        if (b < 0x80) {
+            *value = unzigzag(most == INT_MOST ? (uint32_t)v : v);
+            return 0;
+        }
+    }
+    return SEG_E_VARINT;
+}
+
+/* Within a record, whose length is known, bytes that run out are its length's fault. */
+static int64_t within(int64_t result)
+{
+    return result == CUT ? SEG_E_RECORD : result;
+}
+
+/* A length and as many bytes; -1 is null where `nullable`. */
+static int64_t careful_bytes(const uint8_t **p, const uint8_t *end, int nullable, const uint8_t **bytes,
+                             int64_t *len)
+{
+    int64_t r = within(careful_varint(p, end, INT_MOST, len));
+    if (r)
+        return r;
+    if (*len < (nullable ? -1 : 0) || *len > end - *p)
+        return SEG_E_RECORD;
+    *bytes = *p;
+    *p += *len > 0 ? *len : 0;
+    return 0;
+}
+
+/* From the header count on: all headers of a record, which end at `end`. */
+static int64_t careful_headers(const uint8_t *p, const uint8_t *end, int64_t *count)
+{
+    int64_t len, r = within(careful_varint(&p, end, INT_MOST, count));
+    const uint8_t *bytes;
+    if (r)
+        return r;
+    if (*count < 0)
+        return SEG_E_RECORD;
+    for (int64_t i = 0; i < *count; i++) {
+        if ((r = careful_bytes(&p, end, 0, &bytes, &len)) || (r = careful_bytes(&p, end, 1, &bytes, &len)))
+            return r;
+    }
+    return p == end ? 0 : SEG_E_RECORD;
+}
+
+static int64_t careful(const uint8_t *p, const uint8_t *end, fields *f)
+{
+    int64_t len, r = careful_varint(&p, end, INT_MOST, &len);
+    if (r)
+        return r == CUT ? SEG_E_VARINT : r;
+    if (len < RECORD_MIN - 1 || len > end - p)
+        return SEG_E_RECORD;
+    const uint8_t *next = f->next = p + len;
+    p++;
+    if ((r = careful_varint(&p, next, LONG_MOST, &f->timestamp_delta)) ||
+        (r = careful_varint(&p, next, INT_MOST, &f->offset_delta)))
+        return within(r);
+    if ((r = careful_bytes(&p, next, 1, &f->key, &f->key_len)) ||
+        (r = careful_bytes(&p, next, 1, &f->value, &f->value_len)))
+        return r;
+    f->headers = p;
+    return careful_headers(p, next, &f->header_count);
+}
+
+/* A varint of up to eight bytes, of which eight are readable. Returns its bytes, or 0. */
+INLINE int64_t quick_varint(const uint8_t *p, uint64_t *value)
+{
+    uint64_t two = p[0] >> 7;
+    if (LIKELY((two & (p[1] >> 7)) == 0)) {
+        *value = (p[0] & 0x7f) | (((uint64_t)p[1] << 7) & (0 - two));
+        return 1 + (int64_t)two;
+    }
+    uint64_t v = load64le(p), stop = ~v & 0x8080808080808080;
+    if (stop == 0)
+        return 0;
+    v &= (stop ^ (stop - 1)) & 0x7f7f7f7f7f7f7f7f;
+    v = (v & 0x007f007f007f007f) | (v & 0x7f007f007f007f00) >> 1;
+    v = (v & 0x00003fff00003fff) | (v & 0x3fff00003fff0000) >> 2;
+    *value = (v & 0x000000000fffffff) | (v & 0x0fffffff00000000) >> 4;
+    return (__builtin_ctzll(stop) >> 3) + 1;
+}
+
+INLINE int quick_int(const uint8_t **p, int64_t *value)
+{
+    uint64_t v = 0;
+    int64_t n = quick_varint(*p, &v);
+    *p += n;
+    *value = unzigzag((uint32_t)v);
+    return n > 0 && n <= INT_MOST;
+}
+
+/* 1 where the record is good. All loads lie below end; positions only grow, so that
+ * ending exactly at f->next means that nothing was taken from behind it. */
+INLINE int quick(const uint8_t *p, const uint8_t *end, fields *f)
+{
+    int64_t len, n;
+    uint64_t v = 0;
+    if (end - p < QUICK_ROOM || !quick_int(&p, &len) || len < RECORD_MIN - 1 || len > end - p)
+        return 0;
+    const uint8_t *next = f->next = p + len;
+    p++;
+    if ((n = quick_varint(p, &v)) == 0)
+        return 0;
+    f->timestamp_delta = unzigzag(v);
+    p += n;
+    if (!quick_int(&p, &f->offset_delta) || !quick_int(&p, &f->key_len))
+        return 0;
+    if (f->key_len < -1 || f->key_len > next - p)
+        return 0;
+    f->key = p;
+    p += f->key_len > 0 ? f->key_len : 0;
+    if (end - p < QUICK_LOAD || !quick_int(&p, &f->value_len))
+        return 0;
+    if (p >= next || f->value_len < -1 || f->value_len >= next - p)
+        return 0;
+    f->value = p;
+    p += f->value_len > 0 ? f->value_len : 0;
+    f->headers = p;
+    f->header_count = *p;
+    return LIKELY(*p == 0 && next - p == 1) || careful_headers(p, next, &f->header_count) == 0;
+}
 
 typedef struct columns {
     int64_t *offsets, *timestamps, *key_at, *key_len, *value_at, *value_len, *headers_at;
 } columns;
 
-/* A byte string with its varint length (-1: null) in [p, end): the byte behind it, NULL where it can't be. */
-static inline const uint8_t *get_bytes(const uint8_t *p, const uint8_t *end, const uint8_t *arena, int64_t *at,
-                                       int64_t *len) {
-    int64_t n;
-    if (!(p = get_varint(p, end, 5, &n)) || n < -1) return 0;
-    *len = n;
-    *at = p - arena;
-    if (n < 0) return p;
-    return n > end - p ? 0 : p + n;
+/* A column that is not wanted is NULL; `all`, known when compiled, says that none is. */
+INLINE void put_row(const columns *c, int all, int64_t row, const uint8_t *arena, const seg_batch *b,
+                    const fields *f)
+{
+    if (all || c->offsets)
+        c->offsets[row] = b->base_offset + f->offset_delta;
+    if (all || c->timestamps)
+        c->timestamps[row] = (b->attributes & APPEND_TIME)
+            ? b->max_timestamp
+            : (int64_t)((uint64_t)b->base_timestamp + (uint64_t)f->timestamp_delta);
+    if (all || c->key_at)
+        c->key_at[row] = f->key - arena;
+    if (all || c->key_len)
+        c->key_len[row] = f->key_len;
+    if (all || c->value_at)
+        c->value_at[row] = f->value - arena;
+    if (all || c->value_len)
+        c->value_len[row] = f->value_len;
+    if (all || c->headers_at)
+        c->headers_at[row] = f->headers - arena;
 }
 
-/* Skips the headers of a record: the byte behind them, NULL where they can't be; *n is their number. */
-static const uint8_t *skip_headers(const uint8_t *p, const uint8_t *end, const uint8_t *arena, int64_t *n) {
-    int64_t at, len;
-    if (!(p = get_varint(p, end, 5, n)) || *n < 0 || *n > (end - p) / 2) return 0;
-    for (int64_t i = 0; i < *n; i++) {
-        if (!(p = get_bytes(p, end, arena, &at, &len)) || len < 0) return 0;
-        if (!(p = get_bytes(p, end, arena, &at, &len))) return 0;
+/* The records of one batch; 0 or SEG_E_*. out->records counts the good ones. */
+INLINE int64_t batch_records(const uint8_t *arena, const uint8_t *p, const uint8_t *end, seg_batch b,
+                             columns c, int all, seg_decoded *out)
+{
+    int64_t row = out->records, null_keys = 0, null_values = 0, with_headers = 0, r = 0, k;
+    int64_t most = b.last_offset - b.base_offset, previous = -1;
+    for (k = 0; k < b.count; k++) {
+        fields f;
+        if (UNLIKELY(p == end))
+            r = SEG_E_FEW;
+        else if (UNLIKELY(!quick(p, end, &f)))
+            r = careful(p, end, &f);
+        /* Offsets rise and stay within the batch, so that base + delta can't overflow. */
+        if (UNLIKELY(r == 0 && (f.offset_delta <= previous || f.offset_delta > most)))
+            r = SEG_E_RECORD;
+        if (UNLIKELY(r != 0))
+            break;
+        put_row(&c, all, row++, arena, &b, &f);
+        null_keys += f.key_len < 0;
+        null_values += f.value_len < 0;
+        with_headers += f.header_count > 0;
+        previous = f.offset_delta;
+        p = f.next;
     }
-    return p;
-}
-
-/* One record at p: the byte behind it, NULL with *error. */
-static inline const uint8_t *decode_record(const uint8_t *p, const uint8_t *end, const uint8_t *arena,
-                                           const seg_batch *b, const columns *c, int64_t i, seg_decoded *out,
-                                           int64_t *error) {
-    int64_t length, ts, offset, key_at, key_len, value_at, value_len, n;
-    *error = SEG_E_VARINT;
-    if (!(p = get_varint(p, end, 5, &length))) return 0;
-    *error = SEG_E_RECORD;
-    if (length < LEAST_RECORD - 1 || length > end - p) return 0;
-    end = p + length;
-    p++; /* attributes: unused */
-    if (!(p = get_varint(p, end, 10, &ts)) || !(p = get_varint(p, end, 5, &offset))) return 0;
-    if (offset < 0 || offset > b->last_offset - b->base_offset) return 0;
-    if (!(p = get_bytes(p, end, arena, &key_at, &key_len))) return 0;
-    if (!(p = get_bytes(p, end, arena, &value_at, &value_len))) return 0;
-    int64_t headers_at = p - arena;
-    if (p < end && *p == 0) { p++; n = 0; }
-    else if (!(p = skip_headers(p, end, arena, &n))) return 0;
-    if (p != end) return 0;
-    if (c->offsets) c->offsets[i] = b->base_offset + offset;
-    if (c->timestamps)
-        c->timestamps[i] = b->attributes & APPEND_TIME ? b->max_timestamp
-                         : (int64_t)((uint64_t)b->base_timestamp + (uint64_t)ts);
-    if (c->key_at) c->key_at[i] = key_at;
-    if (c->key_len) c->key_len[i] = key_len;
-    if (c->value_at) c->value_at[i] = value_at;
-    if (c->value_len) c->value_len[i] = value_len;
-    if (c->headers_at) c->headers_at[i] = headers_at;
-    out->null_keys += key_len < 0;
-    out->null_values += value_len < 0;
-    out->with_headers += n > 0;
-    return p;
-}
-
-static int64_t fail(seg_decoded *out, int64_t batch, int64_t record, int64_t at, int64_t error) {
-    out->fault_batch = batch;
-    out->fault_record = record;
-    out->fault_at = at;
-    return error;
+    if (r == 0 && p != end)
+        r = SEG_E_TRAILING;
+    out->records = row;
+    out->null_keys += null_keys;
+    out->null_values += null_values;
+    out->with_headers += with_headers;
+    if (r) {
+        out->fault_record = k;
+        out->fault_at = p - arena;
+    }
+    return r;
 }
 
 int64_t seg_decode(const uint8_t *arena, int64_t arena_len, const seg_batch *batches,
                    const int64_t *at, const int64_t *lens, int64_t n, int64_t capacity,
                    int64_t *offsets, int64_t *timestamps, int64_t *key_at, int64_t *key_len,
-                   int64_t *value_at, int64_t *value_len, int64_t *headers_at, seg_decoded *out) {
+                   int64_t *value_at, int64_t *value_len, int64_t *headers_at,
+                   seg_decoded *out)
+{
     columns c = {offsets, timestamps, key_at, key_len, value_at, value_len, headers_at};
-    int64_t total = 0, error = 0;
-    memset(out, 0, sizeof *out);
+    int all = offsets && timestamps && key_at && key_len && value_at && value_len && headers_at;
+    *out = (seg_decoded){.fault_batch = -1, .fault_record = -1, .fault_at = -1};
     for (int64_t i = 0; i < n; i++) {
-        const seg_batch *b = batches + i;
+        const seg_batch *b = &batches[i];
+        int64_t r = 0;
         if (at[i] < 0 || lens[i] < 0 || at[i] > arena_len || lens[i] > arena_len - at[i])
-            return fail(out, i, 0, at[i], SEG_E_COLUMN);
-        const uint8_t *p = arena + at[i], *end = p + lens[i];
-        if (b->count < 0 || b->count > capacity - total) return fail(out, i, 0, at[i], SEG_E_ROOM);
-        for (int64_t r = 0; r < b->count; r++) {
-            const uint8_t *from = p;
-            if (p == end) return fail(out, i, r, p - arena, SEG_E_FEW);
-            if (!(p = decode_record(p, end, arena, b, &c, total, out, &error)))
-                return fail(out, i, r, from - arena, error);
-            total++;
+            r = SEG_E_COLUMN;
+        else if (b->count < 0 || b->base_offset < 0 || b->last_offset < b->base_offset)
+            r = SEG_E_RECORD;
+        else if (b->count > capacity - out->records)
+            r = SEG_E_ROOM;
+        if (r) {
+            out->fault_record = 0;
+            out->fault_at = at[i];
+        } else {
+            const uint8_t *p = arena + at[i], *end = p + lens[i];
+            r = all ? batch_records(arena, p, end, *b, c, 1, out)
+                    : batch_records(arena, p, end, *b, c, 0, out);
         }
-        if (p != end) return fail(out, i, b->count, p - arena, SEG_E_TRAILING);
+        if (r) {
+            out->fault_batch = i;
+            return r;
+        }
     }
-    out->records = total;
-    return total;
+    return out->records;
+}
+
+/* One header into slot i of the columns that are wanted. */
+static int64_t put_header(const uint8_t *arena, const uint8_t **p, const uint8_t *end, int64_t i,
+                          int64_t *name_at, int64_t *name_len, int64_t *value_at, int64_t *value_len)
+{
+    const uint8_t *name, *value;
+    int64_t name_bytes, value_bytes, r = careful_bytes(p, end, 0, &name, &name_bytes);
+    if (r || (r = careful_bytes(p, end, 1, &value, &value_bytes)))
+        return r;
+    if (name_at)
+        name_at[i] = name - arena;
+    if (name_len)
+        name_len[i] = name_bytes;
+    if (value_at)
+        value_at[i] = value - arena;
+    if (value_len)
+        value_len[i] = value_bytes;
+    return 0;
 }
 
 int64_t seg_headers(const uint8_t *arena, int64_t arena_len, const int64_t *headers_at, int64_t n,
                     int64_t capacity, int64_t *counts, int64_t *name_at, int64_t *name_len,
-                    int64_t *value_at, int64_t *value_len) {
+                    int64_t *value_at, int64_t *value_len)
+{
+    int64_t total = 0;
+    int wanted = name_at || name_len || value_at || value_len;
     const uint8_t *end = arena + arena_len;
-    int64_t total = 0, at[4];
     for (int64_t i = 0; i < n; i++) {
-        if (headers_at[i] < 0 || headers_at[i] >= arena_len) return SEG_E_COLUMN;
-        const uint8_t *p = get_varint(arena + headers_at[i], end, 5, counts + i);
-        if (!p || counts[i] < 0 || counts[i] > (end - p) / 2) return SEG_E_VARINT;
-        for (int64_t h = 0; h < counts[i]; h++, total++) {
-            if (!(p = get_bytes(p, end, arena, at, at + 1)) || at[1] < 0) return SEG_E_RECORD;
-            if (!(p = get_bytes(p, end, arena, at + 2, at + 3))) return SEG_E_RECORD;
-            if (!name_at) continue;
-            if (total >= capacity) return SEG_E_ROOM;
-            name_at[total] = at[0];
-            name_len[total] = at[1];
-            value_at[total] = at[2];
-            value_len[total] = at[3];
-        }
+        int64_t count, r;
+        if (headers_at[i] < 0 || headers_at[i] >= arena_len)
+            return SEG_E_COLUMN;
+        const uint8_t *p = arena + headers_at[i];
+        if ((r = within(careful_varint(&p, end, INT_MOST, &count))))
+            return r;
+        /* A header takes two bytes at least. */
+        if (count < 0 || count > (end - p) / 2)
+            return SEG_E_RECORD;
+        if (counts)
+            counts[i] = count;
+        if (wanted && count > capacity - total)
+            return SEG_E_ROOM;
+        for (int64_t k = 0; wanted && k < count; k++)
+            if ((r = put_header(arena, &p, end, total + k, name_at, name_len, value_at, value_len)))
+                return r;
+        total += count;
     }
     return total;
-}
-
-int64_t seg_gather(const uint8_t *arena, int64_t arena_len, const int64_t *at, const int64_t *lens,
-                   int64_t n, int32_t wide, uint8_t *out, int64_t capacity, void *offsets) {
-    int64_t used = 0, *o64 = offsets;
-    int32_t *o32 = offsets;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t len = lens[i] < 0 ? 0 : lens[i];
-        if (wide) o64[i] = used; else o32[i] = (int32_t)used;
-        if (len == 0) continue;
-        if (at[i] < 0 || at[i] > arena_len || len > arena_len - at[i]) return SEG_E_COLUMN;
-        if (len > capacity - used || (!wide && used + len > INT32_MAX)) return SEG_E_ROOM;
-        memcpy(out + used, arena + at[i], (size_t)len);
-        used += len;
-    }
-    if (wide) o64[n] = used; else o32[n] = (int32_t)used;
-    return used;
 }

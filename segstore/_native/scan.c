@@ -1,69 +1,131 @@
-/* Walks, checks and finds record batches by their headers. */
-#include "wire.h"
+/* Walks the headers of record batches and checks their CRCs; finds the next whole batch behind damage.
+ *
+ * Thread contract: no state. What a header says is compared with the bytes that are
+ * there before it is used.
+ */
+#include "bytes.h"
 
-enum { LEAST_LENGTH = HEADER - OVERHEAD };
+enum { NEXT = -1 };         /* a verdict besides SEG_*: the batch is good */
 
-/* The header of the batch at p, of which at least HEADER bytes are there: 0, or SEG_BAD_*. */
-static int32_t read_header(const uint8_t *p, seg_batch *b) {
-    int32_t length = (int32_t)be32(p + 8);
-    if (p[16] != 2) return SEG_BAD_MAGIC;
-    if (length < LEAST_LENGTH || length > INT32_MAX - OVERHEAD) return SEG_BAD_LENGTH;
-    b->base_offset = (int64_t)be64(p);
-    b->size = length + OVERHEAD;
-    b->leader_epoch = (int32_t)be32(p + 12);
-    b->crc = be32(p + 17);
-    b->attributes = (int16_t)be16(p + 21);
-    int32_t delta = (int32_t)be32(p + 23);
-    b->base_timestamp = (int64_t)be64(p + 27);
-    b->max_timestamp = (int64_t)be64(p + 35);
-    b->producer_id = (int64_t)be64(p + 43);
-    b->producer_epoch = (int16_t)be16(p + 51);
-    b->base_sequence = (int32_t)be32(p + 53);
-    b->count = (int32_t)be32(p + 57);
-    if (delta < 0 || b->base_offset < 0 || b->base_offset > INT64_MAX - 1 - delta) return SEG_BAD_OFFSETS;
-    b->last_offset = b->base_offset + delta;
-    if (b->count < 0 || b->count - 1 > delta) return SEG_BAD_COUNT;
-    if (!(b->attributes & CODEC_BITS) && (int64_t)b->count * LEAST_RECORD > b->size - HEADER) return SEG_BAD_COUNT;
-    return 0;
+/* SEG_BAD_* for the first `there` bytes of a header, as far as they tell; NEXT where nothing is wrong. */
+static int32_t verdict(const uint8_t *h, int64_t there, int64_t previous)
+{
+    if (there < AT_LENGTH + 4)
+        return NEXT;
+    int32_t length = get32(h + AT_LENGTH);
+    if (length < HEADER - LOG_OVERHEAD || length > INT32_MAX - LOG_OVERHEAD)
+        return SEG_BAD_LENGTH;
+    if (there <= AT_MAGIC)
+        return NEXT;
+    if (h[AT_MAGIC] != MAGIC)
+        return SEG_BAD_MAGIC;
+    int64_t base = get64(h);
+    if (base < 0 || base <= previous)
+        return SEG_BAD_OFFSETS;
+    if (there < HEADER)
+        return NEXT;
+    int32_t delta = get32(h + AT_LAST_DELTA), count = get32(h + AT_COUNT);
+    /* The offset after the last one is an int64 too. */
+    if (delta < 0 || base >= INT64_MAX - delta)
+        return SEG_BAD_OFFSETS;
+    if (count < 0 || count > (int64_t)delta + 1)
+        return SEG_BAD_COUNT;
+    int64_t payload = (int64_t)length + LOG_OVERHEAD - HEADER;
+    if ((get16(h + AT_ATTRIBUTES) & CODEC_MASK) == 0 && (int64_t)count * RECORD_MIN > payload)
+        return SEG_BAD_COUNT;
+    return NEXT;
+}
+
+static void parse(const uint8_t *h, int64_t position, seg_batch *b)
+{
+    b->position = position;
+    b->base_offset = get64(h);
+    b->last_offset = b->base_offset + get32(h + AT_LAST_DELTA);
+    b->base_timestamp = get64(h + AT_BASE_TIMESTAMP);
+    b->max_timestamp = get64(h + AT_MAX_TIMESTAMP);
+    b->producer_id = get64(h + AT_PRODUCER_ID);
+    b->size = get32(h + AT_LENGTH) + LOG_OVERHEAD;
+    b->leader_epoch = get32(h + AT_EPOCH);
+    b->base_sequence = get32(h + AT_BASE_SEQUENCE);
+    b->count = get32(h + AT_COUNT);
+    b->crc = (uint32_t)get32(h + AT_CRC);
+    b->attributes = get16(h + AT_ATTRIBUTES);
+    b->producer_epoch = get16(h + AT_PRODUCER_EPOCH);
+}
+
+static int crc_holds(const uint8_t *batch, int64_t size)
+{
+    return seg_crc32c(0, batch + AT_ATTRIBUTES, size - AT_ATTRIBUTES) == (uint32_t)get32(batch + AT_CRC);
 }
 
 int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t from_offset,
                  int64_t end_offset, int64_t max_bytes, int32_t check_crcs,
-                 seg_batch *out, int64_t capacity, seg_scan_end *end) {
-    int64_t at = 0, n = 0, taken = 0, last = -1;
+                 seg_batch *out, int64_t capacity, seg_scan_end *end)
+{
+    int64_t at = 0, taken = 0, n = 0;
     int32_t status = SEG_END;
-    seg_batch b;
-    memset(&b, 0, sizeof b);
-    end->need = 0;
+    *end = (seg_scan_end){.last_offset = -1};
     while (at < len) {
-        if (len - at < HEADER) { status = SEG_SHORT; break; }
-        if ((status = read_header(buf + at, &b))) break;
-        if (b.base_offset <= last) { status = SEG_BAD_OFFSETS; break; }
-        if (b.base_offset >= end_offset) { status = SEG_STOP; break; }
-        if (b.last_offset >= from_offset) {
-            if (n == capacity || (n && taken + b.size > max_bytes)) { status = SEG_FULL; break; }
-            if (b.size > len - at) { status = SEG_SHORT; end->need = b.size; break; }
-            if (check_crcs && seg_crc32c(0, buf + at + 21, b.size - 21) != b.crc) { status = SEG_BAD_CRC; break; }
-            b.position = position + at;
-            out[n++] = b;
-            taken += b.size;
-        } else if (b.size > len - at) { status = SEG_SHORT; end->need = b.size; break; }
-        last = b.last_offset;
-        at += b.size;
+        const uint8_t *h = buf + at;
+        int64_t there = len - at;
+        /* What lies behind the last wanted offset may be half written: it is not looked at. */
+        status = SEG_STOP;
+        if (end_offset <= 0 || end->last_offset >= end_offset - 1)
+            break;
+        status = SEG_FULL;
+        if (n >= capacity)
+            break;
+        status = verdict(h, there, end->last_offset);
+        if (status != NEXT)
+            break;
+        end->need = there < AT_LENGTH + 4 ? 0 : (int64_t)get32(h + AT_LENGTH) + LOG_OVERHEAD;
+        status = SEG_STOP;
+        if (there > AT_MAGIC && get64(h) >= end_offset)
+            break;
+        status = SEG_FULL;
+        if (n > 0 && end->need > max_bytes - taken)
+            break;
+        status = SEG_SHORT;
+        if (there < HEADER || there < end->need)
+            break;
+        seg_batch *b = &out[n];
+        parse(h, position + at, b);
+        if (b->last_offset >= from_offset) {
+            status = SEG_BAD_CRC;
+            if (check_crcs && !crc_holds(h, b->size))
+                break;
+            taken += b->size;
+            n++;
+        }
+        at += b->size;
+        end->last_offset = b->last_offset;
+        status = SEG_END;
     }
-    end->position = position + at;
-    end->last_offset = last;
     end->status = status;
-    end->reserved = 0;
+    end->position = position + at;
+    if (status != SEG_SHORT)
+        end->need = 0;
     return n;
 }
 
-int64_t seg_resync(const uint8_t *buf, int64_t len, int64_t from, int64_t least_offset, int64_t most_offset) {
-    seg_batch b;
-    for (int64_t at = from < 0 ? 0 : from; at <= len - HEADER; at++) {
-        if (buf[at + 16] != 2 || read_header(buf + at, &b)) continue;
-        if (b.size > len - at || b.base_offset < least_offset || b.base_offset > most_offset) continue;
-        if (seg_crc32c(0, buf + at + 21, b.size - 21) == b.crc) return at;
+int64_t seg_resync(const uint8_t *buf, int64_t len, int64_t from, int64_t least_offset,
+                   int64_t most_offset)
+{
+    if (from < 0)
+        from = 0;
+    while (len - from >= HEADER) {
+        /* A batch begins AT_MAGIC bytes before a 2, and its header ends within the buffer. */
+        const uint8_t *magic = memchr(buf + from + AT_MAGIC, MAGIC, (size_t)(len - from - HEADER + 1));
+        if (!magic)
+            return -1;
+        const uint8_t *h = magic - AT_MAGIC;
+        from = h - buf;
+        if (verdict(h, len - from, -1) == NEXT) {
+            int64_t base = get64(h), size = (int64_t)get32(h + AT_LENGTH) + LOG_OVERHEAD;
+            if (base >= least_offset && base <= most_offset && size <= len - from && crc_holds(h, size))
+                return from;
+        }
+        from++;
     }
     return -1;
 }
