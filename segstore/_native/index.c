@@ -6,40 +6,12 @@
  * Thread contract: no state. Look-ups read entries 0 .. n - 1 only, which a
  * writer no longer changes.
  */
-#include <endian.h>
 #include <errno.h>
 #include <stdint.h>
-#include <string.h>
 
-#include "cdef.h"
+#include "bytes.h"
 
 enum { OFFSET_ENTRY = 8, TIME_ENTRY = 12 };
-
-static int32_t get32(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return (int32_t)be32toh(v);
-}
-
-static int64_t get64(const uint8_t *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return (int64_t)be64toh(v);
-}
-
-static void put32(uint8_t *p, int64_t value)
-{
-    uint32_t v = htobe32((uint32_t)value);
-    memcpy(p, &v, sizeof v);
-}
-
-static void put64(uint8_t *p, int64_t value)
-{
-    uint64_t v = htobe64((uint64_t)value);
-    memcpy(p, &v, sizeof v);
-}
 
 /* Both fields of an entry are int32 on disk. */
 static int fits(int64_t value)
@@ -65,14 +37,14 @@ int64_t seg_index_entries(const seg_batch *batches, int64_t n, int64_t base_offs
             s.max_timestamp_offset = b->last_offset;
         }
         if (s.bytes_since > interval) {
-            put32(offset_out + made * OFFSET_ENTRY, b->last_offset - base_offset);
-            put32(offset_out + made * OFFSET_ENTRY + 4, b->position);
+            put32(offset_out + made * OFFSET_ENTRY, (int32_t)(b->last_offset - base_offset));
+            put32(offset_out + made * OFFSET_ENTRY + 4, (int32_t)b->position);
             made++;
             if (s.max_timestamp > s.last_time_entry) {
                 if (s.max_timestamp_offset < base_offset || !fits(s.max_timestamp_offset - base_offset))
                     return -EOVERFLOW;
                 put64(time_out + timed * TIME_ENTRY, s.max_timestamp);
-                put32(time_out + timed * TIME_ENTRY + 8, s.max_timestamp_offset - base_offset);
+                put32(time_out + timed * TIME_ENTRY + 8, (int32_t)(s.max_timestamp_offset - base_offset));
                 timed++;
                 s.last_time_entry = s.max_timestamp;
             }

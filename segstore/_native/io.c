@@ -6,24 +6,20 @@
  * stand for it, so that the caller's signal handlers run before it goes on.
  */
 #define _GNU_SOURCE
-#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdint.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "cdef.h"
+#include "bytes.h"
 
 enum {
-    VECTOR = 1024,          /* IOV_MAX of Linux */
-    LENGTH_MIN = 49,        /* of a batch without records: 61 - 12 */
-    HEADER = 61,
-    LOG_OVERHEAD = 12,
+    VECTOR = 1024, /* IOV_MAX of Linux */
+    LENGTH_MIN = HEADER - LOG_OVERHEAD, /* of a batch without records */
     SEEK_ERROR = -10100
 };
 
@@ -114,49 +110,28 @@ int64_t seg_map(void *address, int64_t len, int fd, int32_t write)
 
 /* --- seek ------------------------------------------------------------ */
 
-static int16_t get16(const uint8_t *p)
-{
-    uint16_t v;
-    memcpy(&v, p, sizeof v);
-    return (int16_t)be16toh(v);
-}
-
-static int32_t get32(const uint8_t *p)
-{
-    uint32_t v;
-    memcpy(&v, p, sizeof v);
-    return (int32_t)be32toh(v);
-}
-
-static int64_t get64(const uint8_t *p)
-{
-    uint64_t v;
-    memcpy(&v, p, sizeof v);
-    return (int64_t)be64toh(v);
-}
-
 /* 0, or why these 61 bytes are no header of a batch above `previous`. */
 static int64_t parse(const uint8_t *h, int64_t previous, seg_batch *out)
 {
-    int32_t length = get32(h + 8), delta = get32(h + 23);
+    int32_t length = get32(h + AT_LENGTH), delta = get32(h + AT_LAST_DELTA);
     if (length < LENGTH_MIN || length > INT32_MAX - LOG_OVERHEAD)
         return SEEK_ERROR - SEG_BAD_LENGTH;
-    if (h[16] != 2)
+    if (h[AT_MAGIC] != MAGIC)
         return SEEK_ERROR - SEG_BAD_MAGIC;
     out->base_offset = get64(h);
     if (delta < 0 || out->base_offset <= previous || out->base_offset > INT64_MAX - delta)
         return SEEK_ERROR - SEG_BAD_OFFSETS;
     out->last_offset = out->base_offset + delta;
     out->size = LOG_OVERHEAD + length;
-    out->leader_epoch = get32(h + 12);
-    out->crc = (uint32_t)get32(h + 17);
-    out->attributes = get16(h + 21);
-    out->base_timestamp = get64(h + 27);
-    out->max_timestamp = get64(h + 35);
-    out->producer_id = get64(h + 43);
-    out->producer_epoch = get16(h + 51);
-    out->base_sequence = get32(h + 53);
-    out->count = get32(h + 57);
+    out->leader_epoch = get32(h + AT_EPOCH);
+    out->crc = (uint32_t)get32(h + AT_CRC);
+    out->attributes = get16(h + AT_ATTRIBUTES);
+    out->base_timestamp = get64(h + AT_BASE_TIMESTAMP);
+    out->max_timestamp = get64(h + AT_MAX_TIMESTAMP);
+    out->producer_id = get64(h + AT_PRODUCER_ID);
+    out->producer_epoch = get16(h + AT_PRODUCER_EPOCH);
+    out->base_sequence = get32(h + AT_BASE_SEQUENCE);
+    out->count = get32(h + AT_COUNT);
     return 0;
 }
 
