@@ -21,7 +21,7 @@ from segstore.records.header import (
     TRANSACTIONAL_FLAG,
     batch_ptr,
 )
-from segstore.records.records import Record, Records, empty_records
+from segstore.records.records import Record, Records, concat, empty_records
 from segstore.records.single import single
 from segstore.records.sizes import check_sizes
 from segstore.records.times import as_timestamps
@@ -51,6 +51,7 @@ __all__ = [
     "batch_ptr",
     "check_level",
     "check_sizes",
+    "concat",
     "decode",
     "empty_records",
     "encode",

@@ -88,7 +88,9 @@ def bound(codec: int, size: int, limit: int = MAX_PLAIN) -> int:
 def guess(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> int:
     """Room that will probably do for decompressing `data`; never above `bound`."""
     size = len(data)
-    if codec == 1 and size >= 18:
+    if codec == 0:
+        likely = size
+    elif codec == 1 and size >= 18:
         likely = int.from_bytes(data[-4:], "little")
     elif codec == 2 and bytes(data[:8]) != XERIAL:
         likely = _raw_snappy_size(memoryview(data))

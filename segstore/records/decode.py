@@ -6,14 +6,14 @@ allocated for a length that the bytes claim before that length was found possibl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from segstore._native import ffi, lib
-from segstore.errors import CorruptRecordError
-from segstore.records.codecs import MAX_PLAIN, DecompressError, bound, decompress_into, guess
-from segstore.records.header import BATCH, CODEC_MASK, CODECS, HEADER_SIZE, batch_ptr
+from segstore.records.arena import corrupt, decompress_batches
+from segstore.records.codecs import MAX_PLAIN
+from segstore.records.header import BATCH, CODEC_MASK, HEADER_SIZE, LEAST_RECORD, batch_ptr
 from segstore.records.records import ROWS, Records, empty_records
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ Bytes = Any
 """bytes, or whatever lends its buffer: bytearray, memoryview, mmap, numpy uint8."""
 
 _NO_LIMIT = (1 << 63) - 1
+_FEW = 8
 
 SCAN_REASONS = {
     lib.SEG_BAD_LENGTH: "its length field is impossible",
@@ -68,17 +69,16 @@ def scan(
     Batches that end below `from_offset` are skipped unchecked; those from `end_offset` on, or
     beyond `max_bytes` (one is always taken), are left. Stops before damage: `ScanEnd.damaged` tells.
     """
-    data, end = ffi.from_buffer("uint8_t[]", buf), ffi.new("seg_scan_end *")
+    data, end = buf if type(buf) is bytes else ffi.from_buffer("uint8_t[]", buf), ffi.new("seg_scan_end *")
     size = len(data)
     # As many as there can be at most: a second pass would cost more than pages that stay untouched.
     capacity = size // HEADER_SIZE + 1
-    batches = np.empty(capacity, BATCH)
-    n = lib.seg_scan(
-        data, size, position, from_offset, end_offset, max_bytes, check_crcs,
-        ffi.from_buffer("seg_batch *", batches), capacity, end,
-    )  # fmt: skip
-    taken = batches[:n] if 2 * n >= capacity else batches[:n].copy()
-    return taken, ScanEnd(end.position, end.need, end.last_offset, end.status)
+    room = np.empty(capacity * BATCH.itemsize, np.uint8)
+    out = ffi.from_buffer("seg_batch *", room)
+    n = lib.seg_scan(data, size, position, from_offset, end_offset, max_bytes, check_crcs, out, capacity, end)
+    # A copy of just these, for the many batches that there might have been.
+    batches = np.frombuffer(bytearray(ffi.buffer(out, n * BATCH.itemsize)), BATCH)
+    return batches, ScanEnd(end.position, end.need, end.last_offset, end.status)
 
 
 def decode(
@@ -98,107 +98,65 @@ def decode(
     n = len(batches)
     if n == 0:
         return empty_records(next_offset or 0)
+    headers = batch_ptr(batches)
     if next_offset is None:
-        next_offset = int(batches["last_offset"][-1]) + 1
-    if (batches["attributes"] & CODEC_MASK).any():
-        arena, at, lens = _decompress(buf, batches, where, position, limit)
-    else:
+        next_offset = headers[n - 1].last_offset + 1
+    if n <= _FEW and (arguments := _few(headers, n, position - HEADER_SIZE)):
         arena = buf if type(buf) is bytes else bytes(buf)
-        at = batches["position"] - (position - HEADER_SIZE)
-        lens = np.subtract(batches["size"], HEADER_SIZE, dtype=np.int64)
-    matrix, with_headers = _decode(arena, batches, at, lens, where)
-    return Records(arena, matrix, next_offset, batches, with_headers)
-
-
-def _decode(
-    arena: bytes, batches: NDArray[np.void], at: NDArray[np.int64], lens: NDArray[np.int64], where: str
-) -> tuple[NDArray[np.int64], bool]:
-    counts = batches["count"]
-    n = len(batches)
-    capacity = int(counts.sum(dtype=np.int64)) if n > 1 else int(counts[0])
-    # A record takes 7 bytes at least: a count beyond that is a lie, and gets no memory.
-    if capacity * 7 > len(arena):
-        _refuse_counts(batches, lens, where)
-    matrix = np.empty((ROWS, capacity), np.int64)
-    row = ffi.from_buffer("int64_t *", matrix) if capacity else ffi.new("int64_t[1]")
-    out = ffi.new("seg_decoded *")
+    else:
+        arena, starts, sizes = _arena(buf, batches, where, position, limit)
+        counts = _counts(batches, sizes, where)
+        pointers = ffi.from_buffer("int64_t *", starts), ffi.from_buffer("int64_t *", sizes)
+        arguments = (*pointers, n, int(counts.sum()))
+    count = arguments[3]
+    matrix = np.empty((ROWS, count), np.int64)
+    row, out = ffi.from_buffer("int64_t *", matrix), ffi.new("seg_decoded *")
     done = lib.seg_decode(
-        arena_pointer(arena), len(arena), batch_ptr(batches),
-        ffi.from_buffer("int64_t *", at), ffi.from_buffer("int64_t *", lens), n, capacity,
-        row, row + capacity, row + 2 * capacity, row + 3 * capacity, row + 4 * capacity,
-        row + 5 * capacity, row + 6 * capacity, out,
+        arena, len(arena), headers, *arguments,
+        row, row + count, row + 2 * count, row + 3 * count, row + 4 * count, row + 5 * count, row + 6 * count,
+        out,
     )  # fmt: skip
-    if done < 0:
-        _corrupt(where, batches[out.fault_batch], f"{_reason(done)} (record {out.fault_record})")
-    return matrix if done == capacity else matrix[:, :done].copy(), out.with_headers > 0
+    if done != count:
+        corrupt(where, batches[out.fault_batch], f"{_reason(done)} (record {out.fault_record})")
+    return Records(arena, matrix, next_offset, batches, out.with_headers > 0)
 
 
-def arena_pointer(arena: bytes) -> Any:
-    """The arena's address for C; valid while the arena lives."""
-    return ffi.from_buffer("uint8_t[]", arena)
+def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
+    """Arguments of seg_decode for few uncompressed batches, without numpy: its calls would cost more
+    than the decoding. None where a batch is compressed, or claims more records than it has bytes for."""
+    at, lens, codecs, count = [], [], 0, 0
+    for i in range(n):
+        h = headers[i]
+        size = h.size - HEADER_SIZE
+        at.append(h.position - position)
+        lens.append(size)
+        codecs |= h.attributes
+        count += h.count
+        if h.count * LEAST_RECORD > size:
+            return None
+    return None if codecs & CODEC_MASK else (at, lens, n, count)
 
 
-def _refuse_counts(batches: NDArray[np.void], lens: NDArray[np.int64], where: str) -> None:
-    wrong = batches["count"].astype(np.int64) * 7 > lens
+def _arena(
+    buf: Bytes, batches: NDArray[np.void], where: str, position: int, limit: int
+) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
+    """The plain records of all batches in one piece of memory; where each batch's lie, and their sizes."""
+    if (batches["attributes"] & CODEC_MASK).any():
+        return decompress_batches(buf, batches, where, position, limit)
+    starts = batches["position"] - (position - HEADER_SIZE)
+    sizes = np.subtract(batches["size"], HEADER_SIZE, dtype=np.int64)
+    return buf if type(buf) is bytes else bytes(buf), starts, sizes
+
+
+def _counts(batches: NDArray[np.void], sizes: NDArray[np.int64], where: str) -> NDArray[np.int64]:
+    """Records of each batch. A count that the batch has no bytes for is a lie, and gets no memory."""
+    counts = batches["count"].astype(np.int64)
+    wrong = counts * LEAST_RECORD > sizes
     if wrong.any():
         batch = batches[int(wrong.argmax())]
-        _corrupt(where, batch, f"its record count {batch['count']} is impossible")
+        corrupt(where, batch, f"its record count {batch['count']} is impossible")
+    return counts
 
 
 def _reason(code: int) -> str:
     return _DECODE_REASONS.get(code, f"its records can't be decoded ({code})")
-
-
-def _corrupt(where: str, batch: np.void, reason: str) -> NoReturn:
-    raise CorruptRecordError(where, int(batch["position"]), int(batch["base_offset"]), reason)
-
-
-def _decompress(
-    buf: Bytes, batches: NDArray[np.void], where: str, position: int, limit: int
-) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """One arena with the plain records of all batches, and where each batch's lie in it."""
-    view = memoryview(buf)
-    starts = (batches["position"] - (position - HEADER_SIZE)).tolist()
-    ends = (batches["position"] - position + batches["size"]).tolist()
-    codecs = (batches["attributes"] & CODEC_MASK).tolist()
-    at, arena = [0], _Arena(sum(ends) - sum(starts))
-    for i, (start, end, codec) in enumerate(zip(starts, ends, codecs, strict=True)):
-        if codec >= len(CODECS):
-            _corrupt(where, batches[i], f"its codec {codec} is unknown")
-        try:
-            at.append(arena.add(codec, view[start:end], limit))
-        except DecompressError as e:
-            _corrupt(where, batches[i], str(e))
-    places = np.array(at, np.int64)
-    return arena.bytes(), places[:-1], np.diff(places)
-
-
-class _Arena:
-    """A buffer that grows as batches are decompressed into it one after the other."""
-
-    def __init__(self, size: int) -> None:
-        self._buffer = np.empty(6 * size + 4096, np.uint8)
-        self._used = 0
-
-    def add(self, codec: int, data: memoryview, limit: int) -> int:
-        """Append the plain bytes of `data`; returns the bytes used so far."""
-        if codec == 0:
-            limit = len(data)
-        room = guess(codec, data, limit) if codec else len(data)
-        while True:
-            self._reserve(room)
-            n = decompress_into(codec, data, self._buffer.data[self._used :], limit)
-            if n >= 0:
-                self._used += n
-                return self._used
-            room = min(bound(codec, len(data), limit), 4 * max(room, len(self._buffer) - self._used))
-
-    def _reserve(self, room: int) -> None:
-        need = self._used + room
-        if need > len(self._buffer):
-            larger = np.empty(max(need, 2 * len(self._buffer)), np.uint8)
-            larger[: self._used] = self._buffer[: self._used]
-            self._buffer = larger
-
-    def bytes(self) -> bytes:
-        return self._buffer[: self._used].tobytes()

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 HEADER_SIZE = 61
+LEAST_RECORD = 7
+"""Bytes of a record without key, value and headers, and with small deltas."""
 LOG_OVERHEAD = 12
 """Bytes before those that the batch length field counts: base offset and the field itself."""
 

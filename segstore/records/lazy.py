@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
@@ -17,11 +18,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Self
 
-CHUNK = 4096
-"""Records whose objects are made at a time."""
+CHUNK = 512
+"""Records whose objects are made at a time: few enough to stay in a core's cache."""
 
 T = TypeVar("T")
 Headers = list[tuple[str, bytes | None]]
+
+
+def chunks(n: int) -> Iterator[slice]:
+    """Slices that cover n elements: small ones first, since who asks for one may want no more."""
+    at, size = 0, 8
+    while at < n:
+        yield slice(at, at + size)
+        at, size = at + size, min(4 * size, CHUNK)
 
 
 class _Lazy(Sequence[T]):
@@ -43,17 +52,14 @@ class _Lazy(Sequence[T]):
     @overload
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: int | slice) -> T | Self:
-        if isinstance(index, slice):
-            return self._cut(index)
-        n = len(self)
-        i = index + n if index < 0 else index
-        if not 0 <= i < n:
-            raise IndexError(f"index {index} of {n:,} records")
-        return self._cut(slice(i, i + 1)).tolist()[0]
+        return self._cut(index) if isinstance(index, slice) else self._one(index)
+
+    @abstractmethod
+    def _one(self, index: int) -> T:
+        """A single element; IndexError where there is none."""
 
     def __iter__(self) -> Iterator[T]:
-        for at in range(0, len(self), CHUNK):
-            yield from self._cut(slice(at, at + CHUNK)).tolist()
+        return chain.from_iterable(self._cut(span).tolist() for span in chunks(len(self)))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, (str, bytes)) or not isinstance(other, Sequence):
@@ -80,18 +86,21 @@ class ByteColumn(_Lazy[bytes | None]):
     def _cut(self, index: Any) -> ByteColumn:
         return ByteColumn(self.arena, self.at[index], self.lengths[index])
 
+    def _one(self, index: int) -> bytes | None:
+        start, length = int(self.at[index]), int(self.lengths[index])
+        return None if length < 0 else self.arena[start : start + length]
+
     def tolist(self) -> list[bytes | None]:
         """All elements at once."""
-        lengths = self.lengths
-        nulls = lengths < 0
-        if nulls.all():
+        arena, lengths = self.arena, self.lengths.tolist()
+        least = min(lengths, default=0)
+        if least >= 0:
+            ends = (self.at + self.lengths).tolist()
+            return [arena[start:end] for start, end in zip(self.at.tolist(), ends, strict=True)]
+        if max(lengths) < 0:
             return [None] * len(lengths)
-        arena = self.arena
-        spans = zip(self.at.tolist(), (self.at + lengths).tolist(), strict=True)
-        out: list[bytes | None] = [arena[start:end] for start, end in spans]
-        for i in np.flatnonzero(nulls).tolist():
-            out[i] = None
-        return out
+        spans = zip(self.at.tolist(), lengths, strict=True)
+        return [None if n < 0 else arena[start : start + n] for start, n in spans]
 
 
 class HeaderColumn(_Lazy[Headers]):
@@ -110,6 +119,10 @@ class HeaderColumn(_Lazy[Headers]):
 
     def _cut(self, index: Any) -> HeaderColumn:
         return HeaderColumn(self.arena, self.at[index], self.present)
+
+    def _one(self, index: int) -> Headers:
+        at = self.at[index]
+        return HeaderColumn(self.arena, np.array([at]), True).tolist()[0] if self.present else []
 
     def flat(self) -> tuple[NDArray[np.int64], ByteColumn, ByteColumn]:
         """(headers of each record, all names, all values)."""

@@ -6,14 +6,15 @@ retention or compaction has removed its segment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
 from segstore.records.header import BATCH
-from segstore.records.lazy import CHUNK, ByteColumn, HeaderColumn
+from segstore.records.lazy import ByteColumn, HeaderColumn, chunks
 
 if TYPE_CHECKING:
     import pyarrow
@@ -32,6 +33,9 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
+
+
+_make_record: Any = partial(tuple.__new__, Record)
 
 
 class Records:
@@ -155,15 +159,16 @@ class Records:
         return self._with(np.compress(mask, self._matrix, axis=1), self.next_offset)
 
     def __iter__(self) -> Iterator[Record]:
-        """Record by record; objects are made some thousands at a time, so that memory stays flat."""
-        make: Any = partial(tuple.__new__, Record)
-        for at in range(0, len(self), CHUNK):
-            matrix = self._matrix[:, at : at + CHUNK]
-            keys = ByteColumn(self.arena, matrix[KEY_AT], matrix[KEY_LEN]).tolist()
-            values = ByteColumn(self.arena, matrix[VALUE_AT], matrix[VALUE_LEN]).tolist()
-            headers = HeaderColumn(self.arena, matrix[HEADERS_AT], self._with_headers).tolist()
-            offsets, timestamps = matrix[OFFSET].tolist(), matrix[TIMESTAMP].tolist()
-            yield from map(make, zip(offsets, timestamps, keys, values, headers, strict=True))
+        """Record by record; objects are made some hundreds at a time, so that memory stays flat."""
+        return chain.from_iterable(map(self._records, chunks(len(self))))
+
+    def _records(self, span: slice) -> Iterator[Record]:
+        matrix = self._matrix[:, span]
+        keys = ByteColumn(self.arena, matrix[KEY_AT], matrix[KEY_LEN]).tolist()
+        values = ByteColumn(self.arena, matrix[VALUE_AT], matrix[VALUE_LEN]).tolist()
+        headers = HeaderColumn(self.arena, matrix[HEADERS_AT], self._with_headers).tolist()
+        offsets, timestamps = matrix[OFFSET].tolist(), matrix[TIMESTAMP].tolist()
+        return map(_make_record, zip(offsets, timestamps, keys, values, headers, strict=True))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Records):
@@ -191,3 +196,17 @@ class Records:
 def empty_records(next_offset: int) -> Records:
     """No records, to be read on from `next_offset`."""
     return Records(b"", np.empty((ROWS, 0), np.int64), next_offset, np.empty(0, BATCH), False)
+
+
+def concat(parts: Sequence[Records]) -> Records:
+    """One Records out of several, in order, over one new piece of memory."""
+    matrix = np.concatenate([part._matrix for part in parts], axis=1)
+    done, arena = 0, 0
+    for part in parts:
+        matrix[[KEY_AT, VALUE_AT, HEADERS_AT], done : done + len(part)] += arena
+        done, arena = done + len(part), arena + len(part.arena)
+    batches = np.concatenate([part.batches for part in parts])
+    with_headers = any(part._with_headers for part in parts)
+    return Records(
+        b"".join(part.arena for part in parts), matrix, parts[-1].next_offset, batches, with_headers
+    )
