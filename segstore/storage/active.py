@@ -43,7 +43,6 @@ class ActiveSegment:
         self.segment, self.config, self.next_offset = segment, config, next_offset
         files: Files = segment.pool.files
         self._files = files
-        self.handle: Handle = segment.pool.get(segment.path, write=True)
         self._builder = IndexBuilder(segment.base_offset, config.index_interval_bytes)
         self.rolled_ms = -1  # timestamp of the first batch (Kafka: rollingBasedTimestamp)
         self._open_indexes(index_bytes or config.segment_index_bytes)
@@ -84,6 +83,11 @@ class ActiveSegment:
             if len(step.batches):
                 self.rolled_ms = int(step.batches["max_timestamp"][0])
             break
+
+    @property
+    def handle(self) -> Handle:
+        """The open log; not kept, so that idle partitions hold no descriptor."""
+        return self.segment.pool.get(self.segment.path, write=True)
 
     # --- appending ---------------------------------------------------------------------
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from segstore.errors import ForkedError, ReadOnlyError, StoreClosedError
+from segstore.errors import ForkedError, ReadOnlyError, SegstoreError, StorageError, StoreClosedError
 from segstore.files import Files
 from segstore.storage.handles import HandlePool
 from segstore.storage.scheduler import Scheduler
@@ -21,6 +22,17 @@ Clock = Callable[[], int]
 def wall_clock() -> int:
     """Milliseconds since the epoch, UTC."""
     return time.time_ns() // 1_000_000
+
+
+@contextmanager
+def os_errors() -> Iterator[None]:
+    """Turn what the system says into a StorageError with its errno."""
+    try:
+        yield
+    except SegstoreError:
+        raise
+    except OSError as error:
+        raise StorageError(error.errno, error.strerror, error.filename) from error
 
 
 @dataclass
@@ -36,11 +48,16 @@ class Context:
     pid: int
     closed: bool = False
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a child of the process that opened the store for writing."""
+        return self.writable and os.getpid() != self.pid
+
     def check_open(self) -> None:
         """StoreClosedError, ForkedError."""
         if self.closed:
             raise StoreClosedError(f"{self.root} is closed")
-        if self.writable and os.getpid() != self.pid:
+        if self.forked:
             raise ForkedError(
                 f"{self.root} was opened by process {self.pid}; after a fork, open it again "
                 f'in process {os.getpid()} with mode="r"'

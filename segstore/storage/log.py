@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from segstore.errors import SegstoreError, StorageError, StoreClosedError
 from segstore.records import Records, empty_records
 from segstore.storage import arguments, reader
 from segstore.storage.appending import append_columns, append_one
@@ -150,14 +151,20 @@ class PartitionLog:
         return records
 
     def _with_view(self, use: Any) -> Any:
-        for left in reversed(range(_TRIES)):
+        tries = 0
+        while True:
             try:
                 return use(self._source.view)
-            except FileNotFoundError:
-                if not left:
-                    raise
+            except FileNotFoundError as error:
+                tries += 1
+                if tries == _TRIES:
+                    raise StoreClosedError(f"{self._name} is gone: {error}") from error
                 if isinstance(self._source, Follower):
                     self._source.refresh()
+            except SegstoreError:
+                raise
+            except OSError as error:
+                raise StorageError(error.errno, error.strerror, error.filename) from error
 
     def _read(self, view: LogView, offset: int, max_bytes: int, committed: bool, check_crcs: bool) -> Records:
         view.check(offset, self._name)

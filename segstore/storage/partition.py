@@ -111,7 +111,7 @@ class Partition:
         self.context.scheduler.soon(self._flush_quietly)
 
     def _flush_quietly(self) -> None:
-        if not self.context.closed:
+        if not self.context.closed and self._view is not None:
             self.flush()
 
     def _flushed(self, _: int) -> None:

@@ -6,6 +6,7 @@ Threads: any. Processes: one that writes, any number that read.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from segstore.config import StoreConfig
 from segstore.errors import InvalidArgumentError, InvalidTypeError, StorageError
 from segstore.files import Files
 from segstore.storage import arguments
-from segstore.storage.context import Clock, Context, wall_clock
+from segstore.storage.context import Clock, Context, os_errors, wall_clock
 from segstore.storage.handles import HandlePool, default_limit
 from segstore.storage.log import PartitionLog
 from segstore.storage.recovery import Recovered
@@ -58,23 +59,20 @@ def open(
     limit = settings.max_open_files if settings.max_open_files > 0 else default_limit()
     pool = HandlePool(files, limit)
     context = Context(root, files, pool, Scheduler(), clock, mode == "rw", os.getpid())
-    return Store(context, StoreWriter(context, settings) if mode == "rw" else StoreReader(context))
+    with os_errors():
+        return Store(context, StoreWriter(context, settings) if mode == "rw" else StoreReader(context))
 
 
 def _check_root(files: Files, root: str, mode: str) -> None:
     if not root or "\0" in root:
         raise InvalidArgumentError(f"path={root!r}: must be the path of a directory")
-    try:
+    with os_errors():
         if not files.exists(root):
             if mode == "r":
-                raise StorageError(2, 'No such store; mode="rw" would make it', root)
+                raise StorageError(errno.ENOENT, 'No such store; mode="rw" would make it', root)
             files.mkdir(root)
             files.sync_dir(os.path.dirname(os.path.abspath(root)))
         files.listdir(root)
-    except StorageError:
-        raise
-    except OSError as error:
-        raise StorageError(error.errno, error.strerror, root) from error
 
 
 class Store:
@@ -105,7 +103,8 @@ class Store:
     def topics(self) -> dict[str, TopicInfo]:
         """All topics by name."""
         self._context.check_open()
-        return dict(sorted(self._side.topics.items()))
+        with os_errors():
+            return dict(sorted(self._side.topics.items()))
 
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, Any] | None = None
@@ -115,20 +114,24 @@ class Store:
         TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidArgumentError, StorageError, ReadOnlyError.
         """
         count = arguments.whole("partitions", partitions, 1, 100_000)
-        return self._writer().create_topic(name, count, config or {})
+        with os_errors():
+            return self._writer().create_topic(name, count, config or {})
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
         """Change some settings, from the next append on; a value of None goes back to the default. Errors as above."""
-        return self._writer().alter_topic(name, config)
+        with os_errors():
+            return self._writer().alter_topic(name, config)
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
         """Let the topic have `total` partitions, more than now. InvalidArgumentError, UnknownTopicOrPartitionError."""
-        return self._writer().add_partitions(name, arguments.whole("total", total, 1, 100_000))
+        with os_errors():
+            return self._writer().add_partitions(name, arguments.whole("total", total, 1, 100_000))
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic; `Records` that were read stay valid. UnknownTopicOrPartitionError, StorageError."""
         writer = self._writer()
-        writer.delete_topic(name)
+        with os_errors():
+            writer.delete_topic(name)
         self._logs = {key: log for key, log in self._logs.items() if key[0] != name}
 
     def _writer(self) -> StoreWriter:
@@ -146,7 +149,8 @@ class Store:
             number = arguments.whole("partition", partition, None)
             if not isinstance(topic, str):
                 raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
-            log = PartitionLog(topic, number, self._context, self._side.partition(topic, number))
+            with os_errors():
+                log = PartitionLog(topic, number, self._context, self._side.partition(topic, number))
             log = self._logs.setdefault((topic, number), log)
         return log
 
@@ -154,14 +158,18 @@ class Store:
 
     def flush(self) -> None:
         """Make all partitions durable, and the checkpoints in the root say so. StorageError."""
-        self._writer().flush()
+        with os_errors():
+            self._writer().flush()
 
     def close(self) -> None:
         """Make all durable and let go of the directory. A second call does nothing. StorageError: the next
         open recovers.
         """
+        if self._context.forked:
+            self._context.closed = True
         if not self._context.closed:
-            self._side.close()
+            with os_errors():
+                self._side.close()
 
     def __enter__(self) -> Self:
         return self
@@ -173,5 +181,5 @@ class Store:
 
     def __del__(self) -> None:
         # Not closed: the lock goes with its descriptor, and the next open recovers, as after a kill.
-        if not sys.is_finalizing() and not self._context.closed:
+        if not sys.is_finalizing() and not self._context.closed and not self._context.forked:
             self._context.scheduler.close()

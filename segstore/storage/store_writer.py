@@ -43,6 +43,7 @@ class StoreWriter:
         self.context, self.config = context, config
         self._lock = threading.RLock()
         self._partitions: dict[TopicPartitionKey, Partition] = {}
+        self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
         self._held = _take_lock(context)
         try:
@@ -64,7 +65,8 @@ class StoreWriter:
         self._topic_files.prepare()
         self._ends = EndsWriter(files, os.path.join(ours, names.ENDS))
         self._clean = marker is not None
-        self._ends_hold = self._ends.nonce == (marker or 0)
+        # The ends are those of the last writer, if no broker closed the directory since.
+        self._ends_hold = self._ends.nonce == (marker or 0) and marker != 0
         self._ends.set_nonce(0)
         self._checkpoints = RootCheckpoints(files, root)
         self.topics, dying = self._topic_files.load()
@@ -111,6 +113,7 @@ class StoreWriter:
             create_segment(self.context.pool, directory, 0, info.settings)
         # The last file: what has it, has all.
         files.write_atomic(metadata, names.partition_metadata(info.topic_id))
+        self._made.add((info.name, partition))
         return True
 
     # --- partitions -----------------------------------------------------------------------
@@ -132,7 +135,7 @@ class StoreWriter:
         ends_key = slot_key(info.topic_id, info.name, partition)
         published = self._ends.get(ends_key) if self._ends_hold else None
         expected = Expected(
-            clean=self._clean,
+            clean=self._clean or key in self._made,
             recovery_point=max(
                 self._checkpoints.recovery_points.get(key) or 0, published.recovery_point if published else 0
             ),
@@ -141,7 +144,7 @@ class StoreWriter:
             gaps_end=self._gaps_end(info, key),
         )
         opened = open_partition(context.pool, directory, info.settings, expected)
-        epoch = self._begin_epoch(directory, opened)
+        epoch = self._begin_epoch(directory, opened, expected.clean)
         if opened.recovered is not None:
             self.recovered.append(opened.recovered)
         slot = self._ends.claim(ends_key)
@@ -176,13 +179,13 @@ class StoreWriter:
             return -1
         return self._checkpoints.cleaner_offsets.get(key) or 0
 
-    def _begin_epoch(self, directory: str, opened: Opened) -> int:
+    def _begin_epoch(self, directory: str, opened: Opened, clean: bool) -> int:
         """The leader epoch to write under: a new one after an unclean shutdown, durable before any append."""
         epochs = LeaderEpochs.load(self.context.files, os.path.join(directory, names.LEADER_EPOCHS))
         latest = epochs.latest
         if latest is None:
             latest = last_epoch(opened)
-        elif self._clean and opened.recovered is None:
+        elif clean and opened.recovered is None:
             return latest
         epochs.truncate_from_end(opened.end_offset)
         epochs.assign(latest + 1, opened.end_offset)

@@ -8,6 +8,7 @@ which is after the bytes are written.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -56,13 +57,16 @@ class LogWriter:
 
     def write_all(self, pendings: list[Pending]) -> None:
         """Write what was queued, one after the other; each is told its offset or its error."""
-        for pending in pendings:
+        for i, pending in enumerate(pendings):
             try:
                 pending.first = self.write(pending.chunks)
-            except BaseException as error:
+            except Exception as error:
                 pending.error = error
-                if not isinstance(error, Exception):
-                    raise
+            except BaseException:
+                # An interrupt: those who wait for their turn in this group must not wait for ever.
+                for left in pendings[i:]:
+                    left.error = StorageError(errno.EINTR, "the append was interrupted", self.directory)
+                raise
 
     def write(self, chunks: Iterable[Encoded]) -> int:
         """Append all of it, or nothing: the first offset. StorageError; the log is as before then."""
