@@ -1,1 +1,3 @@
-"""The engine: store, logs, segments, recovery, check. Knows files and time; see each module for what it owns."""
+"""The engine: store, logs, segments, recovery, check. Knows files and time; see each module for what it
+owns.
+"""

@@ -49,7 +49,9 @@ class ActiveSegment:
 
     @classmethod
     def reopened_at(cls, segment: Segment, config: TopicConfig, size: int, next_offset: int) -> ActiveSegment:
-        """Take the first `size` bytes of a segment for valid, its indexes too, whatever their limit is now. OSError."""
+        """Take the first `size` bytes of a segment for valid, its indexes too, whatever their limit is now.
+        OSError.
+        """
         segment.size = size
         segment.attach(None)
         return cls(segment, config, next_offset, index_bytes=MOST_RELATIVE)
@@ -152,7 +154,9 @@ class ActiveSegment:
     # --- sealing -----------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Add the closing time index entry and trim both index files, as Kafka at a roll and at close. OSError."""
+        """Add the closing time index entry and trim both index files, as Kafka at a roll and at close.
+        OSError.
+        """
         closing = self._builder.last_time_entry()
         self._times.append(closing)
         self._offsets.seal()

@@ -30,7 +30,8 @@ def append_one(
     limit = largest_batch(config)
     if encoded.size > limit:
         raise RecordTooLargeError(
-            f"the record makes a batch of {encoded.size:,} bytes: allowed are {limit:,} (max.message.bytes, segment.bytes)"
+            f"the record makes a batch of {encoded.size:,} bytes: allowed are {limit:,} "
+            "(max.message.bytes, segment.bytes)"
         )
     offset = partition.append(iter((encoded,)), AHEAD_PLAIN)
     partition.settle(offset + 1)
@@ -72,7 +73,9 @@ def append_columns(
 
 
 def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | None]:
-    """Code and level of a compression by name, by default the topic's. InvalidArgumentError, InvalidTypeError."""
+    """Code and level of a compression by name, by default the topic's. InvalidArgumentError,
+    InvalidTypeError.
+    """
     if compression is not None and not isinstance(compression, str):
         raise InvalidTypeError(f"compression must be a str or None, not {type(compression).__name__}")
     name = config.compression_type if compression is None else compression
@@ -89,7 +92,9 @@ def largest_batch(config: TopicConfig) -> int:
 
 
 def check_stamps(config: TopicConfig, least: int, most: int, now: int) -> None:
-    """Kafka's LogValidator: a CreateTime topic may bound how far stamps are off the clock. InvalidArgumentError."""
+    """Kafka's LogValidator: a CreateTime topic may bound how far stamps are off the clock.
+    InvalidArgumentError.
+    """
     if config.message_timestamp_type != "CreateTime":
         return
     if least < -1:

@@ -1,4 +1,4 @@
-"""Checks of users' arguments: one error of ours, which names the value and what is allowed. Nothing on disk."""
+"""Checks of users' arguments: one error of ours that names value and allowed ones. Nothing on disk."""
 
 from __future__ import annotations
 

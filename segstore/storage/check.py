@@ -27,7 +27,8 @@ Progress = Callable[[int], None]
 def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Finding]:
     """What is wrong with a store, a partition after the other; empty where it is sound.
 
-    `progress` is called with the bytes of each segment that was checked. StorageError where there is no store.
+    `progress` is called with the bytes of each segment that was checked. StorageError where there is no
+    store.
     """
     with store_module.open(path, mode="r") as store:
         files, root = store._context.files, store.path

@@ -1,21 +1,27 @@
-"""Checks one segment: its batches and records, and both indexes against them. On disk: reads only. Threads: any."""
+"""Checks one segment: its batches and records, and both indexes against them. On disk: reads only. Threads:
+any.
+"""
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import numpy as np
 
 from segstore import names
 from segstore._native import lib
 from segstore.errors import CorruptRecordError
-from segstore.index import OffsetIndex, SealedOffsetIndex, SealedTimeIndex, TimeIndex, txn_index
+from segstore.index import SealedOffsetIndex, SealedTimeIndex, txn_index
 from segstore.records import APPEND_TIME_FLAG, decode
 from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.finding import Finding
 from segstore.storage.segment import Segment
 from segstore.storage.walk import BAD, Step, walk_past_damage
+
+Index = TypeVar("Index", SealedOffsetIndex, SealedTimeIndex)
+Findings = Iterator[Finding]
 
 
 class SegmentCheck:
@@ -115,32 +121,31 @@ class SegmentCheck:
     # --- indexes --------------------------------------------------------------------------
 
     def _check_indexes(self) -> Iterator[Finding]:
-        files, mapped = self.segment.pool.files, not self.active
-        bounds = {"log_size": self.segment.size, "mapped": mapped}
-        for kind, suffix, check in (
-            (SealedOffsetIndex, names.INDEX, self._check_offsets),
-            (SealedTimeIndex, names.TIME_INDEX, self._check_times),
-        ):
-            path = self.segment.file(suffix)
-            try:
-                index = kind(files, path, **bounds)  # type: ignore[arg-type]
-            except FileNotFoundError:
-                if self.at_rest:
-                    yield Finding(
-                        path, None, self.segment.base_offset, "missing: rebuilt at the next open for writing"
-                    )
-                continue
-            except OSError as error:
-                yield Finding(path, None, None, str(error))
-                continue
-            if index.damaged and (self.at_rest or not self.active):
-                yield Finding(
-                    path, index.entries * index.ENTRY.size, None, "an entry is out of order or points outside"
-                )
-            yield from check(index, path)
+        yield from self._check_index(SealedOffsetIndex, names.INDEX, self._check_offsets)
+        yield from self._check_index(SealedTimeIndex, names.TIME_INDEX, self._check_times)
         yield from self._check_txn_index()
 
-    def _check_offsets(self, index: OffsetIndex, path: str) -> Iterator[Finding]:
+    def _check_index(
+        self, kind: type[Index], suffix: str, check: Callable[[Index, str], Findings]
+    ) -> Findings:
+        path = self.segment.file(suffix)
+        try:
+            index = kind(self.segment.pool.files, path, log_size=self.segment.size, mapped=not self.active)
+        except FileNotFoundError:
+            if self.at_rest:
+                yield Finding(
+                    path, None, self.segment.base_offset, "missing: rebuilt at the next open for writing"
+                )
+            return
+        except OSError as error:
+            yield Finding(path, None, None, str(error))
+            return
+        if index.damaged and (self.at_rest or not self.active):
+            at = index.entries * index.ENTRY.size
+            yield Finding(path, at, None, "an entry is out of order or points outside")
+        yield from check(index, path)
+
+    def _check_offsets(self, index: SealedOffsetIndex, path: str) -> Iterator[Finding]:
         for slot in range(index.entries):
             relative, position = index.entry(slot)
             last = self.segment.base_offset + relative
@@ -152,7 +157,7 @@ class SegmentCheck:
                     path, slot * 8, last, f"points to byte {position}, where no batch ends with that offset"
                 )
 
-    def _check_times(self, index: TimeIndex, path: str) -> Iterator[Finding]:
+    def _check_times(self, index: SealedTimeIndex, path: str) -> Iterator[Finding]:
         largest = np.maximum.accumulate(self._stamps) if self._stamps else np.empty(0, np.int64)
         for slot in range(index.entries):
             stamp, relative = index.entry(slot)

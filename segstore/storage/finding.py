@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 
 class Finding(NamedTuple):
-    """Something that is not as it must be: the file or directory, byte position and offset where there are any."""
+    """Something that is not as it must be: the file or directory, byte position and offset where there are
+    any.
+    """
 
     path: str
     position: int | None

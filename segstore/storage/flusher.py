@@ -31,7 +31,9 @@ class Flusher:
         self._names_synced = len(writer.segments) and writer.segments[-1].base_offset
 
     def flush(self, upto: int) -> None:
-        """Return when all below `upto` is durable. StorageError: the sync failed, and the partition is fenced."""
+        """Return when all below `upto` is durable. StorageError: the sync failed, and the partition is
+        fenced.
+        """
         if self.recovery_point >= upto:
             return
         with self._lock:

@@ -1,6 +1,7 @@
 """Finds a partition's segments, and finishes or undoes what a crash left half done.
 
-On disk: removes `.deleted`, `.cleaned` and `.tmp` files and orphaned indexes, renames `.swap` files into place.
+On disk: removes `.deleted`, `.cleaned` and `.tmp` files and orphaned indexes, renames `.swap` files into
+place.
 The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewrite is `.cleaned` until it
 is whole, `.swap` while it replaces older segments, and has the plain name when they are gone. So
 `.cleaned` is undone, with every `.swap` at or above it (its originals are all still there), and a

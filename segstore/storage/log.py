@@ -16,6 +16,7 @@ from segstore.storage.appending import append_columns, append_one
 from segstore.storage.follower import Follower
 from segstore.storage.partition import Partition
 from segstore.storage.transactions import AbortedTransactions
+from segstore.storage.transfer import METHODS, descriptor, transfer
 from segstore.storage.view import LogView
 
 if TYPE_CHECKING:
@@ -82,7 +83,8 @@ class PartitionLog:
     ) -> int:
         """Append one record: its offset. `timestamp` in ms since the epoch, by default now.
 
-        InvalidTypeError, InvalidArgumentError, RecordTooLargeError: nothing was written. StorageError: nothing
+        InvalidTypeError, InvalidArgumentError, RecordTooLargeError: nothing was written. StorageError:
+        nothing
         is in the log. ReadOnlyError, StoreClosedError, ForkedError.
         """
         return append_one(self._writing(), value, key, headers, timestamp)
@@ -100,8 +102,10 @@ class PartitionLog:
 
         `values` and `keys`: bytes or None each, as a list, a numpy array (S, V, object, or 2-D uint8) or a
         pyarrow binary or string array, without a loop per record for the latter two; `timestamps`: int64 ms,
-        one per record, or one for all; `headers`: per record a sequence of (str, bytes or None). `compression`: none, gzip,
-        snappy, lz4 or zstd, by default the topic's `compression.type`. Records are split into batches of about
+        one per record, or one for all; `headers`: per record a sequence of (str, bytes or None).
+        `compression`: none, gzip,
+        snappy, lz4 or zstd, by default the topic's `compression.type`. Records are split into batches of
+        about
         `batch_bytes` before compression. A crash may keep whole batches of it. Errors as `append`.
         """
         return append_columns(self._writing(), values, keys, timestamps, headers, compression, batch_bytes)
@@ -132,7 +136,8 @@ class PartitionLog:
         isolation_level: str = "read_uncommitted",
         check_crcs: bool = True,
     ) -> Records:
-        """Records from `offset` on, in whole batches up to `max_bytes` (as stored), at least one where there is one.
+        """Records from `offset` on, in whole batches up to `max_bytes` (as stored), at least one where
+        there is one.
 
         Control records are left out; `read_committed` leaves out aborted ones too and ends at the last stable
         offset. At the log's end the result is empty. OffsetOutOfRangeError where `offset` is not in
@@ -182,6 +187,25 @@ class PartitionLog:
                 return records
             at = records.next_offset
         return empty_records(max(at, offset))
+
+    def transfer(
+        self, sink: Any, offset: int, max_bytes: int = 1 << 20, method: str = "sendfile"
+    ) -> tuple[int, int]:
+        """Send whole batches as they are stored to `sink`: (bytes, next offset).
+
+        From the batch that holds `offset` on, up to `max_bytes`, at least one where there is one. `sink` is a
+        file descriptor or has fileno(); `method` is sendfile, splice, mmap (mapped file and write) or read
+        (read and write through a buffer). A non-blocking sink is waited for. OSError of the sink
+        (BrokenPipeError), with whole and partial batches sent; OffsetOutOfRangeError, InvalidTypeError.
+        """
+        self._context.check_open()
+        target = descriptor(sink)
+        offset = arguments.whole("offset", offset, None)
+        most = arguments.whole("max_bytes", max_bytes, 0)
+        arguments.one_of("method", method, METHODS)
+        view = self._source.view
+        view.check(offset, self._name)
+        return transfer(view, target, offset, most, method, self._context.files)
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """The first offset whose record is stamped `timestamp_ms` or later; None where there is none."""

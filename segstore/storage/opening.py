@@ -27,7 +27,9 @@ class Expected(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """`durable_offset`: up to there all is synced. `recovered` is None where the partition was taken as it was."""
+    """`durable_offset`: up to there all is synced. `recovered` is None where the partition was taken as it
+    was.
+    """
 
     segments: list[Segment]
     start_offset: int

@@ -126,7 +126,9 @@ class Partition:
             self._show()
 
     def append(self, chunks: Iterator[Encoded], ahead: int) -> int:
-        """Append encoded batches, contiguous, visible together: the first offset. StorageError: nothing is there."""
+        """Append encoded batches, contiguous, visible together: the first offset. StorageError: nothing is
+        there.
+        """
         ready: list[Encoded] = []
         size = 0
         for chunk in chunks:
@@ -165,7 +167,8 @@ class Partition:
     # --- administration ----------------------------------------------------------------------
 
     def delete_records(self, before: int) -> int:
-        """Move the log start offset up to `before` (-1: the high watermark); whole segments below go. The new start.
+        """Move the log start offset up to `before` (-1: the high watermark); whole segments below go. The
+        new start.
 
         The start is durable before a byte goes. OffsetOutOfRangeError.
         """
@@ -209,7 +212,9 @@ class Partition:
             self.config = self.writer.config = self.writer.active.config = config
 
     def close(self) -> None:
-        """Write what is queued, make it durable, leave the directory as Kafka's clean shutdown does. StorageError."""
+        """Write what is queued, make it durable, leave the directory as Kafka's clean shutdown does.
+        StorageError.
+        """
         with self._queue.token:
             self._queue.drain()
             self.writer.closed = True

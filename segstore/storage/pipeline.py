@@ -29,7 +29,9 @@ class Pipeline:
         return self
 
     def pwrite(self, handle: Handle, data: memoryview, position: int) -> None:
-        """Write `data` when what came before is written, not necessarily at once. OSError of an earlier write."""
+        """Write `data` when what came before is written, not necessarily at once. OSError of an earlier
+        write.
+        """
         held, self._held = self._held, lambda: self._write(handle, data, position)
         if held is not None:
             self._start(held)

@@ -32,8 +32,10 @@ class Fetched(NamedTuple):
 
 
 def fetch(view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool) -> list[Fetched]:
-    """Batches from the one that holds `offset` on, below offset `limit`: at least one where there is one, then
-    up to `max_bytes`. CorruptRecordError where the first one is damaged; a later one ends the fetch before it.
+    """Batches from the one that holds `offset` on, below offset `limit`: at least one where there is one,
+    then
+    up to `max_bytes`. CorruptRecordError where the first one is damaged; a later one ends the fetch before
+    it.
     """
     found: list[Fetched] = []
     slot, last = view.slot(offset), len(view.segments)

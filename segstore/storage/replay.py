@@ -1,4 +1,6 @@
-"""Feeds producer state with the batch headers of a segment. On disk: reads only. Threads: as the state's owner."""
+"""Feeds producer state with the batch headers of a segment. On disk: reads only. Threads: as the state's
+owner.
+"""
 
 from __future__ import annotations
 

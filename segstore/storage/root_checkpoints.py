@@ -1,4 +1,5 @@
-"""Owns the checkpoint files of the root: recovery points, log start offsets, high watermarks, cleaner offsets.
+"""Owns the checkpoint files of the root: recovery points, log start offsets, high watermarks, cleaner
+offsets.
 
 Each is Kafka's text of (topic, partition, offset). Partitions that were not loaded since the store was
 opened keep what their line said.
@@ -35,7 +36,9 @@ class OffsetCheckpoint:
     def update(
         self, changes: Mapping[TopicPartitionKey, int], gone: frozenset[TopicPartitionKey] = frozenset()
     ) -> None:
-        """Write the file with these changes, synced; nothing is written where none changes anything. OSError."""
+        """Write the file with these changes, synced; nothing is written where none changes anything.
+        OSError.
+        """
         with self._lock:
             held = {k: v for k, v in (self._held | dict(changes)).items() if k not in gone}
             if held != self._held:

@@ -75,7 +75,8 @@ class Segment:
                 self._indexes, self._largest = indexing.rebuild(self), None
 
     def locate(self, target: int, end: int) -> Any:
-        """Header (`seg_batch *`) of the batch that holds `target`, or the first one behind it, below byte `end`.
+        """Header (`seg_batch *`) of the batch that holds `target`, or the first one behind it, below byte
+        `end`.
 
         None where there is none. CorruptRecordError where `target` lies in a stretch that is no batch.
         """
@@ -108,6 +109,12 @@ class Segment:
             if target < back:
                 raise CorruptRecordError(self.path, bad, target, reason, back)
             position = found
+
+    def header_at(self, position: int, end: int, out: Any) -> int | None:
+        """Put the header of the batch at `position` into `out`: its last offset; None where there is none."""
+        if self.pool.files.seek_batch(self.handle, position, end, 0, out) != 1:
+            return None
+        return int(out.last_offset)
 
     def _last_offset_before(self, position: int) -> int:
         last = self.base_offset - 1

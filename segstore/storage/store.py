@@ -1,4 +1,5 @@
-"""`Store` and `open`: a directory of topics, as users see it. A façade; see `store_writer` and `store_reader`.
+"""`Store` and `open`: a directory of topics, as users see it. A façade; see `store_writer` and
+`store_reader`.
 
 On disk: a Kafka log directory, and `.segstore/` in it for what is ours alone.
 Threads: any. Processes: one that writes, any number that read.
@@ -111,19 +112,24 @@ class Store:
     ) -> TopicInfo:
         """Make a topic, durable when it returns. `config`: Kafka's topic settings by dotted name.
 
-        TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidArgumentError, StorageError, ReadOnlyError.
+        TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidArgumentError, StorageError,
+        ReadOnlyError.
         """
         count = arguments.whole("partitions", partitions, 1, 100_000)
         with os_errors():
             return self._writer().create_topic(name, count, config or {})
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change some settings, from the next append on; a value of None goes back to the default. Errors as above."""
+        """Change some settings, from the next append on; a value of None goes back to the default. Errors as
+        above.
+        """
         with os_errors():
             return self._writer().alter_topic(name, config)
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Let the topic have `total` partitions, more than now. InvalidArgumentError, UnknownTopicOrPartitionError."""
+        """Let the topic have `total` partitions, more than now. InvalidArgumentError,
+        UnknownTopicOrPartitionError.
+        """
         with os_errors():
             return self._writer().add_partitions(name, arguments.whole("total", total, 1, 100_000))
 

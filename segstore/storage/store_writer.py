@@ -227,12 +227,15 @@ class StoreWriter:
         return info
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Have `total` partitions from now on (Kafka: createPartitions). InvalidArgumentError where that is fewer."""
+        """Have `total` partitions from now on (Kafka: createPartitions). InvalidArgumentError where that is
+        fewer.
+        """
         with self._lock:
             before = find_topic(self.topics, name)
             if total <= before.partitions or before.partition_ids != tuple(range(before.partitions)):
                 raise InvalidArgumentError(
-                    f"total={total}: topic {name!r} has partitions {list(before.partition_ids)}; they can only become more"
+                    f"total={total}: topic {name!r} has partitions {list(before.partition_ids)}; they "
+                    "can only become more"
                 )
             info = replace(before, partition_ids=tuple(range(total)), ours=True)
             self._topic_files.write(info)

@@ -161,7 +161,9 @@ def create_segment(pool: HandlePool, directory: str, base_offset: int, config: T
 
 
 def remove_segment(segment: Segment) -> None:
-    """Take a segment's names away, the log's first: `.deleted`, then gone; what a crash leaves is known by that."""
+    """Take a segment's names away, the log's first: `.deleted`, then gone; what a crash leaves is known by
+    that.
+    """
     files, pool = segment.pool.files, segment.pool
     pool.forget(segment.path)
     there = []
