@@ -9,7 +9,6 @@ Threads: any; options and settings are immutable.
 
 from __future__ import annotations
 
-import math
 import numbers
 import re
 from collections.abc import Callable
@@ -66,7 +65,7 @@ def real(default: float, least: float, most: float, unit: str, doc: str, *, abov
 
     def read(value: object) -> float:
         number = _number(value)
-        # NaN fails every comparison.
+        # NaN fails every comparison, and no bound is infinite.
         if not least <= number <= most or (above and number == least):
             raise ValueError
         return number
@@ -131,11 +130,9 @@ def _integer(value: object) -> int:
 
 def _number(value: object) -> float:
     if isinstance(value, str):
-        number = float(value) if value.isascii() and "_" not in value else math.nan
-    elif isinstance(value, bool) or not isinstance(value, numbers.Real):
+        if not value.isascii() or "_" in value:
+            raise ValueError
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError
-    else:
-        number = float(value)
-    if not math.isfinite(number):
-        raise ValueError
-    return number
+    return float(value)

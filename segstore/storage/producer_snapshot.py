@@ -54,7 +54,7 @@ def parse_snapshot(data: bytes, where: str) -> list[SnapshotEntry]:
         raise CorruptCheckpointError(where, 0, f"version {version} is unknown, {VERSION} is known")
     if crc32c(data[_CRC_FROM:]) != crc:
         raise CorruptCheckpointError(where, 0, "the CRC does not match the content")
-    if count < 0 or len(data) != _HEADER.size + count * _ENTRY.size:
+    if len(data) != _HEADER.size + count * _ENTRY.size:
         raise CorruptCheckpointError(where, 0, f"{count} entries do not make {len(data)} bytes")
     entries = [SnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(data[_HEADER.size :])]
     ids = {entry.producer_id for entry in entries}
