@@ -76,7 +76,7 @@ class CorruptRecordError(SegstoreError):
 
 
 class CorruptCheckpointError(SegstoreError):
-    """A small file beside the logs has content that can't be; carries `file`, `line` (0: binary) and `reason`."""
+    """A small file beside the logs has content that can't be; carries `file`, `line` (0: binary), `reason`."""
 
     def __init__(self, file: str | os.PathLike[str], line: int, reason: str) -> None:
         self.file, self.line, self.reason = str(file), line, reason
@@ -98,7 +98,9 @@ class StoreLockedError(SegstoreError):
     def __init__(self, path: str | os.PathLike[str], pid: int | None) -> None:
         self.path, self.pid = str(path), pid
         who = f"process {pid}" if pid else "another process"
-        super().__init__(f'{self.path} is open for writing in {who}: open it with mode="r", or close that one')
+        super().__init__(
+            f'{self.path} is open for writing in {who}: open it with mode="r", or close that one'
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

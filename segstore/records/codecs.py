@@ -150,7 +150,13 @@ def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
     frame = memoryview(cramjam.lz4.compress(plain, level=level))
     at = 7 + 8 * (frame[4] >> 3 & 1)
     size = int.from_bytes(frame[at : at + 4], "little")
-    return plain if size & _LZ4_STORED else frame[at + 4 : at + 4 + size]
+    behind = at + 4 + (size & ~_LZ4_STORED)
+    if size & _LZ4_STORED:
+        return plain
+    if int.from_bytes(frame[behind : behind + 4], "little"):
+        # Before 2.12, cramjam cuts frames into linked blocks of 8 KiB: of those none stands alone.
+        return memoryview(cramjam.lz4.compress_block(plain, store_size=False))
+    return frame[at + 4 : behind]
 
 
 def _zstd(data: memoryview, level: int | None) -> Buffer:

@@ -147,7 +147,7 @@ class Partition:
                 self._show()
 
     def settle(self, after: int) -> None:
-        """Keep the promise of `flush.messages` and `flush.ms` for what ends at offset `after`. StorageError."""
+        """Keep `flush.messages` and `flush.ms` for what ends at offset `after`. StorageError."""
         config = self.config
         if after - self.flusher.recovery_point >= config.flush_messages:
             self.flusher.flush(after)

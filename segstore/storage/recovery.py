@@ -34,7 +34,7 @@ log = logging.getLogger("segstore")
 
 
 def behind_last(segment: Segment) -> tuple[int, int]:
-    """The position behind a segment's last batch, and the offset there, by its index and the headers behind."""
+    """The position behind a segment's last batch, and the offset there, by index and headers."""
     offsets = segment.indexes[0]
     position = offsets.entry(-1)[1] if offsets.entries else 0
     end = segment.base_offset

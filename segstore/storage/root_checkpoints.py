@@ -30,7 +30,8 @@ class OffsetCheckpoint:
     def get(self, key: TopicPartitionKey) -> int | None:
         return self._held.get(key)
 
-    def keys(self) -> set[TopicPartitionKey]:
+    def partitions(self) -> set[TopicPartitionKey]:
+        """Those that have a line."""
         return set(self._held)
 
     def update(
@@ -58,7 +59,7 @@ class RootCheckpoints:
     def keys(self) -> set[TopicPartitionKey]:
         """All partitions that any of them names."""
         files = (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_offsets)
-        return {key for held in files for key in held.keys()}
+        return {key for held in files for key in held.partitions()}
 
     def forget(self, keys: frozenset[TopicPartitionKey]) -> None:
         """Drop the lines of deleted partitions."""

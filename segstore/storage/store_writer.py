@@ -244,7 +244,7 @@ class StoreWriter:
         return info
 
     def delete_topic(self, name: str) -> None:
-        """Readers keep what they have read; the rest is gone when it returns. UnknownTopicOrPartitionError."""
+        """Readers keep what they have read; all else goes. UnknownTopicOrPartitionError."""
         with self._lock:
             info = find_topic(self.topics, name)
             self._topic_files.write(info, deleting=True)

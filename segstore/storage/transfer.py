@@ -43,7 +43,7 @@ def transfer(
                 break
             position = int(found.position)
             stop, offset = _boundary(segment, found, position + max_bytes - done, end, view.end_offset)
-            _send_all(send, sink, segment.handle, position, stop - position)
+            _send_all(files, send, sink, segment.handle, position, stop - position)
             done += stop - position
             if stop < end or done >= max_bytes:
                 break
@@ -81,7 +81,7 @@ def _boundary(segment: Segment, first: Any, most: int, end: int, end_offset: int
     return position, offset
 
 
-def _send_all(send: Send, sink: int, handle: Handle, position: int, count: int) -> None:
+def _send_all(files: Files, send: Send, sink: int, handle: Handle, position: int, count: int) -> None:
     done = 0
     while done < count:
         try:
@@ -89,7 +89,7 @@ def _send_all(send: Send, sink: int, handle: Handle, position: int, count: int) 
         except BlockingIOError:
             sent = 0
         else:
-            if not sent and position + done >= os.fstat(handle.fd).st_size:
+            if not sent and position + done >= files.size(handle):
                 raise StorageError(5, "the segment became shorter while it was sent", handle.path)
         done += sent
         if done < count:
