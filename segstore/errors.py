@@ -76,7 +76,7 @@ class CorruptRecordError(SegstoreError):
 
 
 class CorruptCheckpointError(SegstoreError):
-    """A small file beside the logs has content that can't be; carries `file`, `line` (0: binary), `reason`."""
+    """A small file beside the logs has content that can't be; with `file`, `line` (0: binary), `reason`."""
 
     def __init__(self, file: str | os.PathLike[str], line: int, reason: str) -> None:
         self.file, self.line, self.reason = str(file), line, reason
