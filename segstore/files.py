@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import mmap
 import os
 import stat
@@ -25,6 +26,8 @@ Path = str | os.PathLike[str]
 
 _NO_COPY_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 _COPY_CHUNK = 1 << 20
+_TEMPORARY = ".tmp"
+_MAX_NAME = 255  # bytes that Linux file systems allow in one name
 
 
 class Handle:
@@ -193,7 +196,7 @@ class Files:
     def write_atomic(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
         """Replace a file, or make it: old or new content, never a mixture; durable where `sync`. OSError."""
         target = os.fspath(path)
-        temporary = target + ".tmp"
+        temporary = _temporary(target)
         try:
             with self.open(temporary, write=True, create=True) as handle:
                 self.truncate(handle, 0)
@@ -290,6 +293,14 @@ class Files:
     def is_locked(self, path: Path) -> bool:
         """Whether anybody holds a lock on the file; False where it is missing. OSError as `open`."""
         return self.lock_holder(path) is not None
+
+
+def _temporary(target: str) -> str:
+    """The name beside `target` that its next content is written under."""
+    directory, name = os.path.split(target)
+    if len(os.fsencode(name)) + len(_TEMPORARY) > _MAX_NAME:
+        name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
+    return os.path.join(directory, name + _TEMPORARY)
 
 
 def _named(error: OSError, path: str | None) -> OSError:

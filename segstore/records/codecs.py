@@ -151,9 +151,10 @@ def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
     at = 7 + 8 * (frame[4] >> 3 & 1)
     size = int.from_bytes(frame[at : at + 4], "little")
     behind = at + 4 + (size & ~_LZ4_STORED)
+    end = behind + 4 * (frame[4] >> 4 & 1)  # a checksum of the block
     if size & _LZ4_STORED:
         return plain
-    if int.from_bytes(frame[behind : behind + 4], "little"):
+    if int.from_bytes(frame[end : end + 4], "little"):
         # Before 2.12, cramjam cuts frames into linked blocks of 8 KiB: of those none stands alone.
         return memoryview(cramjam.lz4.compress_block(plain, store_size=False))
     return frame[at + 4 : behind]

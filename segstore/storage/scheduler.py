@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 log = logging.getLogger("segstore")
 Task = Callable[[], None]
+LONGEST_WAIT = 86_400.0  # seconds; a condition can't wait for years
 
 
 class Scheduler:
@@ -61,7 +62,7 @@ class Scheduler:
                 if not self._tasks:
                     self._wake.wait()
                 elif (wait := self._tasks[0][0] - time.monotonic()) > 0:
-                    self._wake.wait(wait)
+                    self._wake.wait(min(wait, LONGEST_WAIT))
                 else:
                     return heapq.heappop(self._tasks)[2]
         return None

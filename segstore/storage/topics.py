@@ -22,7 +22,9 @@ from segstore.config import TopicConfig
 from segstore.errors import CorruptCheckpointError, UnknownTopicOrPartitionError
 from segstore.files import Files
 
-INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
 
 
 @dataclass(frozen=True)
