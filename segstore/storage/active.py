@@ -7,9 +7,11 @@ Threads: one at a time, the holder of the partition's append token.
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore import names
+from segstore._native import ffi
 from segstore.config import TopicConfig
 from segstore.files import Files, Handle
 from segstore.index import ActiveOffsetIndex, ActiveTimeIndex, IndexBuilder
@@ -44,6 +46,8 @@ class ActiveSegment:
         files: Files = segment.pool.files
         self._files = files
         self._builder = IndexBuilder(segment.base_offset, config.index_interval_bytes)
+        # Kafka's segment.jitter.ms: partitions that began together don't all roll together.
+        self._jitter_ms = random.randint(0, config.segment_jitter_ms) if config.segment_jitter_ms else 0
         self.rolled_ms = -1  # timestamp of the first batch (Kafka: rollingBasedTimestamp)
         self._open_indexes(index_bytes or config.segment_index_bytes)
 
@@ -81,10 +85,9 @@ class ActiveSegment:
                 if batch[0] > timestamp:
                     timestamp, offset = batch
         self._builder.state = since, timestamp, offset, entry
-        for step in walk(files, handle, 0, end, check_crcs=False, chunk=1 << 12):
-            if len(step.batches):
-                self.rolled_ms = int(step.batches["max_timestamp"][0])
-            break
+        first = ffi.new("seg_batch *")
+        if self.segment.header_at(0, end, first) is not None:
+            self.rolled_ms = int(first.max_timestamp)
 
     @property
     def handle(self) -> Handle:
@@ -125,7 +128,7 @@ class ActiveSegment:
             return False
         # Kafka measures by record timestamps where there are any, else by the clock.
         latest = int(batches["max_timestamp"][0])
-        return (latest if latest >= 0 else now_ms) - self.rolled_ms > self.config.segment_ms
+        return (latest if latest >= 0 else now_ms) - self.rolled_ms > self.config.segment_ms - self._jitter_ms
 
     def reserve(self, n: int) -> None:
         """Take index room for `n` batches. OSError: nothing has changed."""
