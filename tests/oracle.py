@@ -1,4 +1,4 @@
-"""A slow record batch codec (magic 2) in plain Python, written from DESIGN.md section 2 alone: the oracle of the C one.
+"""The oracle of the C codec: a slow one of record batches (magic 2), written from DESIGN.md section 2 alone.
 
 Nothing on disk; pure functions. What it does not share with segstore is the point: it imports nothing of it.
 """

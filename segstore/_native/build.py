@@ -19,12 +19,13 @@ SOURCES = (
     "encode.c",
     "ends.c",
     "gather.c",
+    "headers.c",
     "index.c",
     "io.c",
     "scan.c",
     "seal.c",
 )
-HEADERS = ("bytes.h", "cdef.h", "column.h")
+HEADERS = ("bytes.h", "cdef.h", "column.h", "reader.h")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")
 
 
@@ -34,16 +35,8 @@ def _flags() -> tuple[list[str], list[str]]:
     if not sanitizers:
         return ["-O3", "-std=gnu11", "-fvisibility=hidden", *WARNINGS], []
     sanitize = f"-fsanitize={sanitizers}"
-    compile_args = [
-        "-O1",
-        "-std=gnu11",
-        "-g",
-        "-UNDEBUG",
-        "-fno-omit-frame-pointer",
-        "-fno-sanitize-recover=all",
-        sanitize,
-    ]
-    return [*compile_args, *WARNINGS], [sanitize]
+    debug = ["-O1", "-std=gnu11", "-g", "-UNDEBUG", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all"]
+    return [*debug, sanitize, *WARNINGS], [sanitize]
 
 
 def _builder() -> FFI:

@@ -13,7 +13,7 @@ typedef uint32_t (*crc_function)(uint32_t crc, const uint8_t *p, int64_t len);
 
 /* --- portable: eight tables, eight bytes a step ---------------------------- */
 
-enum { POLYNOMIAL = 0x82f63b78 - (1LL << 32) }; /* reflected, as an int */
+static const uint32_t polynomial = 0x82f63b78; /* reflected */
 
 static uint32_t table[8][256];
 
@@ -22,7 +22,7 @@ static void make_table(void)
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t crc = i;
         for (int bit = 0; bit < 8; bit++)
-            crc = (crc >> 1) ^ (crc & 1 ? (uint32_t)POLYNOMIAL : 0);
+            crc = (crc >> 1) ^ (crc & 1 ? polynomial : 0);
         table[0][i] = crc;
     }
     for (int t = 1; t < 8; t++)
@@ -51,7 +51,8 @@ static uint32_t portable(uint32_t crc, const uint8_t *p, int64_t len)
 #define FOLD_512 0x9e4addf8, 0x740eef02
 #define FOLD_2048 0xb9e02b86, 0xdcb17aa4
 
-__attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, const uint8_t *p, int64_t len)
+__attribute__((target("sse4.2")))
+static uint32_t by_instruction(uint32_t crc, const uint8_t *p, int64_t len)
 {
     uint64_t wide = crc;
     for (; len >= 8; p += 8, len -= 8)
@@ -62,13 +63,15 @@ __attribute__((target("sse4.2"))) static uint32_t by_instruction(uint32_t crc, c
     return crc;
 }
 
-__attribute__((target("sse4.2,pclmul"))) static __m128i fold128(__m128i x, __m128i k, const uint8_t *next)
+#define PCLMUL __attribute__((target("sse4.2,pclmul")))
+
+PCLMUL static __m128i fold128(__m128i x, __m128i k, const uint8_t *next)
 {
     __m128i low = _mm_clmulepi64_si128(x, k, 0x00), high = _mm_clmulepi64_si128(x, k, 0x11);
     return _mm_xor_si128(_mm_xor_si128(low, high), _mm_loadu_si128((const void *)next));
 }
 
-__attribute__((target("sse4.2,pclmul"))) static uint32_t by_pclmul(uint32_t crc, const uint8_t *p, int64_t len)
+PCLMUL static uint32_t by_pclmul(uint32_t crc, const uint8_t *p, int64_t len)
 {
     if (len < 128)
         return by_instruction(crc, p, len);

@@ -3,57 +3,17 @@
  * Thread contract: no state. A quick reader handles records that have room behind them and
  * nothing unusual; whatever it refuses goes to the careful one, whose verdict counts.
  */
-#include "bytes.h"
+#include "reader.h"
 
 enum {
-    CUT = -1,               /* a varint runs out of its bytes; what that means is the caller's */
     QUICK_ROOM = 40,        /* the quick reader's loads before the key reach no further */
-    QUICK_LOAD = 8,
-    INT_MOST = 5,           /* bytes of the longest varint */
-    LONG_MOST = 10
+    QUICK_LOAD = 8
 };
 
 typedef struct fields {
     int64_t timestamp_delta, offset_delta, key_len, value_len, header_count;
     const uint8_t *key, *value, *headers, *next;
 } fields;
-
-/* 0, CUT, or SEG_E_VARINT; bits that don't fit are dropped, as by ByteUtils. */
-static int64_t careful_varint(const uint8_t **p, const uint8_t *end, int most, int64_t *value)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < most; i++) {
-        if (*p == end)
-            return CUT;
-        uint8_t b = *(*p)++;
-        v |= (uint64_t)(b & 0x7f) << (7 * i);
-        if (b < 0x80) {
-            *value = unzigzag(most == INT_MOST ? (uint32_t)v : v);
-            return 0;
-        }
-    }
-    return SEG_E_VARINT;
-}
-
-/* Within a record, whose length is known, bytes that run out are its length's fault. */
-static int64_t within(int64_t result)
-{
-    return result == CUT ? SEG_E_RECORD : result;
-}
-
-/* A length and as many bytes; -1 is null where `nullable`. */
-static int64_t careful_bytes(const uint8_t **p, const uint8_t *end, int nullable, const uint8_t **bytes,
-                             int64_t *len)
-{
-    int64_t r = within(careful_varint(p, end, INT_MOST, len));
-    if (r)
-        return r;
-    if (*len < (nullable ? -1 : 0) || *len > end - *p)
-        return SEG_E_RECORD;
-    *bytes = *p;
-    *p += *len > 0 ? *len : 0;
-    return 0;
-}
 
 /* From the header count on: all headers of a record, which end at `end`. */
 static int64_t careful_headers(const uint8_t *p, const uint8_t *end, int64_t *count)
@@ -243,52 +203,4 @@ int64_t seg_decode(const uint8_t *arena, int64_t arena_len, const seg_batch *bat
         }
     }
     return out->records;
-}
-
-/* One header into slot i of the columns that are wanted. */
-static int64_t put_header(const uint8_t *arena, const uint8_t **p, const uint8_t *end, int64_t i,
-                          int64_t *name_at, int64_t *name_len, int64_t *value_at, int64_t *value_len)
-{
-    const uint8_t *name, *value;
-    int64_t name_bytes, value_bytes, r = careful_bytes(p, end, 0, &name, &name_bytes);
-    if (r || (r = careful_bytes(p, end, 1, &value, &value_bytes)))
-        return r;
-    if (name_at)
-        name_at[i] = name - arena;
-    if (name_len)
-        name_len[i] = name_bytes;
-    if (value_at)
-        value_at[i] = value - arena;
-    if (value_len)
-        value_len[i] = value_bytes;
-    return 0;
-}
-
-int64_t seg_headers(const uint8_t *arena, int64_t arena_len, const int64_t *headers_at, int64_t n,
-                    int64_t capacity, int64_t *counts, int64_t *name_at, int64_t *name_len,
-                    int64_t *value_at, int64_t *value_len)
-{
-    int64_t total = 0;
-    int wanted = name_at || name_len || value_at || value_len;
-    const uint8_t *end = arena + arena_len;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t count, r;
-        if (headers_at[i] < 0 || headers_at[i] >= arena_len)
-            return SEG_E_COLUMN;
-        const uint8_t *p = arena + headers_at[i];
-        if ((r = within(careful_varint(&p, end, INT_MOST, &count))))
-            return r;
-        /* A header takes two bytes at least. */
-        if (count < 0 || count > (end - p) / 2)
-            return SEG_E_RECORD;
-        if (counts)
-            counts[i] = count;
-        if (wanted && count > capacity - total)
-            return SEG_E_ROOM;
-        for (int64_t k = 0; wanted && k < count; k++)
-            if ((r = put_header(arena, &p, end, total + k, name_at, name_len, value_at, value_len)))
-                return r;
-        total += count;
-    }
-    return total;
 }

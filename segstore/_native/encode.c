@@ -24,7 +24,7 @@ typedef struct limits {
     int64_t room;           /* bytes of the output */
 } limits;
 
-static uint8_t *put_slice(uint8_t *w, const uint8_t *end, slice s)
+INLINE uint8_t *put_slice(uint8_t *w, const uint8_t *end, slice s)
 {
     w = put_varint(w, s.len);
     if (s.len <= 0)
@@ -85,7 +85,8 @@ INLINE int64_t fill(source s, int64_t first, int64_t last, limits limit, uint8_t
         r.timestamp_delta = (int64_t)((uint64_t)r.timestamp - (uint64_t)base);
         r.offset_delta = i - first;
         if (s.offsets) {
-            if (s.offsets[i] < 0 || s.offsets[i] == INT64_MAX || (i > first && s.offsets[i] <= s.offsets[i - 1]))
+            int64_t least = i > first ? s.offsets[i - 1] + 1 : 0;
+            if (s.offsets[i] < least || s.offsets[i] == INT64_MAX)
                 return SEG_E_COLUMN;
             r.offset_delta = s.offsets[i] - s.offsets[first];
         }
@@ -140,7 +141,7 @@ static int64_t check(const source *s, const seg_template *t, int64_t first, int6
         return SEG_E_COLUMN;
     if (s->headers && (last > s->headers->n || !s->headers->offsets))
         return SEG_E_COLUMN;
-    if (!s->offsets && (t->base_offset < 0 || t->base_offset > INT64_MAX - 1 - (last - first)))
+    if (!s->offsets && (t->base_offset < 0 || t->base_offset > INT64_MAX - (last - first)))
         return SEG_E_COLUMN;
     return 0;
 }

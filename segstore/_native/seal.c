@@ -63,7 +63,7 @@ int64_t seg_assign(uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int
         if (!matches(buf + at, len - at, &batches[i]))
             return SEG_E_COLUMN;
         int64_t offsets = batches[i].last_offset - batches[i].base_offset + 1;
-        if (next > INT64_MAX - 1 - offsets)
+        if (next > INT64_MAX - offsets)
             return SEG_E_COLUMN;
         next += offsets;
         at += batches[i].size;

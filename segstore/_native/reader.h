@@ -1,0 +1,50 @@
+/* Reads varints and byte strings whose every byte is compared with an end first. */
+#ifndef SEG_READER_H
+#define SEG_READER_H
+
+#include "bytes.h"
+
+enum {
+    CUT = -1,               /* a varint runs out of its bytes; what that means is the caller's */
+    INT_MOST = 5,           /* bytes of the longest varint */
+    LONG_MOST = 10
+};
+
+/* 0, CUT, or SEG_E_VARINT; bits that don't fit are dropped, as by ByteUtils. */
+static inline int64_t careful_varint(const uint8_t **p, const uint8_t *end, int most, int64_t *value)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < most; i++) {
+        if (*p == end)
+            return CUT;
+        uint8_t b = *(*p)++;
+        v |= (uint64_t)(b & 0x7f) << (7 * i);
+        if (b < 0x80) {
+            *value = unzigzag(most == INT_MOST ? (uint32_t)v : v);
+            return 0;
+        }
+    }
+    return SEG_E_VARINT;
+}
+
+/* Within a record, whose length is known, bytes that run out are its length's fault. */
+static inline int64_t within(int64_t result)
+{
+    return result == CUT ? SEG_E_RECORD : result;
+}
+
+/* A length and as many bytes; -1 is null where `nullable`. */
+static inline int64_t careful_bytes(const uint8_t **p, const uint8_t *end, int nullable,
+                                    const uint8_t **bytes, int64_t *len)
+{
+    int64_t r = within(careful_varint(p, end, INT_MOST, len));
+    if (r)
+        return r;
+    if (*len < (nullable ? -1 : 0) || *len > end - *p)
+        return SEG_E_RECORD;
+    *bytes = *p;
+    *p += *len > 0 ? *len : 0;
+    return 0;
+}
+
+#endif
