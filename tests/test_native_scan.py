@@ -8,12 +8,13 @@ from dataclasses import replace
 import native_batches as native
 import oracle
 import pytest
-from native_batches import ONE, (
+from native_batches import (
     INT31,
     INT63,
+    ONE,
     STATUS,
 )
-from oracle import Batch, Record
+from oracle import Batch
 
 from segstore._native import lib
 
