@@ -175,6 +175,13 @@ class Files:
         """Bytes of a file by path (of a symbolic link itself) or handle. OSError as stat(2)."""
         return (os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)).st_size
 
+    def modified(self, path: Path) -> int:
+        """When a file or directory was last changed, in ns since the epoch; 0 where there is none. OSError."""
+        try:
+            return os.lstat(path).st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+
     def exists(self, path: Path) -> bool:
         """Whether anything has this name. OSError where that can't be told (EACCES)."""
         try:

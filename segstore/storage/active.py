@@ -126,9 +126,12 @@ class ActiveSegment:
     def _is_old(self, batches: NDArray[np.void], now_ms: int) -> bool:
         if self.rolled_ms < 0:
             return False
-        # Kafka measures by record timestamps where there are any, else by the clock.
+        # Kafka measures by record timestamps where there are any, else by the clock, which also stamps
+        # the records of a LogAppendTime topic.
         latest = int(batches["max_timestamp"][0])
-        return (latest if latest >= 0 else now_ms) - self.rolled_ms > self.config.segment_ms - self._jitter_ms
+        if latest < 0 or self.config.message_timestamp_type == "LogAppendTime":
+            latest = now_ms
+        return latest - self.rolled_ms > self.config.segment_ms - self._jitter_ms
 
     def reserve(self, n: int) -> None:
         """Take index room for `n` batches. OSError: nothing has changed."""
@@ -147,10 +150,17 @@ class ActiveSegment:
 
     def rewind(self, mark: Mark) -> None:
         """Go back to `mark`: cut the log and the indexes. OSError where the disk refuses that too."""
-        self._files.truncate(self.handle, mark.size)
+        self.recall(mark)
         relative = mark.next_offset - self.segment.base_offset
         self._offsets.truncate_to(relative)
         self._times.truncate_to(relative)
+        # A roll that failed may have left its closing entry, which is right, and must not come twice.
+        last = self._times.entry(-1)[0] if self._times.entries else -1
+        self._builder.state = (*mark.builder[:3], last)
+        self._files.truncate(self.handle, mark.size)
+
+    def recall(self, mark: Mark) -> None:
+        """Take the bytes behind `mark` for nobody's again."""
         self._builder.state = mark.builder
         self.segment.size, self.next_offset, self.rolled_ms = mark.size, mark.next_offset, mark.rolled_ms
 

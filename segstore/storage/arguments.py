@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 from segstore.errors import InvalidArgumentError, InvalidTypeError
@@ -14,6 +14,8 @@ INT64_MAX = 2**63 - 1
 
 def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> int:
     """An int (or what counts as one: numpy's) in [least, most]."""
+    if type(value) is int and (least is None or value >= least) and value <= most:
+        return value
     if isinstance(value, bool):
         raise InvalidTypeError(f"{name} must be an int, not bool")
     try:
@@ -27,9 +29,8 @@ def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> in
     return number
 
 
-def one_of(name: str, value: Any, allowed: Iterable[str]) -> str:
+def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
     """One of some words."""
-    allowed = tuple(allowed)
     if value not in allowed:
         raise InvalidArgumentError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
     return str(value)

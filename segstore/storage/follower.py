@@ -30,7 +30,7 @@ class Follower:
         directory: str,
         config: TopicConfig,
         published: Callable[[], Ends | None],
-        log_start: int,
+        log_start: Callable[[], int],
     ) -> None:
         self._pool, self.directory, self._config = pool, directory, config
         self._published, self._log_start = published, log_start
@@ -72,7 +72,7 @@ class Follower:
         known = {s.base_offset: s for s in view.segments} if view else {}
         found = read_only_segments(self._pool, self.directory, self._config)
         if not found:
-            found = [Segment(self._pool, self.directory, self._log_start, 0, writable=False, sealed=False)]
+            found = [Segment(self._pool, self.directory, self._log_start(), 0, writable=False, sealed=False)]
         return tuple(
             known[s.base_offset]
             if s.base_offset in known
@@ -104,7 +104,7 @@ class Follower:
             for step in walk(self._pool.files, last.handle, position, last.size, check_crcs=True):
                 end = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else end
                 position = step.stop.position
-        start = min(max(segments[0].base_offset, self._log_start), end)
+        start = min(max(segments[0].base_offset, self._log_start()), end)
         return LogView(segments, tuple(s.base_offset for s in segments), start, end, position, -1)
 
     def _first_look(self, last: Segment) -> tuple[int, int]:

@@ -7,6 +7,7 @@ drops the pool's own reference, so that no descriptor is closed under a running 
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 from collections import OrderedDict
@@ -47,6 +48,12 @@ class HandlePool:
         with self._lock:
             self._open.pop((path, False), None)
             self._open.pop((path, True), None)
+
+    def forget_directory(self, directory: str) -> None:
+        """Let go of all in `directory`: it was renamed."""
+        with self._lock:
+            for key in [key for key in self._open if os.path.dirname(key[0]) == directory]:
+                del self._open[key]
 
     def close(self) -> None:
         """Let go of all."""

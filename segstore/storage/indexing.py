@@ -34,16 +34,17 @@ def _from_files(segment: Segment) -> Indexes | None:
         times = SealedTimeIndex(files, paths[1], log_size=segment.size, mapped=segment.sealed)
     except OSError:
         return None
-    if offsets.damaged or times.damaged or not _whole(segment, offsets):
+    if offsets.damaged or times.damaged or not _whole(segment, offsets, times):
         return None
     if segment.sealed and segment.size and not times.entries and not _timeless(segment):
         return None
     return offsets, times
 
 
-def _whole(segment: Segment, offsets: SealedOffsetIndex) -> bool:
-    """Whether no batch behind the last entry should have had one."""
+def _whole(segment: Segment, offsets: SealedOffsetIndex, times: SealedTimeIndex) -> bool:
+    """Whether no batch behind the last entry should have had one, and no entry is of a batch that is gone."""
     last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
+    end = last  # relative offset of the last batch
     builder = IndexBuilder(segment.base_offset, segment.interval)
     for step in walk(
         segment.pool.files, segment.handle, position, segment.size, check_crcs=False, chunk=_TAIL
@@ -59,7 +60,9 @@ def _whole(segment: Segment, offsets: SealedOffsetIndex) -> bool:
             return False
         if builder.add(batches)[0]:
             return False
-    return True
+        end = int(batches["last_offset"][-1]) - segment.base_offset
+    # The offset index is bounded by the log's size; a time entry can only be told by its offset.
+    return not times.entries or times.entry(-1)[1] <= end
 
 
 def _timeless(segment: Segment) -> bool:

@@ -38,14 +38,11 @@ class PartitionLog:
     ) -> None:
         self.topic, self.partition = topic, partition
         self._context, self._source = context, source
+        self._name = f"{topic}-{partition}"
         self._aborted = AbortedTransactions(context.files)
 
     def __repr__(self) -> str:
-        return f"<PartitionLog {self.topic}-{self.partition}>"
-
-    @property
-    def _name(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        return f"<PartitionLog {self._name}>"
 
     # --- offsets ------------------------------------------------------------------------
 

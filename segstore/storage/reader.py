@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from segstore._native import lib
 from segstore.errors import CorruptRecordError
 from segstore.records import CONTROL_FLAG, Records, ScanEnd, concat, decode, scan
@@ -15,10 +17,11 @@ from segstore.storage.view import LogView
 from segstore.storage.walk import BAD, walk
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 _CHUNK = 1 << 20
+_ON = (lib.SEG_END, lib.SEG_SHORT)
+"""How a scan ends that the next segment may go on from."""
 
 
 class Fetched(NamedTuple):
@@ -49,10 +52,11 @@ def fetch(view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bo
             raise
         if part is not None:
             found.append(part)
-            max_bytes -= sum(part.batches["size"].tolist())
-            offset = part.stop.last_offset + 1
-            if part.stop.status not in (lib.SEG_END, lib.SEG_SHORT) or part.stop.position < end:
+            stop = part.stop
+            if stop.status not in _ON or stop.position < end:
                 return found
+            max_bytes -= stop.position - part.position
+            offset = stop.last_offset + 1
         slot += 1
     return found
 
@@ -63,12 +67,11 @@ def _fetch_segment(
     first = segment.locate(offset, end)
     if first is None or first.base_offset >= limit:
         return None
-    position = int(first.position)
-    size = max(int(first.size), min(max_bytes, end - position))
+    position, size = first.position, first.size
+    if max_bytes > size:
+        size = max(size, min(max_bytes, end - position))
     data = segment.pool.files.pread(segment.handle, size, position)
-    batches, stop = scan(
-        data, position, from_offset=offset, end_offset=limit, max_bytes=max_bytes, check_crcs=check_crcs
-    )
+    batches, stop = scan(data, position, offset, limit, max_bytes, check_crcs)
     if not len(batches):
         behind = int(first.last_offset) + 1
         reason = BAD.get(stop.status, "the file was cut")
@@ -78,14 +81,17 @@ def _fetch_segment(
 
 def to_records(found: list[Fetched], offset: int) -> Records:
     """Columns of what was fetched, without records before `offset` and without control records."""
-    parts = [decode(f.data, f.batches, f.segment.path, f.position) for f in found]
+    parts = [decode(part.data, part.batches, part.segment.path, part.position) for part in found]
     return without_control(parts[0] if len(parts) == 1 else concat(parts)).from_offset(offset)
 
 
 def without_control(records: Records) -> Records:
     """The records that are not transaction markers."""
-    control = records.batches["attributes"] & CONTROL_FLAG
-    return records.take(control[records.batch_indexes()] == 0) if control.any() else records
+    attributes = records.batches["attributes"]
+    n = len(attributes)
+    if not (attributes.item(0) if n == 1 else np.bitwise_or.reduce(attributes)) & CONTROL_FLAG:
+        return records
+    return records.take((attributes & CONTROL_FLAG)[records.batch_indexes()] == 0)
 
 
 def offset_for_time(view: LogView, timestamp: int) -> int | None:

@@ -81,10 +81,11 @@ class Segment:
         None where there is none. CorruptRecordError where `target` lies in a stretch that is no batch.
         """
         out = ffi.new("seg_batch *")
-        hint = self.indexes[0].lookup(target - self.base_offset)
+        hint = (self._indexes or self.indexes)[0].lookup(target - self.base_offset)
         if hint is not None and hint[1] < end:
-            code = self.pool.files.seek_batch(self.handle, hint[1], end, target, out)
-            misled = out.position == hint[1] and out.last_offset != self.base_offset + hint[0]
+            relative, position = hint
+            code = self.pool.files.seek_batch(self.handle, position, end, target, out)
+            misled = out.position == position and out.last_offset != self.base_offset + relative
             if code >= 0 and not misled:
                 return out if code else None
             self.distrust()

@@ -18,7 +18,7 @@ from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
 
 
 class StoreReader:
-    """Topics are looked up on disk each time, so that those made later are seen."""
+    """Topics are looked up anew when a directory that has them has changed."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -26,10 +26,16 @@ class StoreReader:
         self._lock = threading.Lock()
         self._followers: dict[tuple[str, int, str], Follower] = {}
         self._ends: EndsReader | None = None
+        self._topics: tuple[tuple[int, int], dict[str, TopicInfo]] = (-1, -1), {}
 
     @property
     def topics(self) -> dict[str, TopicInfo]:
-        return self._topic_files.load()[0]
+        """All topics by name. OSError, CorruptCheckpointError."""
+        version, held = self._topic_files.version(), self._topics
+        if version != held[0]:
+            # The stamp is taken first: what comes meanwhile is looked at again.
+            held = self._topics = version, self._topic_files.load()[0]
+        return held[1]
 
     def partition(self, topic: str, partition: int) -> Follower:
         """UnknownTopicOrPartitionError, which says what is there."""
@@ -41,15 +47,17 @@ class StoreReader:
             return self._followers[key]
 
     def _follow(self, info: TopicInfo, partition: int) -> Follower:
-        files, root = self.context.files, self.context.root
-        starts = read_offsets(files, os.path.join(root, names.LOG_STARTS))
         return Follower(
             self.context.pool,
             self._topic_files.partition_path(info.name, partition),
             info.settings,
             self._published(slot_key(info.topic_id, info.name, partition)),
-            starts.get((info.name, partition), 0),
+            lambda: self._log_start(info.name, partition),
         )
+
+    def _log_start(self, topic: str, partition: int) -> int:
+        path = os.path.join(self.context.root, names.LOG_STARTS)
+        return read_offsets(self.context.files, path).get((topic, partition), 0)
 
     def _published(self, key: int) -> Callable[[], Ends | None]:
         def get() -> Ends | None:

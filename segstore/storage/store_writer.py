@@ -257,7 +257,8 @@ class StoreWriter:
             self._topic_files.remove_buried()
 
     def _bury(self, topic: str) -> None:
-        self._topic_files.bury(topic)
+        for directory in self._topic_files.bury(topic):
+            self.context.pool.forget_directory(directory)
         held = self._checkpoints.keys()
         self._checkpoints.forget(frozenset(k for k in held if k[0] == topic))
         self._topic_files.forget(topic)

@@ -68,6 +68,10 @@ class TopicFiles:
     def partition_path(self, topic: str, partition: int) -> str:
         return os.path.join(self._root, names.partition_dir(topic, partition))
 
+    def version(self) -> tuple[int, int]:
+        """Changes whenever a topic is made, altered or deleted: stamps of the two directories. OSError."""
+        return self._files.modified(self._root), self._files.modified(self._directory)
+
     def prepare(self) -> None:
         """Make the directory for settings; OSError."""
         if not self._files.exists(self._directory):
@@ -130,14 +134,19 @@ class TopicFiles:
             self._files.unlink(self._path(topic))
             self._files.sync_dir(self._directory)
 
-    def bury(self, topic: str) -> None:
-        """Move a topic's directories out of sight, in the form that Kafka gives to deleted ones."""
+    def bury(self, topic: str) -> list[str]:
+        """Move a topic's directories out of sight, in the form that Kafka gives to deleted ones: their old
+        paths.
+        """
+        gone = []
         for name in self._files.listdir(self._root):
             parsed = names.parse_partition_dir(name)
             if parsed is not None and parsed[0] == topic:
                 grave = names.deleted_dir(topic, parsed[1], uuid.uuid4().hex)
-                self._files.rename(os.path.join(self._root, name), os.path.join(self._root, grave))
+                gone.append(os.path.join(self._root, name))
+                self._files.rename(gone[-1], os.path.join(self._root, grave))
         self._files.sync_dir(self._root)
+        return gone
 
     def remove_buried(self) -> None:
         """Remove the files of all deleted partitions."""

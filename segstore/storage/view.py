@@ -33,7 +33,7 @@ class LogView(NamedTuple):
 
     def slot(self, offset: int) -> int:
         """Which segment holds `offset`, or would."""
-        return max(bisect_right(self.bases, offset) - 1, 0)
+        return bisect_right(self.bases, offset, 1) - 1
 
     def end_of(self, slot: int) -> int:
         """Up to which byte segment `slot` is visible."""

@@ -124,21 +124,24 @@ class LogWriter:
         self._rolled(segment.base_offset)
 
     def _put_back(self, restore: _Restore) -> None:
-        """Undo an append that failed. Where the disk refuses that as well, fence the partition."""
+        """Undo an append that failed. Where the disk refuses that as well, fence the partition.
+
+        The end goes back in memory first: what failed is never shown, whatever the disk says.
+        """
+        rolled = self.segments[restore.segments :]
+        del self.segments[restore.segments :]
+        self.active, mark, segment = restore.active, restore.mark, restore.active.segment
+        self.active.recall(mark)
         try:
-            for segment in self.segments[restore.segments :]:
-                remove_segment(segment)
-            del self.segments[restore.segments :]
-            active = restore.active
-            if active.segment.sealed:
-                segment, mark = active.segment, restore.mark
-                self.pool.files.truncate(active.handle, mark.size)
-                segment.sealed, segment.size = False, mark.size
+            for gone in reversed(rolled):
+                remove_segment(gone)
+            if segment.sealed:
+                self.pool.files.truncate(self.active.handle, mark.size)
+                segment.sealed = False
                 segment.attach(None)
-                active = ActiveSegment(segment, self.config, mark.next_offset)
+                self.active = ActiveSegment(segment, self.config, mark.next_offset)
             else:
-                active.rewind(restore.mark)
-            self.active = active
+                self.active.rewind(mark)
         except BaseException as error:
             self.fenced = error
 
@@ -148,6 +151,9 @@ def create_segment(pool: HandlePool, directory: str, base_offset: int, config: T
     segment = Segment(
         pool, directory, base_offset, 0, writable=True, sealed=False, interval=config.index_interval_bytes
     )
+    pool.forget(
+        segment.path
+    )  # a reader may have opened a deleted topic's log of that name at the last moment
     try:
         for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
             with pool.files.open(segment.file(suffix), write=True, create=True) as handle:
