@@ -207,6 +207,7 @@ class PartitionLog:
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """The first offset whose record is stamped `timestamp_ms` or later; None where there is none."""
         self._context.check_open()
-        timestamp = arguments.whole("timestamp_ms", timestamp_ms, None)
+        # Below -1, which stands for no timestamp, all are the same.
+        timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
         found: int | None = self._with_view(lambda view: reader.offset_for_time(view, timestamp))
         return found

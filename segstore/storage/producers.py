@@ -38,8 +38,10 @@ class Producers:
                 state = ProducerState.load(files.read_file(path), newest, path)
                 break
         if state.map_end_offset < opened.end_offset:
-            for segment in opened.segments:
-                replay(state, segment, segment.size)
+            ends = [*(s.base_offset for s in opened.segments[1:]), opened.end_offset]
+            for segment, end in zip(opened.segments, ends, strict=True):
+                if end > state.map_end_offset:
+                    replay(state, segment, segment.size)
         keep = {s.base_offset for s in opened.segments} | set(taken[-1:])
         for stray in set(taken) - keep:
             files.unlink(_path(directory, stray))

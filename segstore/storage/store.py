@@ -150,11 +150,11 @@ class Store:
     def partition(self, topic: str, partition: int = 0) -> PartitionLog:
         """A partition's log. UnknownTopicOrPartitionError, which says what is there."""
         self._context.check_open()
-        log = self._logs.get((topic, partition))
+        number = arguments.whole("partition", partition, None)
+        if not isinstance(topic, str):
+            raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
+        log = self._logs.get((topic, number))
         if log is None:
-            number = arguments.whole("partition", partition, None)
-            if not isinstance(topic, str):
-                raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
             with os_errors():
                 log = PartitionLog(topic, number, self._context, self._side.partition(topic, number))
             log = self._logs.setdefault((topic, number), log)

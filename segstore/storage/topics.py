@@ -19,7 +19,7 @@ from typing import Any
 
 from segstore import names
 from segstore.config import TopicConfig
-from segstore.errors import CorruptCheckpointError, UnknownTopicOrPartitionError
+from segstore.errors import CorruptCheckpointError, InvalidTypeError, UnknownTopicOrPartitionError
 from segstore.files import Files
 
 INTERNAL = frozenset(
@@ -103,7 +103,8 @@ class TopicFiles:
     def _foreign(self, topic: str, ids: list[int]) -> TopicInfo:
         path = os.path.join(self.partition_path(topic, ids[0]), names.PARTITION_METADATA)
         topic_id = ""
-        if self._files.exists(path):
+        # Kafka makes the file before it writes it: an empty one says as much as none.
+        if self._files.exists(path) and self._files.size(path):
             topic_id = names.parse_partition_metadata(self._files.read_file(path))
         return TopicInfo(topic, tuple(ids), topic_id, ours=False)
 
@@ -112,17 +113,21 @@ class TopicFiles:
         try:
             held = json.loads(self._files.read_file(path))
             config = TopicConfig.parse(held["config"])
-            info = TopicInfo(topic, tuple(range(held["partitions"])), held["topic_id"], config)
+            ids = held.get("partition_ids", range(held["partitions"]))
+            info = TopicInfo(topic, tuple(ids), held["topic_id"], config)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpointError(path, 1, f"no topic settings: {error}") from error
         return info, bool(held.get("deleting"))
 
     def write(self, info: TopicInfo, *, deleting: bool = False) -> None:
         """Write a topic's settings, whole or not at all; OSError."""
+        all_of_them = tuple(range(info.partitions))
         held = {
             "version": 1,
             "topic_id": info.topic_id,
             "partitions": info.partitions,
+            # A copied broker's directory may hold only some of a topic's partitions.
+            **({} if info.partition_ids == all_of_them else {"partition_ids": info.partition_ids}),
             "config": info.config,
             **({"deleting": True} if deleting else {}),
         }
@@ -173,7 +178,9 @@ def with_config(info: TopicInfo, config: Mapping[str, Any]) -> TopicInfo:
 
 
 def find_topic(topics: Mapping[str, TopicInfo], name: str, partition: int | None = None) -> TopicInfo:
-    """UnknownTopicOrPartitionError, which says what is there."""
+    """UnknownTopicOrPartitionError, which says what is there; InvalidTypeError."""
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"topic must be a str, not {type(name).__name__}")
     if name not in topics:
         there = ", ".join(sorted(topics)) or "none"
         raise UnknownTopicOrPartitionError(f"no topic {name!r}; there are: {there}")
