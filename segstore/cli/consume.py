@@ -1,0 +1,149 @@
+"""`segstore consume`: records to standard output. On disk: reads only. Threads: one."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import rich_click as click
+
+import segstore
+from segstore.cli.formats import FORMATS
+from segstore.cli.options import open_reading, store_option, time_value
+from segstore.records import Records
+from segstore.storage.arguments import ISOLATION_LEVELS
+from segstore.storage.topics import find_topic
+
+POLL_SECONDS = 0.05
+FETCH_BYTES = 1 << 20
+
+
+def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | str | None:
+    if value is None or value in ("earliest", "latest"):
+        return value
+    if not value.isdecimal():
+        raise click.BadParameter(f"{value!r} is neither an offset nor earliest or latest")
+    return int(value)
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--partition", "-p", type=click.IntRange(0), multiple=True, help="Only this one; may be repeated."
+)
+@click.option(
+    "--offset",
+    "-o",
+    callback=_offset,
+    metavar="N|earliest|latest",
+    help="Where to begin; by default earliest.",
+)
+@click.option(
+    "--time", "-t", "since", callback=time_value, metavar="TIME", help="Begin at ISO 8601 (UTC), or ms."
+)
+@click.option("--follow", "-f", is_flag=True, help="Wait for more, until Ctrl-C.")
+@click.option("--max-records", "-n", type=click.IntRange(0), help="End after so many.")
+@click.option(
+    "--format",
+    "wanted",
+    type=click.Choice(list(FORMATS)),
+    default="ndjson",
+    show_default=True,
+    help="ndjson: an object a line; values: a value a line; raw: the bytes of values, nothing between.",
+)
+@click.option(
+    "--isolation-level",
+    type=click.Choice(ISOLATION_LEVELS),
+    default=ISOLATION_LEVELS[0],
+    show_default=True,
+    help="read_committed leaves out records of aborted and open transactions.",
+)
+@store_option
+def consume(
+    topic: str,
+    partition: tuple[int, ...],
+    offset: int | str | None,
+    since: int | None,
+    follow: bool,
+    max_records: int | None,
+    wanted: str,
+    isolation_level: str,
+    path: str,
+) -> None:
+    """Print the records of TOPIC, a partition after the other, or as they come with --follow.
+
+    In NDJSON a key or value that is no UTF-8 is base64, and "key_encoding" or "value_encoding" says so.
+    """
+    if offset is not None and since is not None:
+        raise click.UsageError("Begin at --offset or at --time, not both.")
+    with open_reading(path) as store:
+        ids = find_topic(store.topics(), topic).partition_ids
+        logs = [store.partition(topic, number) for number in dict.fromkeys(partition or ids)]
+        tails = [Tail(log, first_offset(log, offset, since), isolation_level) for log in logs]
+        printer = Printer(FORMATS[wanted], max_records)
+        _drain(tails, printer)
+        while follow and not printer.done:
+            if not sum(tail.step(printer) for tail in tails):
+                time.sleep(POLL_SECONDS)
+
+
+def first_offset(log: segstore.PartitionLog, offset: int | str | None, since: int | None) -> int:
+    """Where reading begins; after the last record where none is as late as `since`. OffsetOutOfRangeError."""
+    if since is not None:
+        found = log.offset_for_time(since)
+        return log.end_offset if found is None else found
+    if offset is None or offset == "earliest":
+        return log.start_offset
+    if isinstance(offset, str):
+        return log.end_offset
+    start, end = log.start_offset, log.end_offset
+    if not start <= offset <= end:
+        raise segstore.OffsetOutOfRangeError(offset, start, end, f"{log.topic}-{log.partition}")
+    return offset
+
+
+def _drain(tails: list[Tail], printer: Printer) -> None:
+    """All that is there now, and no record that comes meanwhile."""
+    for tail in tails:
+        end = tail.log.end_offset
+        while not printer.done and tail.step(printer, end):
+            continue
+
+
+class Printer:
+    """Writes records to standard output, up to `limit` of them."""
+
+    def __init__(self, form: Callable[[Records, int], bytes], limit: int | None) -> None:
+        self._form, self._left = form, limit
+
+    @property
+    def done(self) -> bool:
+        return self._left == 0
+
+    def print(self, records: Records, partition: int) -> None:
+        if self._left is not None:
+            records = records[: self._left]
+            self._left -= len(records)
+        sys.stdout.buffer.write(self._form(records, partition))
+        sys.stdout.buffer.flush()
+
+
+class Tail:
+    """A partition, and the offset that is read next."""
+
+    def __init__(self, log: segstore.PartitionLog, offset: int, isolation_level: str) -> None:
+        self.log, self.offset, self._isolation_level = log, offset, isolation_level
+
+    def step(self, printer: Printer, end: int | None = None) -> bool:
+        """Print some records below offset `end`; whether there were any."""
+        if printer.done or (end is not None and self.offset >= end):
+            return False
+        records = self.log.read(self.offset, FETCH_BYTES, isolation_level=self._isolation_level)
+        self.offset = records.next_offset
+        if end is not None and records.next_offset > end:
+            records = records.take(records.offsets < end)
+            self.offset = end
+        if len(records):
+            printer.print(records, self.log.partition)
+        return len(records) > 0

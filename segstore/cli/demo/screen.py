@@ -1,0 +1,47 @@
+"""How the demo talks: numbered steps on standard output. Nothing on disk. Threads: one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.table import Table
+from rich.text import Text
+
+from segstore.cli.output import console
+
+INDENT = "   "
+
+
+class Screen:
+    """Colours on a terminal, plain text in a pipe."""
+
+    def __init__(self) -> None:
+        self._out, self._number = console(), 0
+
+    def title(self, head: str, text: str) -> None:
+        self._out.print(Text.assemble((head, "bold cyan"), "  ", text))
+
+    @contextmanager
+    def step(self, head: str, text: str = "") -> Iterator[None]:
+        """A numbered step, whose time is told at its end."""
+        self._number += 1
+        self._out.print()
+        self._out.print(Text.assemble((f"{self._number}. {head}", "bold green"), "  ", (text, "dim")))
+        started = time.perf_counter()
+        yield
+        self._out.print(Text(f"{INDENT}{time.perf_counter() - started:.2f} s", style="dim"))
+
+    def say(self, text: str, style: str = "") -> None:
+        self._out.print(Text(INDENT + text, style=style))
+
+    def good(self, text: str) -> None:
+        """Something that was verified."""
+        self.say(f"✓ {text}", "green")
+
+    def example(self, key: str, value: str) -> None:
+        self._out.print(Text.assemble(INDENT, (key, "bold"), "  ", (value, "dim")))
+
+    def table(self, made: Table) -> None:
+        self._out.print(made)

@@ -1,0 +1,91 @@
+"""Parquet: columns key, value, timestamp and headers, or rows as JSON. Nothing on disk. Threads: one."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from segstore.cli.input_chunk import Chunk, InputError, InputOptions
+from segstore.cli.input_json import as_bytes
+
+ROWS = 50_000
+
+
+def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
+    """Records of a Parquet file (not of a pipe). InputError where it is none or lacks a column."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError("Parquet needs pyarrow: pip install 'segstore[arrow]'") from None
+    if not stream.seekable():
+        raise InputError("Parquet can't be read from a pipe: give the file's name")
+    try:
+        file = pyarrow.parquet.ParquetFile(stream)
+        names = file.schema_arrow.names
+        columns = _columns(names, options)
+        for batch in file.iter_batches(ROWS):
+            yield _chunk(batch, columns)
+    except pyarrow.ArrowException as error:
+        raise InputError(f"no Parquet: {error}") from error
+
+
+def _columns(names: list[str], options: InputOptions) -> dict[str, str | None]:
+    given = {"key": options.key_field, "value": options.value_field, "timestamp": options.timestamp_field}
+    for name in given.values():
+        if name is not None and name not in names:
+            raise InputError(f"no column {name!r}; there are: {', '.join(names)}")
+    ours = "value" in names and not any(given.values()) and not options.plain
+    return {
+        part: given.get(part) or (part if ours and part in names else None)
+        for part in ("key", "value", "timestamp", "headers")
+    }
+
+
+def _chunk(batch: Any, columns: dict[str, str | None]) -> Chunk:
+    key, value, stamp, headers = (None if name is None else batch.column(name) for name in columns.values())
+    if value is None:
+        values: Any = [
+            json.dumps(row, default=_text, ensure_ascii=False).encode() for row in batch.to_pylist()
+        ]
+    else:
+        values = _binary(value)
+    return Chunk(
+        values,
+        None if key is None else _binary(key),
+        None if stamp is None else _milliseconds(stamp),
+        None if headers is None else [_headers(held) for held in headers.to_pylist()],
+    )
+
+
+def _binary(column: Any) -> Any:
+    """A binary or text column as it is, any other as text."""
+    import pyarrow.types as types
+
+    kinds = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
+    return column if any(kind(column.type) for kind in kinds) else [as_bytes(v) for v in column.to_pylist()]
+
+
+def _milliseconds(column: Any) -> list[int | None]:
+    import pyarrow
+
+    if pyarrow.types.is_string(column.type) or pyarrow.types.is_date(column.type):
+        column = column.cast(pyarrow.timestamp("ms"))
+    if pyarrow.types.is_timestamp(column.type):
+        column = column.cast(pyarrow.timestamp("ms", column.type.tz), safe=False)
+    stamps: list[int | None] = column.cast(pyarrow.int64()).to_pylist()
+    return stamps
+
+
+def _headers(held: Any) -> list[tuple[str, bytes | None]]:
+    pairs = [tuple(h.values()) if isinstance(h, dict) else h for h in held or []]
+    return [(name, v if isinstance(v, bytes) else as_bytes(v)) for name, v in pairs]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, (datetime.date, datetime.time)) else str(value)

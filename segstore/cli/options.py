@@ -1,0 +1,98 @@
+"""Options that several commands share, and how a store is opened for them. Nothing on disk. Threads: one."""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import rich_click as click
+
+import segstore
+from segstore.errors import StorageError
+from segstore.storage.topics import find_topic
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def store_option(command: F) -> F:
+    """--store PATH, or SEGSTORE_PATH: the argument `path`."""
+    return click.option(
+        "--store",
+        "-s",
+        "path",
+        metavar="PATH",
+        envvar="SEGSTORE_PATH",
+        show_envvar=True,
+        required=True,
+        type=click.Path(file_okay=False),
+        help="The store, a directory.",
+    )(command)
+
+
+def config_option(command: F) -> F:
+    """--config NAME=VALUE, repeated: the argument `config`, a dict."""
+    return click.option(
+        "--config",
+        "-c",
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=_pairs,
+        help="A setting by Kafka's name, as retention.ms=604800000; may be repeated.",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """--json: the argument `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="JSON, an object a line.")(command)
+
+
+def _pairs(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{text!r} must be NAME=VALUE, as retention.ms=604800000")
+        found[name.strip()] = value
+    return found
+
+
+def open_reading(path: str) -> segstore.Store:
+    """Open a store to read. StorageError where there is none."""
+    if not os.path.isdir(path):
+        raise StorageError(errno.ENOENT, "no such store; `segstore create` makes one", path)
+    return segstore.open(path, mode="r")
+
+
+def open_for_change(path: str, topic: str) -> segstore.Store:
+    """Open a store to change a topic that is there. Where store or topic are missing nothing is made:
+    StorageError, UnknownTopicOrPartitionError."""
+    with open_reading(path) as store:
+        find_topic(store.topics(), topic)
+    return segstore.open(path)
+
+
+def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    """Of an option that takes a time: `parse_time`."""
+    try:
+        return None if value is None else parse_time(value)
+    except ValueError:
+        message = f"{value!r} is neither ISO 8601, as 2013-07-01T12:00:00Z, nor ms since the epoch"
+        raise click.BadParameter(message) from None
+
+
+def parse_time(value: Any) -> int:
+    """ms since the epoch from a number of them or ISO 8601, UTC where no zone is named; ValueError."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    text = str(value).strip()
+    if text.removeprefix("-").isdecimal():
+        return int(text)
+    when = datetime.datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith(("Z", "z")) else text)
+    when = when if when.tzinfo else when.replace(tzinfo=datetime.timezone.utc)
+    return (when - _EPOCH) // datetime.timedelta(milliseconds=1)
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)

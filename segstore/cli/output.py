@@ -1,0 +1,101 @@
+"""How things look: consoles, tables, progress bars, sizes and times as text. Nothing on disk. Threads: one.
+
+On a terminal in colour and as wide as that is; in a pipe plain, and lines are never cut.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+_PIPE_WIDTH = 10_000
+_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # `app` knows what becomes of it
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console on standard output or error."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else _PIPE_WIDTH
+    return _Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+
+
+def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
+    """A table with these headings; those in `right` are aligned to the right, and no column is cut."""
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return made
+
+
+def add_row(to: Table, *cells: Any, style: str | None = None) -> None:
+    """A row of plain text, whatever brackets it has; numbers with thousands separated."""
+    to.add_row(*(c if isinstance(c, Text) else Text(shown(c)) for c in cells), style=style)
+
+
+def shown(value: Any) -> str:
+    """A cell's text; None is nothing."""
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def print_json(row: Mapping[str, Any]) -> None:
+    """One object on one line."""
+    print(json.dumps(row, ensure_ascii=False))
+
+
+def size_text(count: float) -> str:
+    """Bytes in the decimal unit that fits: 12.3 MB."""
+    step = 0
+    while abs(count) >= 999.95 and step < len(_UNITS) - 1:
+        count, step = count / 1000, step + 1
+    return f"{count:.1f} {_UNITS[step]}" if step else f"{count:.0f} bytes"
+
+
+def time_text(timestamp: int) -> str:
+    """ms since the epoch as ISO 8601 in UTC; where that can't be a date, the number."""
+    try:
+        moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=timestamp)
+    except OverflowError:
+        return str(timestamp)
+    if timestamp < 0:
+        return str(timestamp)
+    return moment.isoformat(timespec="milliseconds" if timestamp % 1000 else "seconds") + "Z"
+
+
+def rate_text(records: int, size: int, seconds: float) -> str:
+    """N records, SIZE in S s: records and bytes a second."""
+    seconds = max(seconds, 1e-6)
+    return (
+        f"{records:,} records, {size_text(size)} in {seconds:.2f} s: "
+        f"{records / seconds:,.0f} records/s, {size_text(size / seconds)}/s"
+    )
+
+
+def progress_bar(total: int | None, what: str) -> Progress:
+    """A bar of bytes on standard error, seen on a terminal only; a context manager. Its one task is 0."""
+    err = console(stderr=True)
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    bar.add_task(what, total=total)
+    return bar
