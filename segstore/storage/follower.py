@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 
 from segstore.config import TopicConfig
+from segstore.errors import StoreClosedError
 from segstore.storage.ends import Ends
 from segstore.storage.handles import HandlePool
 from segstore.storage.opening import read_only_segments
@@ -37,6 +38,7 @@ class Follower:
         self._lock = threading.Lock()
         self._seen: Ends | None = None
         self._view: LogView | None = None
+        self._was_published = False
 
     @property
     def view(self) -> LogView:
@@ -55,6 +57,8 @@ class Follower:
 
     def _refresh(self, ends: Ends | None) -> LogView:
         view, seen = self._view, self._seen
+        if ends is None and self._was_published:
+            raise StoreClosedError(f"{self.directory}: the topic was deleted")
         if view is None or ends is None or seen is None or ends.layout != seen.layout:
             segments = self._segments(view)
         else:
@@ -64,13 +68,18 @@ class Follower:
             view = self._unpublished(segments, view)
         else:
             view = _view(segments, ends.start, ends.end, ends.stable)
-        self._seen, self._view = ends, view
+        self._seen, self._view, self._was_published = ends, view, ends is not None
         return view
 
     def _segments(self, view: LogView | None) -> tuple[Segment, ...]:
         """The segments as they are now; those that were known keep their indexes."""
         known = {s.base_offset: s for s in view.segments} if view else {}
-        found = read_only_segments(self._pool, self.directory, self._config)
+        try:
+            found = read_only_segments(self._pool, self.directory, self._config)
+        except FileNotFoundError:
+            if self._pool.files.exists(self.directory):
+                raise  # a segment went meanwhile: the next look finds the others
+            raise StoreClosedError(f"{self.directory} is gone: the topic was deleted") from None
         if not found:
             found = [Segment(self._pool, self.directory, self._log_start(), 0, writable=False, sealed=False)]
         return tuple(

@@ -154,11 +154,30 @@ class Store:
         if not isinstance(topic, str):
             raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
         log = self._logs.get((topic, number))
-        if log is None:
+        if log is None or not self._context.writable:
             with os_errors():
-                log = PartitionLog(topic, number, self._context, self._side.partition(topic, number))
-            log = self._logs.setdefault((topic, number), log)
+                source = self._side.partition(topic, number)
+            # Another process may have made the topic anew.
+            if log is None or log._source is not source:
+                log = self._logs[topic, number] = PartitionLog(topic, number, self._context, source)
         return log
+
+    # --- following ------------------------------------------------------------------------
+
+    @property
+    def publications(self) -> int:
+        """How often anything was published in this store: what `wait` is given."""
+        self._context.check_open()
+        return self._side.publications
+
+    def wait(self, seen: int, timeout_ms: float) -> None:
+        """Sleep until something is published after `publications` was `seen`, or `timeout_ms` have passed.
+
+        Take `publications` first, then look for records, then wait: so none is missed. It may return
+        early. A writer in another process wakes readers too; a broker's log is looked at every 5 ms.
+        """
+        self._context.check_open()
+        self._side.wait(seen, max(timeout_ms, 0) / 1000)
 
     # --- all of it --------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from segstore import names
@@ -15,6 +16,10 @@ from segstore.storage.context import Context
 from segstore.storage.ends import Ends, EndsReader, open_reader, slot_key
 from segstore.storage.follower import Follower
 from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
+
+_TICK_NS = 2_000_000_000  # coarser than the clock of any file system
+
+POLL_SECONDS = 0.005
 
 
 class StoreReader:
@@ -33,8 +38,11 @@ class StoreReader:
         """All topics by name. OSError, CorruptCheckpointError."""
         version, held = self._topic_files.version(), self._topics
         if version != held[0]:
-            # The stamp is taken first: what comes meanwhile is looked at again.
-            held = self._topics = version, self._topic_files.load()[0]
+            # The stamp is taken first: what comes meanwhile is looked at again. A fresh one is not kept,
+            # since a change within the same tick of the file system's clock would not move it.
+            settled = time.time_ns() - max(version) > _TICK_NS
+            held = version, self._topic_files.load()[0]
+            self._topics = held if settled else ((-1, -1), {})
         return held[1]
 
     def partition(self, topic: str, partition: int) -> Follower:
@@ -47,9 +55,12 @@ class StoreReader:
             return self._followers[key]
 
     def _follow(self, info: TopicInfo, partition: int) -> Follower:
+        directory = self._topic_files.partition_path(info.name, partition)
+        # Files of an older topic of that name may be open.
+        self.context.pool.forget_directory(directory)
         return Follower(
             self.context.pool,
-            self._topic_files.partition_path(info.name, partition),
+            directory,
             info.settings,
             self._published(slot_key(info.topic_id, info.name, partition)),
             lambda: self._log_start(info.name, partition),
@@ -61,13 +72,29 @@ class StoreReader:
 
     def _published(self, key: int) -> Callable[[], Ends | None]:
         def get() -> Ends | None:
-            if self._ends is None:
-                self._ends = open_reader(
-                    self.context.files, os.path.join(self.context.root, names.OURS, names.ENDS)
-                )
-            return None if self._ends is None else self._ends.get(key)
+            ends = self._look_for_ends()
+            return None if ends is None else ends.get(key)
 
         return get
+
+    @property
+    def publications(self) -> int:
+        ends = self._look_for_ends()
+        return 0 if ends is None else ends.publications
+
+    def wait(self, seen: int, seconds: float) -> None:
+        """See `Store.wait`. Of a log that is not published nobody tells: it is looked at again and again."""
+        ends = self._look_for_ends()
+        if ends is not None:
+            ends.wait(seen, seconds)
+        else:
+            time.sleep(min(seconds, POLL_SECONDS))
+
+    def _look_for_ends(self) -> EndsReader | None:
+        if self._ends is None:
+            path = os.path.join(self.context.root, names.OURS, names.ENDS)
+            self._ends = open_reader(self.context.files, path)
+        return self._ends
 
     def close(self) -> None:
         self.context.closed = True
