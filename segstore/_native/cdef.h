@@ -195,6 +195,9 @@ enum { SEG_ENDS_HEADER = 64, SEG_ENDS_SLOT = 64 };
 /* Write n slots (8 int64 each) as one publication under the sequence lock at map[0:8];
  * the int32 at map[8:12] counts publications, for waiters. One writer. */
 int64_t seg_publish(uint8_t *map, int64_t len, const int64_t *slots, const int64_t *values, int64_t n);
+/* Wait until the count of publications is no longer `seen`: 0; -ETIMEDOUT, or -EINTR for a signal. Any
+ * number of threads and processes may wait, with a mapping that they can only read. */
+int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeout_ns);
 /* A consistent copy of n slots; -EAGAIN where a publication is under way after `spins` tries. */
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
                      int64_t n, int64_t spins);

@@ -9,8 +9,14 @@
  * sees the odd sequence before it; slot loads acquire, so that the second look at
  * the sequence comes after them.
  */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "cdef.h"
 
@@ -52,7 +58,21 @@ int64_t seg_publish(uint8_t *map, int64_t len, const int64_t *slots, const int64
     }
     __atomic_store_n(sequence, odd + 1, __ATOMIC_RELEASE);
     __atomic_fetch_add(publications, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, publications, FUTEX_WAKE, INT_MAX, 0, 0, 0);
     return n;
+}
+
+int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeout_ns)
+{
+    if (outside(map, len, 0, 0) || timeout_ns < 0)
+        return -EINVAL;
+    const uint32_t *publications = (const uint32_t *)(map + 8);
+    struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
+    if (__atomic_load_n(publications, __ATOMIC_ACQUIRE) != seen)
+        return 0;
+    if (syscall(SYS_futex, publications, FUTEX_WAIT, seen, &timeout, 0, 0) == 0 || errno == EAGAIN)
+        return 0;
+    return -errno;
 }
 
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 
 import rich_click as click
@@ -15,7 +14,7 @@ from segstore.records import Records
 from segstore.storage.arguments import ISOLATION_LEVELS
 from segstore.storage.topics import find_topic
 
-POLL_SECONDS = 0.05
+WAIT_MS = 1000
 FETCH_BYTES = 1 << 20
 
 
@@ -84,8 +83,9 @@ def consume(
         printer = Printer(FORMATS[wanted], max_records)
         _drain(tails, printer)
         while follow and not printer.done:
+            seen = store.publications
             if not sum(tail.step(printer) for tail in tails):
-                time.sleep(POLL_SECONDS)
+                store.wait(seen, WAIT_MS)
 
 
 def first_offset(log: segstore.PartitionLog, offset: int | str | None, since: int | None) -> int:

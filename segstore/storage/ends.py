@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import mmap
+import os
 import struct
 import threading
 from typing import NamedTuple
@@ -27,7 +28,8 @@ HEADER = lib.SEG_ENDS_HEADER
 SLOT = lib.SEG_ENDS_SLOT
 STEP = 65536
 MAGIC = 0x53454731
-_NONCE_AT, _GENERATION_AT, _MAGIC_AT = 16, 24, 12
+_PUBLICATIONS_AT, _MAGIC_AT, _NONCE_AT, _GENERATION_AT = 8, 12, 16, 24
+_LONGEST_WAIT = 86_400.0  # seconds
 _SPINS = 1000
 
 
@@ -79,6 +81,17 @@ class _Mapped:
     def nonce(self) -> int:
         """What the last clean close wrote; the clean shutdown marker holds the same number."""
         return int(struct.unpack_from("<q", self._memory, _NONCE_AT)[0])
+
+    @property
+    def publications(self) -> int:
+        """How often ends were published, modulo 2^32."""
+        return int(struct.unpack_from("<I", self._memory, _PUBLICATIONS_AT)[0])
+
+    def wait(self, seen: int, seconds: float) -> None:
+        """Return when `publications` is no longer `seen`, after `seconds`, or at a signal."""
+        code = lib.seg_await(self._bytes, self._size, seen, max(0, int(min(seconds, _LONGEST_WAIT) * 1e9)))
+        if code < 0 and -code not in (errno.ETIMEDOUT, errno.EINTR):
+            raise OSError(-code, os.strerror(-code), self._path)
 
     def _read(self, slots: list[int]) -> list[Ends] | None:
         n = len(slots)

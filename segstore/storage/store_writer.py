@@ -263,6 +263,14 @@ class StoreWriter:
         self._checkpoints.forget(frozenset(k for k in held if k[0] == topic))
         self._topic_files.forget(topic)
 
+    @property
+    def publications(self) -> int:
+        return self._ends.publications
+
+    def wait(self, seen: int, seconds: float) -> None:
+        """See `Store.wait`."""
+        self._ends.wait(seen, seconds)
+
     # --- closing -----------------------------------------------------------------------------
 
     def flush(self) -> None:

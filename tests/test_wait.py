@@ -1,0 +1,100 @@
+"""`Store.wait`: a publication wakes those who wait, in this process and in others."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import segstore
+
+LONG_MS = 20_000
+
+
+def test_a_wait_that_is_behind_returns_at_once(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        seen = store.publications
+        store.partition("t", 0).append(b"x")
+        began = time.monotonic()
+        store.wait(seen, LONG_MS)
+        assert time.monotonic() - began < LONG_MS / 2000
+
+
+def test_a_wait_ends_after_its_time(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.wait(store.publications, 5)
+        store.wait(store.publications, -1)
+
+
+@pytest.mark.parametrize("mode", ["rw", "r"])
+def test_an_append_wakes_a_waiting_thread(store_dir: Path, mode: str) -> None:
+    with segstore.open(store_dir) as writer:
+        writer.create_topic("t")
+        log = writer.partition("t", 0)
+        log.append(b"first")
+        waiter = writer if mode == "rw" else segstore.open(store_dir, mode="r")
+        seen, got = waiter.publications, []
+
+        def wait() -> None:
+            waiter.wait(seen, LONG_MS)
+            got.append(waiter.partition("t", 0).end_offset)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.02)
+        log.append(b"second")
+        thread.join(LONG_MS / 2000)
+        assert got == [2]
+        if mode == "r":
+            waiter.close()
+
+
+def _follow(path: str, ready: int, wanted: int, out: int) -> None:
+    with segstore.open(path, mode="r") as store:
+        log, offset, rounds = store.partition("t", 0), 0, 0
+        os.write(ready, b"r")
+        while offset < wanted:
+            seen = store.publications
+            records = log.read(offset)
+            offset, rounds = records.next_offset, rounds + 1
+            if not len(records):
+                store.wait(seen, LONG_MS)
+        os.write(out, b"%d" % rounds)
+
+
+def test_a_reader_in_another_process_is_woken_and_does_not_spin(store_dir: Path) -> None:
+    wanted = 20
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = store.partition("t", 0)
+        (ready, ready_w), (out, out_w) = os.pipe(), os.pipe()
+        context = multiprocessing.get_context("fork")
+        child = context.Process(target=_follow, args=(str(store_dir), ready_w, wanted, out_w))
+        child.start()
+        assert os.read(ready, 1) == b"r"
+        for i in range(wanted):
+            log.append(b"%d" % i)
+            time.sleep(0.002)
+        child.join(LONG_MS / 1000)
+        assert child.exitcode == 0
+        # A look and a wait for each record, and a few more where publications came between them.
+        assert int(os.read(out, 20)) <= 4 * wanted + 10
+
+
+def test_a_broker_directory_is_looked_at_again(kafka_segments: Path) -> None:
+    with segstore.open(kafka_segments / "running", mode="r") as store:
+        began = time.monotonic()
+        store.wait(store.publications, LONG_MS)
+        assert time.monotonic() - began < LONG_MS / 2000
+
+
+def test_a_closed_store_refuses(store_dir: Path) -> None:
+    store = segstore.open(store_dir)
+    store.close()
+    with pytest.raises(segstore.StoreClosedError):
+        store.wait(0, 1)
