@@ -6,6 +6,7 @@ allocated for a length that the bytes claim before that length was found possibl
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy as np
 from segstore._native import ffi, lib
 from segstore.records.arena import corrupt, decompress_batches
 from segstore.records.codecs import MAX_PLAIN
-from segstore.records.header import BATCH, CODEC_MASK, HEADER_SIZE, LEAST_RECORD, batch_ptr
-from segstore.records.records import ROWS, Records, empty_records
+from segstore.records.header import BATCH, CODEC_MASK, HEADER_SIZE, LEAST_RECORD
+from segstore.records.records import ROWS, Records, empty_records, first_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +25,20 @@ Bytes = Any
 
 _NO_LIMIT = (1 << 63) - 1
 _FEW = 8
+_SMALL = 1 << 16
+
+
+class _Scratch(threading.local):
+    """A thread's own results of C, which are copied before its next call; and the headers of a small scan."""
+
+    def __init__(self) -> None:
+        self.end, self.decoded = ffi.new("seg_scan_end *"), ffi.new("seg_decoded *")
+        self.capacity = _SMALL // HEADER_SIZE + 1
+        self.headers = ffi.new("seg_batch[]", self.capacity)
+
+
+_scratch = _Scratch()
+_BATCHES, _INT64S = ffi.typeof("seg_batch *"), ffi.typeof("int64_t *")
 
 SCAN_REASONS = {
     lib.SEG_BAD_LENGTH: "its length field is impossible",
@@ -69,12 +84,15 @@ def scan(
     Batches that end below `from_offset` are skipped unchecked; those from `end_offset` on, or
     beyond `max_bytes` (one is always taken), are left. Stops before damage: `ScanEnd.damaged` tells.
     """
-    data, end = buf if type(buf) is bytes else ffi.from_buffer("uint8_t[]", buf), ffi.new("seg_scan_end *")
-    size = len(data)
-    # As many as there can be at most: a second pass would cost more than pages that stay untouched.
-    capacity = size // HEADER_SIZE + 1
-    room = np.empty(capacity * BATCH.itemsize, np.uint8)
-    out = ffi.from_buffer("seg_batch *", room)
+    data, scratch = buf if type(buf) is bytes else ffi.from_buffer("uint8_t[]", buf), _scratch
+    size, end = len(data), scratch.end
+    if size <= _SMALL:
+        capacity, out = scratch.capacity, scratch.headers
+    else:
+        # As many as there can be at most: a second pass would cost more than pages that stay untouched.
+        capacity = size // HEADER_SIZE + 1
+        room = np.empty(capacity * BATCH.itemsize, np.uint8)
+        out = ffi.from_buffer("seg_batch *", room)
     n = lib.seg_scan(data, size, position, from_offset, end_offset, max_bytes, check_crcs, out, capacity, end)
     # A copy of just these, for the many batches that there might have been.
     batches = np.frombuffer(bytearray(ffi.buffer(out, n * BATCH.itemsize)), BATCH)
@@ -88,17 +106,18 @@ def decode(
     position: int = 0,
     next_offset: int | None = None,
     limit: int = MAX_PLAIN,
+    from_offset: int = 0,
 ) -> Records:
     """The records of `batches` (from `scan`, or some of them) in `buf`, read at `position` of file `where`.
 
     Uncompressed ones stay in `buf` where that is bytes: the Records keep it. `next_offset` is by
-    default the one after the last batch. CorruptRecordError where the bytes are damaged, or one
-    batch is more than `limit` once decompressed.
+    default the one after the last batch; records below `from_offset` are left out. CorruptRecordError
+    where the bytes are damaged, or one batch is more than `limit` once decompressed.
     """
     n = len(batches)
     if n == 0:
         return empty_records(next_offset or 0)
-    headers = batch_ptr(batches)
+    headers = ffi.from_buffer(_BATCHES, batches)
     if next_offset is None:
         next_offset = headers[n - 1].last_offset + 1
     if n <= _FEW and (arguments := _few(headers, n, position - HEADER_SIZE)):
@@ -110,7 +129,7 @@ def decode(
         arguments = (*pointers, n, int(counts.sum()))
     count = arguments[3]
     matrix = np.empty((ROWS, count), np.int64)
-    row, out = ffi.from_buffer("int64_t *", matrix), ffi.new("seg_decoded *")
+    row, out = ffi.from_buffer(_INT64S, matrix), _scratch.decoded
     done = lib.seg_decode(
         arena, len(arena), headers, *arguments,
         row, row + count, row + 2 * count, row + 3 * count, row + 4 * count, row + 5 * count, row + 6 * count,
@@ -118,12 +137,20 @@ def decode(
     )  # fmt: skip
     if done != count:
         corrupt(where, batches[out.fault_batch], f"{_reason(done)} (record {out.fault_record})")
-    return Records(arena, matrix, next_offset, batches, out.with_headers > 0)
+    with_headers = out.with_headers > 0
+    if count and (skip := first_at(matrix, from_offset)):
+        matrix = matrix[:, skip:]
+    return Records(arena, matrix, next_offset, batches, with_headers)
 
 
 def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
     """Arguments of seg_decode for few uncompressed batches, without numpy: its calls would cost more
     than the decoding. None where a batch is compressed, or claims more records than it has bytes for."""
+    if n == 1:
+        size = headers.size - HEADER_SIZE
+        if headers.attributes & CODEC_MASK or headers.count * LEAST_RECORD > size:
+            return None
+        return (headers.position - position,), (size,), 1, headers.count
     at, lens, codecs, count = [], [], 0, 0
     for i in range(n):
         h = headers[i]

@@ -122,12 +122,10 @@ class Records:
         if isinstance(index, slice):
             return self._slice(index)
         row = self._matrix[:, index].tolist()
-        headers = self.headers[index] if self._with_headers else []
-        return Record(row[0], row[1], self._bytes(row, KEY_AT), self._bytes(row, VALUE_AT), headers)
-
-    def _bytes(self, row: list[int], at: int) -> bytes | None:
-        start, length = row[at], row[at + 1]
-        return None if length < 0 else self.arena[start : start + length]
+        offset, timestamp, key_at, key_len, value_at, value_len, _ = row
+        key = None if key_len < 0 else self.arena[key_at : key_at + key_len]
+        value = None if value_len < 0 else self.arena[value_at : value_at + value_len]
+        return Record(offset, timestamp, key, value, self.headers[index] if self._with_headers else [])
 
     def _slice(self, index: slice) -> Records:
         start, stop, step = index.indices(len(self))
@@ -142,17 +140,8 @@ class Records:
     def from_offset(self, offset: int) -> Records:
         """The records at or above `offset`, over the same memory."""
         matrix = self._matrix
-        n = matrix.shape[1]
-        if n == 0:
-            return self
-        first = int(matrix[OFFSET, 0])
-        if first >= offset:
-            return self
-        skip = offset - first
-        # Without gaps the offset tells the place.
-        if skip >= n or matrix[OFFSET, skip] != offset:
-            skip = int(np.searchsorted(matrix[OFFSET], offset))
-        return self._with(matrix[:, skip:], self.next_offset)
+        skip = first_at(matrix, offset) if matrix.shape[1] else 0
+        return self._with(matrix[:, skip:], self.next_offset) if skip else self
 
     def take(self, mask: NDArray[np.bool_]) -> Records:
         """The records where the boolean `mask` (one per record) is true; `next_offset` stays."""
@@ -191,6 +180,15 @@ class Records:
     def __reduce__(self) -> tuple[Any, ...]:
         matrix = np.ascontiguousarray(self._matrix)
         return Records, (self.arena, matrix, self.next_offset, self.batches, self._with_headers)
+
+
+def first_at(matrix: NDArray[np.int64], offset: int) -> int:
+    """The first column of a matrix (which has some) at or above `offset`."""
+    skip = int(offset - matrix.item(OFFSET, 0))
+    # Without gaps the offset tells the place.
+    if skip > 0 and (skip >= matrix.shape[1] or matrix.item(OFFSET, skip) != offset):
+        skip = int(np.searchsorted(matrix[OFFSET], offset))
+    return max(skip, 0)
 
 
 def empty_records(next_offset: int) -> Records:

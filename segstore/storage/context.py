@@ -57,7 +57,7 @@ class Context:
         """StoreClosedError, ForkedError."""
         if self.closed:
             raise StoreClosedError(f"{self.root} is closed")
-        if self.forked:
+        if self.writable and os.getpid() != self.pid:
             raise ForkedError(
                 f"{self.root} was opened by process {self.pid}; after a fork, open it again "
                 f'in process {os.getpid()} with mode="r"'

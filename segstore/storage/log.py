@@ -143,10 +143,8 @@ class PartitionLog:
         self._context.check_open()
         offset = arguments.whole("offset", offset, None)
         max_bytes = arguments.whole("max_bytes", max_bytes, 0)
-        committed = (
-            arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
-            == "read_committed"
-        )
+        level = arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
+        committed = level == "read_committed"
         records: Records = self._with_view(
             lambda view: self._read(view, offset, max_bytes, committed, check_crcs)
         )

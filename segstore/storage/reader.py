@@ -64,13 +64,14 @@ def fetch(view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bo
 def _fetch_segment(
     segment: Segment, end: int, offset: int, limit: int, max_bytes: int, check_crcs: bool
 ) -> Fetched | None:
-    first = segment.locate(offset, end)
+    handle = segment.handle
+    first = segment.locate(offset, end, handle)
     if first is None or first.base_offset >= limit:
         return None
     position, size = first.position, first.size
     if max_bytes > size:
         size = max(size, min(max_bytes, end - position))
-    data = segment.pool.files.pread(segment.handle, size, position)
+    data = segment.pool.files.pread(handle, size, position)
     batches, stop = scan(data, position, offset, limit, max_bytes, check_crcs)
     if not len(batches):
         behind = int(first.last_offset) + 1
@@ -81,8 +82,11 @@ def _fetch_segment(
 
 def to_records(found: list[Fetched], offset: int) -> Records:
     """Columns of what was fetched, without records before `offset` and without control records."""
-    parts = [decode(part.data, part.batches, part.segment.path, part.position) for part in found]
-    return without_control(parts[0] if len(parts) == 1 else concat(parts)).from_offset(offset)
+    parts = [
+        decode(part.data, part.batches, part.segment.path, part.position, from_offset=offset)
+        for part in found
+    ]
+    return without_control(parts[0] if len(parts) == 1 else concat(parts))
 
 
 def without_control(records: Records) -> Records:

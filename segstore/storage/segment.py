@@ -74,7 +74,7 @@ class Segment:
             with self._loading:
                 self._indexes, self._largest = indexing.rebuild(self), None
 
-    def locate(self, target: int, end: int) -> Any:
+    def locate(self, target: int, end: int, handle: Handle | None = None) -> Any:
         """Header (`seg_batch *`) of the batch that holds `target`, or the first one behind it, below byte
         `end`.
 
@@ -84,7 +84,7 @@ class Segment:
         hint = (self._indexes or self.indexes)[0].lookup(target - self.base_offset)
         if hint is not None and hint[1] < end:
             relative, position = hint
-            code = self.pool.files.seek_batch(self.handle, position, end, target, out)
+            code = self.pool.files.seek_batch(handle or self.handle, position, end, target, out)
             misled = out.position == position and out.last_offset != self.base_offset + relative
             if code >= 0 and not misled:
                 return out if code else None
