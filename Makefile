@@ -69,8 +69,10 @@ sanitize: $(VENV)/.built  ## the C parts under AddressSanitizer and UndefinedBeh
 dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere
 	./tools/check_dist.sh $(BIN)/python dist
 
-bench: $(VENV)/.built  ## the benchmarks, as ratios within one run
-	$(BIN)/python -m pytest benchmarks --benchmark-only --benchmark-columns=min,median,rounds -p no:cacheprovider $(PYTEST_ARGS)
+bench: $(VENV)/.built  ## the benchmarks, as ratios within one run (PYTEST_ARGS="-m slow": memory, 10 GiB of disk)
+	@mkdir -p benchmarks/results
+	$(BIN)/python -m pytest benchmarks -o python_files='bench_*.py' -m 'not slow' -p no:cacheprovider --benchmark-only \
+	  --benchmark-columns=min,median,rounds --benchmark-json=benchmarks/results/$$(date +%Y-%m-%dT%H-%M-%S).json $(PYTEST_ARGS)
 
 clean:  ## remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -1,0 +1,43 @@
+"""How long the read of one record at a random offset takes: warm, uncompressed, its batch's CRC checked."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import SEED, Results, new_log, random_values, stamps
+
+import segstore
+
+RECORDS = 500_000
+READS, ROUNDS = 10_000, 5
+
+
+@pytest.mark.parametrize(("batch_bytes", "target"), [(4096, 15), (65536, 40)], ids=["4KiB", "64KiB"])
+def test_read_one(
+    benchmark: Any, results: Results, store: segstore.Store, batch_bytes: int, target: float
+) -> None:
+    values, times, random = random_values(RECORDS), stamps(RECORDS), Random(SEED)
+    log = new_log(store, "t")
+    log.append_batch(values, timestamps=times, batch_bytes=batch_bytes)
+
+    offsets = [random.randrange(RECORDS) for _ in range(READS)]
+    took: list[int] = []
+
+    def read_each() -> segstore.Record:
+        clock = time.perf_counter_ns
+        for offset in offsets:
+            began = clock()
+            record = log.read(offset, 1)[0]
+            took.append(clock() - began)
+        return record
+
+    record = benchmark.pedantic(read_each, rounds=ROUNDS, warmup_rounds=1)
+    at = offsets[-1]
+    assert record == (at, int(times[at]), None, values[at].tobytes(), [])
+    p50, p90, p99 = (np.percentile(took[READS:], of) / 1e3 for of in (50, 90, 99))
+    name, note = f"read one, batches of {batch_bytes // 1024} KiB", f"p50; p90 {p90:.1f}, p99 {p99:.1f}"
+    results.add(benchmark, name, p50, target, "us", False, note)

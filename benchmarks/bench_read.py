@@ -1,0 +1,102 @@
+"""How fast records are read: into columns, to Arrow and one by one, against an LMDB cursor scan of the same.
+
+Every CRC is checked; every reader, LMDB's too, touches all timestamps and the length of each value, and the
+columns' one a byte of each. The notes tell of a bare scan, which leaves timestamps alone, as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+from harness import (
+    VALUE_BYTES,
+    Results,
+    as_list,
+    best_of,
+    by_turns,
+    lmdb_append,
+    lmdb_bare_scan,
+    lmdb_open,
+    lmdb_scan,
+    new_log,
+    random_values,
+    reads,
+    stamps,
+)
+
+import segstore
+
+RECORDS = 500_000
+Reader = Callable[[segstore.PartitionLog], tuple[int, int]]
+
+
+def columns(log: segstore.PartitionLog) -> tuple[int, int]:
+    """(sum of timestamps, bytes of values)."""
+    times = size = touched = 0
+    for records in reads(log):
+        values = records.values
+        times += int(records.timestamps.sum())
+        size += int(values.lengths.sum())
+        touched += int(np.frombuffer(values.arena, np.uint8)[values.at].sum())
+    assert touched
+    return times, size
+
+
+def arrow(log: segstore.PartitionLog) -> tuple[int, int]:
+    """The same, from the tables of `to_arrow` with all their columns."""
+    times = size = 0
+    for records in reads(log):
+        table = records.to_arrow()
+        times += pc.sum(table["timestamp"]).as_py()
+        size += pc.sum(pc.binary_length(table["value"])).as_py()
+    return times, size
+
+
+def one_by_one(log: segstore.PartitionLog) -> tuple[int, int]:
+    """The same, from `Record` objects."""
+    times = size = 0
+    for records in reads(log):
+        for record in records:
+            times += record.timestamp
+            size += len(record.value)
+    return times, size
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: Any) -> Any:
+    """(log, LMDB environment) with the same values."""
+    values, folder = random_values(RECORDS), tmp_path_factory.mktemp("read")
+    with segstore.open(folder / "store") as store, lmdb_open(Path(folder, "lmdb")) as env:
+        log = new_log(store, "t")
+        log.append_batch(values, timestamps=stamps(RECORDS))
+        lmdb_append(env, as_list(values))
+        yield log, env
+
+
+@pytest.mark.parametrize(
+    ("name", "reader", "target"),
+    [("columns", columns, 8), ("Arrow", arrow, 3), ("one by one", one_by_one, 0.5)],
+    ids=["columns", "arrow", "one-by-one"],
+)
+def test_read(
+    benchmark: Any,
+    results: Results,
+    filled: tuple[segstore.PartitionLog, lmdb.Environment],
+    name: str,
+    reader: Reader,
+    target: float,
+) -> None:
+    log, env = filled
+    assert reader(log) == (int(stamps(RECORDS).sum()), RECORDS * VALUE_BYTES)
+    assert lmdb_scan(env)[1] == RECORDS * VALUE_BYTES
+    ratio, theirs, best = by_turns(benchmark, lambda: reader(log), lambda: lmdb_scan(env))
+    bare = best_of(3, lambda: lmdb_bare_scan(env)) / best
+    rates = f"{RECORDS / best / 1e6:.1f} to {RECORDS / theirs / 1e6:.2f} M/s"
+    note = f"of an LMDB scan; {rates}; of a bare scan {bare:.2f}"
+    results.add(benchmark, f"read, {name}", ratio, target, "x", True, note)
