@@ -13,6 +13,7 @@ from segstore.errors import SegstoreError, StorageError, StoreClosedError
 from segstore.records import Records, empty_records
 from segstore.storage import arguments, reader
 from segstore.storage.appending import append_columns, append_one
+from segstore.storage.context import os_errors
 from segstore.storage.follower import Follower
 from segstore.storage.partition import Partition
 from segstore.storage.transactions import AbortedTransactions
@@ -116,7 +117,8 @@ class PartitionLog:
 
         Segments wholly below it are removed (Kafka: Admin.deleteRecords). OffsetOutOfRangeError.
         """
-        return self._writing().delete_records(arguments.whole("before_offset", before_offset, -1))
+        with os_errors():
+            return self._writing().delete_records(arguments.whole("before_offset", before_offset, -1))
 
     def _writing(self) -> Partition:
         self._context.check_writable()

@@ -129,7 +129,7 @@ class PartitionRecovery:
         try:
             found = segment.locate(self.recovery_point, segment.size)
         except CorruptRecordError as error:
-            return error.position, segment.base_offset
+            return error.position, segment.last_offset_before(error.position) + 1
         if found is None:
             return behind_last(segment)
         return int(found.position), int(found.base_offset)

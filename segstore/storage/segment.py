@@ -99,7 +99,7 @@ class Segment:
             if code > _FIRST_BAD:
                 raise StorageError(-code, os.strerror(-code), self.path)
             bad, reason = int(out.position), BAD[_FIRST_BAD - code]
-            least = self._last_offset_before(bad) + 1
+            least = self.last_offset_before(bad) + 1
             found = next_whole(self.pool.files, self.handle, bad + 1, end, least)
             if found is None:
                 raise CorruptRecordError(self.path, bad, target, reason)
@@ -117,7 +117,8 @@ class Segment:
             return None
         return int(out.last_offset)
 
-    def _last_offset_before(self, position: int) -> int:
+    def last_offset_before(self, position: int) -> int:
+        """The last offset of the whole batches below a position; one less than the base offset without any."""
         last = self.base_offset - 1
         for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
             last = int(step.batches["last_offset"][-1]) if len(step.batches) else last

@@ -1,0 +1,111 @@
+"""Stores as tests need them: trees of bytes, what a kill leaves, batches made by hand."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+import segstore
+from segstore.records import Columns, Template, encode
+
+START_MS = 1_700_000_000_000
+
+
+class Clock:
+    """A clock that stands still until it is set; `step` ms pass with each look at it."""
+
+    def __init__(self, now: int = START_MS, step: int = 0) -> None:
+        self.now, self.step = now, step
+
+    def __call__(self) -> int:
+        self.now += self.step
+        return self.now
+
+
+def tree(path: Path) -> dict[str, bytes | None]:
+    """Every file's bytes by relative path; None for a directory."""
+    return {str(p.relative_to(path)): None if p.is_dir() else p.read_bytes() for p in sorted(path.rglob("*"))}
+
+
+def stamps(path: Path) -> dict[str, tuple[int, int, int]]:
+    """Inode, size and time of change of everything."""
+    found = {}
+    for p in [path, *sorted(path.rglob("*"))]:
+        stat = p.lstat()
+        found[str(p.relative_to(path))] = stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return found
+
+
+def logs(path: Path, partition: str = "t-0") -> list[Path]:
+    """The segments' log files, in order."""
+    return sorted((path / partition).glob("*.log"))
+
+
+def killed(live: Path, target: Path) -> Path:
+    """What a SIGKILL at this moment would leave: the page cache's bytes."""
+    return Path(shutil.copytree(live, target))
+
+
+def values(log: segstore.PartitionLog, **options: object) -> list[bytes | None]:
+    """All values of a partition."""
+    return [record.value for record in records(log, **options)]
+
+
+def records(log: segstore.PartitionLog, **options: object) -> Iterator[segstore.Record]:
+    """All records of a partition, one read after the other."""
+    at = log.start_offset
+    while at < log.end_offset:
+        found = log.read(at, **options)
+        assert found.next_offset > at
+        yield from found
+        at = found.next_offset
+
+
+def write_topic(
+    path: Path, batches: Sequence[Sequence[bytes]], config: dict | None = None, close: bool = True
+) -> segstore.Store:
+    """Topic "t" of one partition, one call of append_batch for each of `batches`; stamps rise by 1 ms each."""
+    store = segstore.open(path, clock=Clock(step=1))
+    store.create_topic("t", config=config)
+    for batch in batches:
+        store.partition("t").append_batch(batch, batch_bytes=1 << 20)
+    if close:
+        store.close()
+    return store
+
+
+def raw_batches(
+    offsets: Sequence[int],
+    size: int = 20,
+    epoch: int = 0,
+    per_batch: int = 5,
+    template: Template | None = None,
+) -> bytes:
+    """Record batches with these offsets (gaps stay): value b"<offset>" padded, timestamp START_MS + offset."""
+    data = b""
+    for first in range(0, len(offsets), per_batch):
+        some = np.array(offsets[first : first + per_batch], np.int64)
+        columns = Columns(
+            [value_of(o, size) for o in some.tolist()],
+            keys=[b"k%d" % o for o in some.tolist()],
+            timestamps=START_MS + some % (1 << 40),
+            offsets=some,
+        )
+        made = template or Template(base_offset=int(some[0]), leader_epoch=epoch)
+        data += b"".join(bytes(e.data) for e in encode(columns, batch_bytes=1 << 20, template=made))
+    return data
+
+
+def value_of(offset: int, size: int = 20) -> bytes:
+    return (b"%d" % offset).ljust(size, b".")
+
+
+def write_segment(directory: Path, base: int, data: bytes, suffix: str = "") -> Path:
+    """A log of a broker's, without indexes."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{base:020d}.log{suffix}"
+    path.write_bytes(data)
+    return path
