@@ -66,7 +66,19 @@ def batch_row(batch: Any) -> Row:
         "base_sequence": int(batch["base_sequence"]),
         "crc": f"{int(batch['crc']):08x}",
     }
-    return Row("batch", cells)
+    return Row("batch", cells, brief=_brief(cells))
+
+
+def _brief(cells: dict[str, Any]) -> dict[str, Any]:
+    same = ("count", "size", "codec", "max_timestamp", "flags", "leader_epoch")
+    producer = [cells[name] for name in ("producer_id", "producer_epoch", "base_sequence")]
+    return {
+        "position": cells["position"],
+        "offsets": f"{cells['base_offset']}..{cells['last_offset']}",
+        **{name.replace("leader_", ""): cells[name] for name in same},
+        "producer": "" if producer[0] < 0 else "/".join(map(str, producer)),
+        "crc": cells["crc"],
+    }
 
 
 def _records(step: Step, i: int, path: str) -> Iterator[Row]:

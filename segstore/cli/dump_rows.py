@@ -15,15 +15,22 @@ from segstore.cli.output import add_row, console, print_json, shown, table, time
 PAGE = 1000
 """Rows whose columns are made to fit at a time: a file may have millions."""
 
+ABSENT: tuple[Any, ...] = (-1, "", None, [])
+"""Values that say nothing: a column of these alone is left out of a table."""
+
 
 @dataclass(frozen=True)
 class Row:
-    """One thing in a file. `cells` are by name, times in ms under names with "timestamp"; `damage` says what
-    is wrong, in this row or instead of it."""
+    """One thing in a file.
+
+    `cells` are by name, times in ms under names with "timestamp"; `damage` says what is wrong, in this row or
+    instead of it; `brief` is what a table shows in place of the cells, so that it fits a terminal.
+    """
 
     kind: str
     cells: dict[str, Any] = field(default_factory=dict)
     damage: str | None = None
+    brief: dict[str, Any] | None = None
 
     def as_json(self, path: str) -> dict[str, Any]:
         row = {"file": path, "type": self.kind, **self.cells}
@@ -75,11 +82,12 @@ def _pages(rows: Iterator[Row]) -> Iterator[list[Row]]:
 
 
 def _table(rows: list[Row]) -> Table:
-    columns = list(rows[0].cells)
-    numbers = tuple(c for c in columns if isinstance(rows[0].cells[c], int) and "timestamp" not in c)
+    cells = [row.brief or row.cells for row in rows]
+    columns = [c for c in cells[0] if any(held[c] not in ABSENT for held in cells)]
+    numbers = tuple(c for c in columns if isinstance(cells[0][c], int) and "timestamp" not in c)
     made = table(*(c.replace("_", " ") for c in columns), right=tuple(c.replace("_", " ") for c in numbers))
-    for row in rows:
-        add_row(made, *(_cell(*item) for item in row.cells.items()), style="red" if row.damage else None)
+    for row, held in zip(rows, cells, strict=True):
+        add_row(made, *(_cell(c, held[c]) for c in columns), style="red" if row.damage else None)
     return made
 
 

@@ -13,6 +13,8 @@ from segstore.cli.input_chunk import Chunk, InputError, InputOptions, line_block
 from segstore.cli.options import parse_time
 
 ROWS = 5000
+LARGEST = 1 << 30
+"""Bytes of a CSV field; the log's own limits come below that."""
 
 
 def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
@@ -32,11 +34,12 @@ def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 def csv_rows(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
     """A record a row: JSON of it by the header row's names, or one column."""
     with io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+        csv.field_size_limit(LARGEST)
         reader = csv.reader(text)
-        names = next(reader, [])
         wanted = (options.key_field, options.value_field, options.timestamp_field)
-        at = [None if name is None else _column(names, name) for name in wanted]
         try:
+            names = next(reader, [])
+            at = [None if name is None else _column(names, name) for name in wanted]
             while rows := list(islice(reader, ROWS)):
                 yield _rows_chunk(names, rows, at, reader.line_num)
         except (csv.Error, UnicodeDecodeError) as error:

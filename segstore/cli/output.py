@@ -35,7 +35,9 @@ def console(*, stderr: bool = False) -> Console:
 
 def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
     """A table with these headings; those in `right` are aligned to the right, and no column is cut."""
-    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    made = Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, collapse_padding=True
+    )
     for name in columns:
         made.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return made
@@ -81,13 +83,16 @@ def rate_text(records: int, size: int, seconds: float) -> str:
     """N records, SIZE in S s: records and bytes a second."""
     seconds = max(seconds, 1e-6)
     return (
-        f"{records:,} records, {size_text(size)} in {seconds:.2f} s: "
+        f"{records:,} record{'s' * (records != 1)}, {size_text(size)} in {seconds:.2f} s: "
         f"{records / seconds:,.0f} records/s, {size_text(size / seconds)}/s"
     )
 
 
 def progress_bar(total: int | None, what: str) -> Progress:
-    """A bar of bytes on standard error, seen on a terminal only; a context manager. Its one task is 0."""
+    """A bar of bytes on standard error, a context manager with one task.
+
+    It is seen on a terminal only, and not where the user types the input.
+    """
     err = console(stderr=True)
     columns = (
         SpinnerColumn(),
@@ -96,6 +101,11 @@ def progress_bar(total: int | None, what: str) -> Progress:
         DownloadColumn(),
         TimeRemainingColumn(),
     )
-    bar = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+    bar = Progress(
+        *columns,
+        console=err,
+        transient=True,
+        disable=not err.is_terminal or (total is None and sys.stdin.isatty()),
+    )
     bar.add_task(what, total=total)
     return bar

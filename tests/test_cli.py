@@ -1,0 +1,170 @@
+"""The command line as a whole: help, usage, errors, and the commands about topics."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli import COMMAND, json_lines, ok, run
+
+import segstore
+from segstore.cli.app import commands, one_line
+
+NAMES = ["topics", "create", "alter", "delete", "produce", "consume", "dump", "check", "demo"]
+
+
+def test_no_arguments_print_help_with_every_command() -> None:
+    shown = ok().stdout
+    assert list(commands.commands) == NAMES
+    assert [name for name in NAMES if f" {name} " not in shown] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_of_a_command(name: str) -> None:
+    shown = ok(name, "--help").stdout
+    assert f" {name} [OPTIONS]" in shown
+    if name not in ("dump", "demo"):
+        assert "SEGSTORE_PATH" in shown
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "demo"])
+def test_a_command_without_arguments_is_wrong_usage(name: str) -> None:
+    result = run(name)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+
+
+USAGE = {
+    "no such command": ["topic"],
+    "no such option": ["topics", "--stroe", "x"],
+    "config without value": ["create", "t", "-s", "{store}", "--config", "retention.ms"],
+    "no partitions": ["create", "t", "-s", "{store}", "--partitions", "0"],
+    "nothing to alter": ["alter", "t", "-s", "{store}"],
+    "set and deleted": ["alter", "t", "-s", "{store}", "-c", "retention.ms=1", "-d", "retention.ms"],
+    "no time": ["consume", "t", "-s", "{store}", "--time", "yesterday"],
+    "no offset": ["consume", "t", "-s", "{store}", "--offset", "first"],
+    "offset and time": ["consume", "t", "-s", "{store}", "--offset", "1", "--time", "0"],
+    "no such format": ["produce", "t", "-s", "{store}", "--format", "xml"],
+    "no such file": ["produce", "t", "no-such-file.csv", "-s", "{store}"],
+    "dump of nothing": ["dump", "no-such-file.log"],
+    "delete without anybody to ask": ["delete", "t", "-s", "{store}"],
+}
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_wrong_usage(case: str, store_dir: Path) -> None:
+    ok("create", "t", "-s", store_dir)
+    result = run(*[a.format(store=store_dir) for a in USAGE[case]])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Error" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+ERRORS = {
+    "no such store": (["topics", "-s", "{missing}"], "no such store; `segstore create` makes one"),
+    "no such topic": (["consume", "u", "-s", "{store}"], "no topic 'u'; there are: t"),
+    "no such partition": (["consume", "t", "-p", "9", "-s", "{store}"], "has no partition 9; it has [0]"),
+    "partition to produce to": (["produce", "t", "-p", "9", "-s", "{store}"], "has no partition 9"),
+    "an offset that is not there": (["consume", "t", "-o", "7", "-s", "{store}"], "offset 7 of t-0"),
+    "a topic twice": (["create", "t", "-s", "{store}"], "'t' is there already"),
+    "a bad name": (["create", "t?", "-s", "{missing}"], "'t?' can't be a topic's name"),
+    "a bad setting": (["create", "u", "-c", "retention.sm=1", "-s", "{missing}"], "did you mean"),
+    "a bad value": (["alter", "t", "-c", "retention.ms=x", "-s", "{store}"], "retention.ms"),
+    "fewer partitions": (["alter", "t", "-p", "1", "-s", "{store}"], "1"),
+    "alter what is not there": (["alter", "u", "-p", "2", "-s", "{missing}"], "no such store"),
+    "produce to what is not there": (["produce", "u", "-s", "{missing}"], "no such store"),
+    "delete what is not there": (["delete", "u", "-y", "-s", "{store}"], "no topic 'u'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_an_error_is_one_line_and_nothing_is_made(case: str, store_dir: Path, tmp_path: Path) -> None:
+    ok("create", "t", "-s", store_dir)
+    arguments, expected = ERRORS[case]
+    result = run(*[a.format(store=store_dir, missing=tmp_path / "missing") for a in arguments], stdin="")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("segstore: ")
+    assert expected in line
+    assert not (tmp_path / "missing").exists()
+
+
+def test_a_second_writer_is_told_who_the_first_is(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        run_ = subprocess.run(
+            [*COMMAND, "produce", "t", "-s", store_dir], input=b"x", capture_output=True, timeout=60
+        )
+        assert run_.returncode == 1
+        assert b"is open for writing in process" in run_.stderr
+        assert json_lines(ok("topics", "--json", "-s", store_dir))[0]["topic"] == "t"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(28, "No space left on device", "/a/b"), "/a/b: No space left on device"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (segstore.StorageError("fenced"), "fenced"),
+        (segstore.SegstoreError("two\nlines"), "two lines"),
+        (segstore.SegstoreError(), "SegstoreError"),
+    ],
+)
+def test_one_line(error: Exception, line: str) -> None:
+    assert one_line(error) == line
+
+
+def test_the_life_of_a_topic(store_dir: Path) -> None:
+    ok("create", "flights", "-p", "2", "-c", "compression.type=zstd", "-s", store_dir)
+    (row,) = json_lines(ok("topics", "--json", "-s", store_dir))
+    assert (row["topic"], len(row["partitions"]), row["config"]) == (
+        "flights",
+        2,
+        {"compression.type": "zstd"},
+    )
+    ok("produce", "flights", "-p", "1", "-s", store_dir, stdin="a\nb\nc\n")
+    ok("alter", "flights", "-p", "3", "-c", "retention.ms=5", "-d", "compression.type", "-s", store_dir)
+    (row,) = json_lines(ok("topics", "--json", "-s", store_dir))
+    assert row["config"] == {"retention.ms": 5}
+    assert [(p["start_offset"], p["end_offset"]) for p in row["partitions"]] == [(0, 0), (0, 3), (0, 0)]
+    log = store_dir / "flights-1" / "00000000000000000000.log"
+    assert row["bytes"] == row["partitions"][1]["bytes"] == log.stat().st_size
+    shown = ok("topics", "-s", store_dir).stdout
+    assert "flights" in shown
+    assert "retention.ms=5" in shown
+    assert "end offset" in ok("topics", "flights", "-s", store_dir).stdout
+    ok("delete", "flights", "--yes", "-s", store_dir)
+    result = ok("topics", "-s", store_dir)
+    assert result.stdout == ""
+    assert "no topics" in result.stderr
+
+
+def test_the_store_by_environment(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ok("create", "t", "-s", store_dir)
+    monkeypatch.setenv("SEGSTORE_PATH", str(store_dir))
+    done = subprocess.run([*COMMAND, "topics", "--json"], capture_output=True, timeout=60, check=True)
+    assert b'"topic": "t"' in done.stdout
+
+
+def test_topics_of_a_broker(golden: Path) -> None:
+    rows = {row["topic"]: row for row in json_lines(ok("topics", "--json", "-s", golden / "clean"))}
+    assert rows["flights-snappy"]["partitions"][0]["end_offset"] == 5942
+    assert rows["flights-none"]["partitions"][0]["start_offset"] == 2879
+    assert not rows["edge"]["ours"]
+    assert "a broker's" in ok("topics", "-s", golden / "clean").stdout
+
+
+def test_interrupt_while_it_starts() -> None:
+    """Ctrl-C before there is any command: no traceback."""
+    code = "import sys, segstore.cli as c; sys.modules['segstore.cli.app'] = None\n"
+    code += (
+        "class I:\n def find_spec(s, n, p, t=None):\n  if n == 'segstore.cli.app': raise KeyboardInterrupt\n"
+    )
+    code += "del sys.modules['segstore.cli.app']; sys.meta_path.insert(0, I()); sys.exit(c.main())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, b"")
