@@ -67,7 +67,7 @@ def records(log: segstore.PartitionLog, **options: object) -> Iterator[segstore.
 def write_topic(
     path: Path, batches: Sequence[Sequence[bytes]], config: dict | None = None, close: bool = True
 ) -> segstore.Store:
-    """Topic "t" of one partition, one call of append_batch for each of `batches`; stamps rise by 1 ms each."""
+    """Topic "t" of one partition, one call of append_batch for each of `batches`; stamps rise."""
     store = segstore.open(path, clock=Clock(step=1))
     store.create_topic("t", config=config)
     for batch in batches:
@@ -84,7 +84,7 @@ def raw_batches(
     per_batch: int = 5,
     template: Template | None = None,
 ) -> bytes:
-    """Record batches with these offsets (gaps stay): value b"<offset>" padded, timestamp START_MS + offset."""
+    """Record batches with these offsets (gaps stay): values `value_of`, timestamps START_MS + offset."""
     data = b""
     for first in range(0, len(offsets), per_batch):
         some = np.array(offsets[first : first + per_batch], np.int64)

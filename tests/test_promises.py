@@ -6,30 +6,25 @@ import errno
 import os
 import random
 import resource
-import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from faults import MUTATING, CountingFiles, FailingFiles
+from faults import FailingFiles
 from stores import (
     START_MS,
     Clock,
     killed,
     logs,
-    raw_batches,
-    stamps,
-    tree,
     value_of,
     values,
-    write_segment,
     write_topic,
 )
 
 import segstore
-from segstore import CorruptRecordError, SegstoreError, StorageError
+from segstore import CorruptRecordError, StorageError
 
 BATCHES = [[b"%d-%d" % (i, j) for j in range(3)] for i in range(4)]
 
@@ -331,8 +326,9 @@ def check_in_use(store: segstore.Store, operation: str, error: BaseException | N
     for _ in range(3):
         try:
             part.append(b"after")
-        except StorageError as fenced:
-            assert "fenced" in str(fenced), where
+        except StorageError as error:
+            if "fenced" not in str(error):
+                raise
             return part.end_offset
     part.append_batch([b"after" * 100] * 5, batch_bytes=100)
     assert part.end_offset == 20 + appended + 8, where
@@ -381,14 +377,18 @@ def test_a_full_disk(small_disk: Path, how: str, rng: random.Random) -> None:
     with segstore.open(path) as store:
         store.create_topic("t", config={"segment.bytes": 100_000, "index.interval.bytes": 0})
         part = store.partition("t")
-        with pytest.raises(StorageError) as caught:
+
+        def fill() -> None:
             while True:
                 some = [rng.randbytes(997) for _ in range(1 if how == "one" else 20)]
                 if how == "one":
                     part.append(some[0])
                 else:
                     part.append_batch(some, batch_bytes=4096, compression="zstd" if how == "zstd" else None)
-                given += some
+                given.extend(some)
+
+        with pytest.raises(StorageError) as caught:
+            fill()
         assert caught.value.errno == errno.ENOSPC
         assert len(given) > 300
         assert part.end_offset == len(given)
@@ -406,15 +406,14 @@ def test_a_full_disk(small_disk: Path, how: str, rng: random.Random) -> None:
 
 def test_a_full_disk_from_the_start(small_disk: Path) -> None:
     (small_disk / "filler").write_bytes(bytes((1 << 20) - 8192))
-    errors = 0
+    errors = []
     for i in range(3):
         try:
             with segstore.open(small_disk / "store") as store:
                 store.create_topic(f"t{i}", 5)
         except StorageError as error:
-            assert error.errno == errno.ENOSPC
-            errors += 1
-    assert errors
+            errors.append(error.errno)
+    assert set(errors) == {errno.ENOSPC}
     (small_disk / "filler").unlink()
     with segstore.open(small_disk / "store") as store:
         store.create_topic("new", 5)

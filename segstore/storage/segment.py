@@ -118,7 +118,7 @@ class Segment:
         return int(out.last_offset)
 
     def last_offset_before(self, position: int) -> int:
-        """The last offset of the whole batches below a position; one less than the base offset without any."""
+        """The last offset of the batches below a position; one less than the base offset without any."""
         last = self.base_offset - 1
         for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
             last = int(step.batches["last_offset"][-1]) if len(step.batches) else last
@@ -131,11 +131,14 @@ class Segment:
         """
         if self._largest is not None:
             return self._largest
-        largest, position = self._last_time_entry(end)
+        last, position = self._last_time_entry(end)
+        largest = last
         for step in walk(self.pool.files, self.handle, position, end, check_crcs=False, chunk=_TIME_CHUNK):
             if len(step.batches):
                 largest = max(largest, int(step.batches["max_timestamp"].max()))
         if self.sealed:
+            if largest > last and self.indexes[1].entries and self.indexes[1].entry(-1)[0] < largest:
+                self.distrust()  # sealing adds an entry for the largest: the index was cut
             self._largest = largest
         return largest
 
