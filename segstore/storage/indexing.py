@@ -75,7 +75,7 @@ def build(files: Files, segment: Segment, end: int) -> tuple[bytes, bytes]:
     builder = IndexBuilder(segment.base_offset, segment.interval)
     made = [
         builder.add(s.batches)
-        for s in walk_past_damage(files, segment.handle, end, check_crcs=False)
+        for s in walk_past_damage(files, segment.handle, end, check_crcs=False, sparse=True)
         if len(s.batches)
     ]
     times = b"".join(t for _, t in made) + builder.last_time_entry()

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from segstore._native import ffi, lib
 from segstore.files import Files, Handle
-from segstore.records import HEADER_SIZE, ScanEnd, scan
+from segstore.records import BATCH, HEADER_SIZE, ScanEnd, batch_ptr, scan
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 CHUNK = 4 << 20
+LARGE = 16 << 10  # a header is sooner read alone than together with this many bytes
+AT_A_TIME = 4096
 MOST_OFFSET = 2**63 - 1
 MOST_SEARCHED = 64 << 20  # bytes looked at in one piece for a whole batch behind damage
 BAD = {
@@ -39,10 +42,18 @@ class Step(NamedTuple):
 
 
 def walk(
-    files: Files, handle: Handle, position: int, end: int, *, check_crcs: bool, chunk: int = CHUNK
+    files: Files,
+    handle: Handle,
+    position: int,
+    end: int,
+    *,
+    check_crcs: bool,
+    chunk: int = CHUNK,
+    sparse: bool = False,
 ) -> Iterator[Step]:
     """Steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
+    `sparse`: of large batches headers alone are read; the steps that they come in have no data.
     The walk is whole when the last step's `stop.position` is `end`; else that is where the first
     batch lies that is no batch, is cut off, or (with `check_crcs`) fails its CRC.
     """
@@ -51,6 +62,7 @@ def walk(
         asked = min(size, end - position)
         data = files.pread(handle, asked, position)
         batches, stop = scan(data, position, check_crcs=check_crcs)
+        step_start = position
         yield Step(position, data, batches, stop)
         if stop.status == lib.SEG_SHORT:
             missing = max(stop.need, HEADER_SIZE)
@@ -60,6 +72,21 @@ def walk(
         elif stop.status not in (lib.SEG_END, lib.SEG_FULL):
             return
         position = stop.position
+        if sparse and len(batches) and (position - step_start) // len(batches) > LARGE:
+            step = _headers_alone(files, handle, position, end)
+            if len(step.batches):
+                yield step
+                position = step.stop.position
+
+
+def _headers_alone(files: Files, handle: Handle, position: int, end: int) -> Step:
+    """Some thousand batches' headers, each read by itself; it ends early at what is no header."""
+    batches = np.empty(AT_A_TIME, BATCH)
+    out, n, at, last = batch_ptr(batches), 0, position, -1
+    while n < AT_A_TIME and files.seek_batch(handle, at, end, 0, out + n) == 1:
+        at, last = at + out[n].size, out[n].last_offset
+        n += 1
+    return Step(position, b"", batches[:n], ScanEnd(at, 0, last, lib.SEG_END))
 
 
 def next_whole(files: Files, handle: Handle, position: int, end: int, least_offset: int) -> int | None:
@@ -83,12 +110,14 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
     return None
 
 
-def walk_past_damage(files: Files, handle: Handle, end: int, *, check_crcs: bool) -> Iterator[Step]:
-    """Steps over all that is left of a file whose batches may be damaged anywhere."""
+def walk_past_damage(
+    files: Files, handle: Handle, end: int, *, check_crcs: bool, sparse: bool = False
+) -> Iterator[Step]:
+    """Steps over all that is left of a file whose batches may be damaged anywhere; `sparse` as in `walk`."""
     position, least = 0, 0
     while position < end:
         last = position
-        for step in walk(files, handle, position, end, check_crcs=check_crcs):
+        for step in walk(files, handle, position, end, check_crcs=check_crcs, sparse=sparse):
             yield step
             last = step.stop.position
             least = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else least

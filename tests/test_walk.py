@@ -1,0 +1,51 @@
+"""Walks over a log's headers: one that skips what lies between large batches' headers sees the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import segstore
+from segstore.files import Files
+from segstore.storage.walk import AT_A_TIME, Step, walk_past_damage
+
+VALUES = [bytes([i % 251]) * 5_000 for i in range(2_000)]  # more than two chunks of a walk
+
+
+def _log(folder: Path, batch_bytes: int) -> Path:
+    with segstore.open(folder / "store") as store:
+        store.create_topic("t")
+        store.partition("t", 0).append_batch(VALUES, batch_bytes=batch_bytes)
+    (path,) = (folder / "store" / "t-0").glob("*.log")
+    return path
+
+
+def _walk(path: Path, sparse: bool) -> list[Step]:
+    files = Files()
+    with files.open(path) as handle:
+        return list(walk_past_damage(files, handle, path.stat().st_size, check_crcs=False, sparse=sparse))
+
+
+@pytest.mark.parametrize("damaged_at", [None, 0.3, 0.95], ids=["whole", "damaged", "damaged-late"])
+@pytest.mark.parametrize("batch_bytes", [6_000, 65_536, 500_000], ids=["small", "large", "huge"])
+def test_sparse_walk_sees_the_same_batches(
+    tmp_path: Path, batch_bytes: int, damaged_at: float | None
+) -> None:
+    path = _log(tmp_path, batch_bytes)
+    dense = _walk(path, sparse=False)
+    if damaged_at is not None:
+        batches = np.concatenate([step.batches for step in dense])
+        with path.open("r+b") as file:
+            file.seek(int(batches["position"][int(len(batches) * damaged_at)]) + 16)
+            file.write(b"\0")  # the magic
+        dense = _walk(path, sparse=False)
+    sparse = _walk(path, sparse=True)
+    assert np.array_equal(
+        np.concatenate([step.batches for step in sparse]), np.concatenate([step.batches for step in dense])
+    )
+    assert sparse[-1].stop.position == dense[-1].stop.position
+    alone = [step for step in sparse if not step.data]
+    assert bool(alone) == (batch_bytes > 16_384)
+    assert all(len(step.batches) <= AT_A_TIME for step in alone)
