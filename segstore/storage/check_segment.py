@@ -36,6 +36,7 @@ class SegmentCheck:
         self._starts: list[int] = []
         self._lasts: list[int] = []
         self._stamps: list[int] = []
+        self._damaged = False
 
     def run(self) -> Iterator[Finding]:
         """Findings of the segment."""
@@ -57,6 +58,7 @@ class SegmentCheck:
     def _damage(self, position: int, status: int) -> Iterator[Finding]:
         if self.active and self.next_offset >= self.below and not self.at_rest:
             return
+        self._damaged = True
         yield Finding(self.segment.path, position, self.next_offset, f"no valid batch: {BAD[status]}")
 
     def _check_step(self, step: Step) -> Iterator[Finding]:
@@ -143,7 +145,9 @@ class SegmentCheck:
         if index.damaged and (self.at_rest or not self.active):
             at = index.entries * index.ENTRY.size
             yield Finding(path, at, None, "an entry is out of order or points outside")
-        yield from check(index, path)
+        # Entries can't be held against batches that are gone; the log's own finding says it all.
+        if not self._damaged:
+            yield from check(index, path)
 
     def _check_offsets(self, index: SealedOffsetIndex, path: str) -> Iterator[Finding]:
         for slot in range(index.entries):

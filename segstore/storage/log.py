@@ -63,6 +63,12 @@ class PartitionLog:
         return self._source.view.end_offset
 
     @property
+    def size(self) -> int:
+        """Bytes of the log as stored, indexes not counted (Kafka: UnifiedLog.size)."""
+        view = self._source.view
+        return sum(map(view.end_of, range(len(view.segments))))
+
+    @property
     def last_stable_offset(self) -> int:
         """Below it every transaction is committed or aborted (Kafka: LSO)."""
         return self._stable(self._source.view)

@@ -70,7 +70,7 @@ def _check_root(files: Files, root: str, mode: str) -> None:
     with os_errors():
         if not files.exists(root):
             if mode == "r":
-                raise StorageError(errno.ENOENT, 'No such store; mode="rw" would make it', root)
+                raise StorageError(errno.ENOENT, 'No such store (opening it with mode="rw" makes it)', root)
             files.mkdir(root)
             files.sync_dir(os.path.dirname(os.path.abspath(root)))
         files.listdir(root)
