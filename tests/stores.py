@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from faults import KillingFiles
 
 import segstore
 from segstore.records import Columns, Template, encode
@@ -109,3 +112,43 @@ def write_segment(directory: Path, base: int, data: bytes, suffix: str = "") -> 
     path = directory / f"{base:020d}.log{suffix}"
     path.write_bytes(data)
     return path
+
+
+def in_child(run: Callable[[Callable[[str], None]], object]) -> tuple[int, list[str]]:
+    """Run in a forked child: (signal that ended it, 0 for none; the lines that it told before).
+
+    What `run` raises fails the test, with its traceback.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            run(lambda line: os.write(writing, line.encode() + b"\n") and None)
+            status = 0
+        except BaseException:
+            os.write(writing, f"raised {traceback.format_exc()!r}\n".encode())
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with open(reading) as pipe:
+        lines = pipe.read().splitlines()
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        return os.WTERMSIG(status), lines
+    assert status == 0, "\n".join(lines).replace("\\n", "\n")
+    return 0, lines
+
+
+def killed_at_each_call(
+    state: Path, work: Path, run: Callable[[segstore.files.Files, Path], object]
+) -> Iterator[tuple[int, Path]]:
+    """(n, a copy of `state` where `run` was killed at its n-th call that changes anything), until it ends."""
+    for nth in range(1, 1000):
+        path = killed(state, work / f"killed-{nth}")
+        signal_, _ = in_child(lambda tell, nth=nth, path=path: run(KillingFiles(nth), path))
+        yield nth, path
+        shutil.rmtree(path)
+        if not signal_:
+            return
+    raise AssertionError("no end")

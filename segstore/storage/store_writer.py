@@ -112,7 +112,8 @@ class StoreWriter:
         if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
             create_segment(self.context.pool, directory, 0, info.settings)
         # The last file: what has it, has all.
-        files.write_atomic(metadata, names.partition_metadata(info.topic_id))
+        if info.topic_id:  # a broker's topic of before topic ids has none
+            files.write_atomic(metadata, names.partition_metadata(info.topic_id))
         self._made.add((info.name, partition))
         return True
 
