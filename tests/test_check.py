@@ -1,4 +1,4 @@
-"""`segstore.check` finds every kind of damage, says where, and raises nothing; a sound store has no findings."""
+"""`segstore.check` names every kind of damage and raises nothing; a sound store has no findings."""
 
 from __future__ import annotations
 

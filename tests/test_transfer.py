@@ -1,4 +1,4 @@
-"""`PartitionLog.transfer`: the same bytes by every method and sink, whole batches, the offset to go on from."""
+"""`PartitionLog.transfer`: the same bytes by every method and sink, whole batches, where to go on."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def send_all(log: segstore.PartitionLog, sink: object, method: str) -> int:
     offset, sent = log.start_offset, 0
     while offset < log.end_offset:
         n, after = log.transfer(sink, offset, STRETCH, method)
-        assert n > 0 and after > offset
+        assert n > 0
+        assert after > offset
         offset, sent = after, sent + n
     return sent
 
@@ -101,7 +102,9 @@ def test_one_batch_goes_however_small_the_limit(log: segstore.PartitionLog, tmp_
     with open(tmp_path / "out", "wb") as sink:
         sent, after = log.transfer(sink, 5, 1)
     batches, _ = scan((tmp_path / "out").read_bytes())
-    assert len(batches) == 1 and sent == batches["size"][0] and after == batches["last_offset"][0] + 1
+    assert len(batches) == 1
+    assert sent == batches["size"][0]
+    assert after == batches["last_offset"][0] + 1
 
 
 def test_at_the_end_nothing_goes(log: segstore.PartitionLog) -> None:

@@ -73,6 +73,8 @@ def _boundary(segment: Segment, first: Any, most: int, end: int, end_offset: int
     hint = index.entry(slot) if slot >= 0 else (0, 0)
     if hint[1] > first.position and segment.header_at(hint[1], end, header) != segment.base_offset + hint[0]:
         header[0] = first[0]
+    if header.position > first.position and header.position + header.size > most:
+        return int(header.position), int(header.base_offset)
     position, offset = int(header.position) + int(header.size), int(header.last_offset) + 1
     while segment.header_at(position, end, header) is not None:
         if position + header.size > most or header.base_offset >= end_offset:
