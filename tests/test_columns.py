@@ -265,3 +265,23 @@ def test_wrong_headers(headers: Any, match: str) -> None:
 def test_lengths_must_agree(others: dict[str, Any], match: str) -> None:
     with pytest.raises(InvalidArgumentError, match=match):
         Columns([b"a", b"b"], **others)
+
+
+@pytest.mark.parametrize(
+    ("values", "longest"),
+    [
+        pytest.param([], 0, id="none"),
+        pytest.param([None, None], 0, id="nulls"),
+        pytest.param([b"a", None, b"bcd"], 3, id="list"),
+        pytest.param([b"z" * (i % 7) for i in range(70_000)], 6, id="several-spans"),
+        pytest.param([*[b"z"] * (1 << 15), b"zz"], 2, id="first-of-a-span"),
+        pytest.param([*[b"z"] * ((1 << 15) - 1), b"zz"], 2, id="last-of-a-span"),
+        pytest.param(np.zeros((3, 4), np.uint8), 4, id="fixed"),
+        pytest.param(pa.array([b"x" * 9, b"y", None]).slice(1, 2), 1, id="arrow-slice"),
+        pytest.param(pa.array([b"x" * 9, b"yy"], pa.large_binary()).slice(1, 1), 2, id="large-arrow-slice"),
+    ],
+)
+def test_longest_element(values: Any, longest: int) -> None:
+    column = as_column(values)
+    assert column.longest(0) == longest
+    assert column.longest(1 << 40) >= longest

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NULLS, WIDE_OFFSETS, FIXED = 0, 2, 3
 """Kinds of seg_column that are made here; kind 1 (int32 offsets) comes from Arrow."""
 
+_SPAN = 1 << 15  # elements looked at together: few enough to stay in a core's cache
 _ALLOWED = "bytes, bytearray, memoryview or None"
 # Iterable, but never meant as the sequence of what they give.
 TEXT: tuple[type, ...] = (str, bytes, bytearray, memoryview)
@@ -53,6 +54,17 @@ class Column:
             c.offsets = next(parts)
         if validity is not None and len(validity):
             c.validity = next(parts)
+
+    def longest(self, enough: int) -> int:
+        """Bytes that no element is above: exact where a bound that costs nothing is above `enough`."""
+        c = self.c
+        if c.kind == FIXED or c.kind == NULLS or c.data_len <= enough:
+            return int(c.width if c.kind == FIXED else c.data_len)
+        kind: Any
+        kind, size = (np.int64, 8) if c.kind == WIDE_OFFSETS else (np.int32, 4)
+        offsets = np.frombuffer(ffi.buffer(ffi.cast("char *", c.offsets), (self.n + 1) * size), kind)
+        spans = (offsets[at : at + _SPAN + 1] for at in range(0, self.n, _SPAN))
+        return max((int((span[1:] - span[:-1]).max()) for span in spans), default=0)
 
 
 def as_column(values: Any, name: str = "values") -> Column:

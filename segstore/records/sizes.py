@@ -12,6 +12,9 @@ from segstore.records.encode import Run, batch_cap, largest_record
 from segstore.records.encoded import CHUNK_BYTES, PLAIN
 from segstore.records.header import HEADER_SIZE
 
+_NUMBERS = 40
+"""Bytes of the longest varints of a record together, its headers' aside."""
+
 
 def check_sizes(
     columns: Columns, codec: int = 0, level: int | None = None, max_bytes: int = MAX_PLAIN
@@ -21,6 +24,8 @@ def check_sizes(
     Exact: a record that might be too large is encoded alone, and compressed, to see.
     """
     doubtful = batch_cap(codec, MAX_PLAIN, max_bytes)
+    if _bound(columns, doubtful) <= doubtful:
+        return
     ranges = [(0, columns.n)]
     while ranges:
         first, last = ranges.pop()
@@ -30,6 +35,15 @@ def check_sizes(
         if size + HEADER_SIZE > doubtful:
             _check_one(columns, i, codec, level, max_bytes)
             ranges += [(first, i), (i + 1, last)]
+
+
+def _bound(columns: Columns, enough: int) -> int:
+    """Bytes that no batch of one record is above, by the longest key and value and all headers at once."""
+    size = columns.keys.longest(enough >> 2) + columns.values.longest(enough >> 2) + HEADER_SIZE + _NUMBERS
+    if columns.headers:
+        c = columns.headers.c
+        size += c.names.data_len + c.values.data_len + 10 * c.names.n
+    return size
 
 
 def _check_one(columns: Columns, i: int, codec: int, level: int | None, max_bytes: int) -> None:
