@@ -35,21 +35,21 @@ class Fetched(NamedTuple):
 
 
 def fetch(view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool) -> list[Fetched]:
-    """Batches from the one that holds `offset` on, below offset `limit`: at least one where there is one,
-    then
-    up to `max_bytes`. CorruptRecordError where the first one is damaged; a later one ends the fetch before
-    it.
+    """Batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, at least one where
+    there is one. CorruptRecordError where the first one is damaged; a later one ends the fetch before it.
     """
     found: list[Fetched] = []
     slot, last = view.slot(offset), len(view.segments)
     while slot < last and (max_bytes > 0 or not found):
         segment, end = view.segments[slot], view.end_of(slot)
         try:
-            part = _fetch_segment(segment, end, offset, limit, max_bytes, check_crcs)
+            part = _fetch_segment(segment, end, offset, limit, max_bytes, check_crcs, bool(found))
         except CorruptRecordError:
             if found:
                 return found
             raise
+        if part is None and found:
+            return found
         if part is not None:
             found.append(part)
             stop = part.stop
@@ -62,11 +62,12 @@ def fetch(view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bo
 
 
 def _fetch_segment(
-    segment: Segment, end: int, offset: int, limit: int, max_bytes: int, check_crcs: bool
+    segment: Segment, end: int, offset: int, limit: int, max_bytes: int, check_crcs: bool, more: bool
 ) -> Fetched | None:
+    """`more`: something was found before, and only what fits is wanted."""
     handle = segment.handle
     first = segment.locate(offset, end, handle)
-    if first is None or first.base_offset >= limit:
+    if first is None or first.base_offset >= limit or (more and first.size > max_bytes):
         return None
     position, size = first.position, first.size
     if max_bytes > size:
