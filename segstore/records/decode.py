@@ -25,7 +25,8 @@ Bytes = Any
 
 _NO_LIMIT = (1 << 63) - 1
 _FEW = 8
-_SMALL = 1 << 16
+_SMALL = (1 << 20) + HEADER_SIZE
+"""Bytes of a scan that has room for its headers already: a read of usual size."""
 
 
 class _Scratch(threading.local):
@@ -34,7 +35,8 @@ class _Scratch(threading.local):
     def __init__(self) -> None:
         self.end, self.decoded = ffi.new("seg_scan_end *"), ffi.new("seg_decoded *")
         self.capacity = _SMALL // HEADER_SIZE + 1
-        self.headers = ffi.new("seg_batch[]", self.capacity)
+        # Not zeroed: pages that no scan has come to take no memory.
+        self.headers = ffi.from_buffer("seg_batch *", np.empty(self.capacity * BATCH.itemsize, np.uint8))
 
 
 _scratch = _Scratch()
