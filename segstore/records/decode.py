@@ -24,7 +24,7 @@ Bytes = Any
 """bytes, or whatever lends its buffer: bytearray, memoryview, mmap, numpy uint8."""
 
 _NO_LIMIT = (1 << 63) - 1
-_FEW = 8
+_FEW = 24
 _SMALL = (1 << 20) + HEADER_SIZE
 """Bytes of a scan that has room for its headers already: a read of usual size."""
 
