@@ -1,0 +1,88 @@
+"""A real Apache Kafka broker (4.1.0, KRaft, one node) on the loopback address, for tests that let it serve our bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+START_SECONDS = 90
+
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+log.dirs={logs}
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+group.initial.rebalance.delay.ms=0
+log.retention.ms=-1
+"""
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Broker:
+    """One broker's directory; `running` starts it, as often as one likes."""
+
+    def __init__(self, classpath: str, directory: Path) -> None:
+        self.classpath, self.directory = classpath, directory
+        self.logs = directory / "kafka"
+        self.port, controller = free_port(), free_port()
+        self.properties = directory / "server.properties"
+        directory.mkdir(parents=True, exist_ok=True)
+        self.properties.write_text(PROPERTIES.format(port=self.port, controller=controller, logs=self.logs))
+        self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(self.properties))
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def _java(self, *arguments: str) -> None:
+        done = subprocess.run(
+            ["java", "-cp", self.classpath, *arguments], capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[str]:
+        """Its address, while it runs; stopped cleanly afterwards."""
+        log = self.directory / "broker.log"
+        with open(log, "ab") as out:
+            process = subprocess.Popen(
+                ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", self.classpath]
+                + ["kafka.Kafka", str(self.properties)],
+                stdout=out,
+                stderr=out,
+            )
+        try:
+            self._await(process, log)
+            yield self.address
+        finally:
+            process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _await(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        for _ in range(START_SECONDS * 10):
+            assert process.poll() is None, log.read_text()[-4000:]
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"no broker after {START_SECONDS} s: {log.read_text()[-4000:]}")

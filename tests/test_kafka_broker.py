@@ -1,0 +1,124 @@
+"""A real broker serves a partition that segstore wrote, and goes on in it; segstore goes on in one of a broker's."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from kafka_broker import Broker
+from kafka_tools import classpath, why_not
+
+import segstore
+
+confluent_kafka = pytest.importorskip(
+    "confluent_kafka", reason="Kafka's broker needs a client with every codec"
+)
+admin = pytest.importorskip("confluent_kafka.admin")
+pytestmark = [
+    pytest.mark.judge("Kafka's broker"),
+    pytest.mark.skipif(why_not() is not None, reason=str(why_not())),
+]
+N = 3000
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def value(i: int) -> bytes | None:
+    return None if i % 50 == 7 else b"" if i % 50 == 8 else b"value %06d " % i * 5
+
+
+def key(i: int) -> bytes | None:
+    return None if i % 3 == 0 else b"key-%d" % (i % 40)
+
+
+def expected(i: int) -> tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
+    return (
+        i,
+        1_600_000_000_000 + i,
+        key(i),
+        value(i),
+        [("h", b"%d" % i), ("null", None)] if i % 10 == 0 else [],
+    )
+
+
+def write(directory: Path) -> None:
+    """A partition with every codec, several segments, headers, nulls, two leader epochs."""
+    for part in range(2):
+        with segstore.open(directory) as store:
+            if part == 0:
+                store.create_topic("ours", config={"segment.bytes": 60_000})
+            log = store.partition("ours")
+            for chunk in range(part * N // 2, (part + 1) * N // 2, 100):
+                rows = [expected(i) for i in range(chunk, chunk + 100)]
+                log.append_batch(
+                    [r[3] for r in rows],
+                    keys=[r[2] for r in rows],
+                    timestamps=[r[1] for r in rows],
+                    headers=[r[4] for r in rows],
+                    compression=CODECS[chunk // 100 % len(CODECS)],
+                    batch_bytes=2000,
+                )
+        (directory / ".kafka_cleanshutdown").unlink()
+
+
+def consume(address: str, topic: str, wanted: int) -> list[tuple[object, ...]]:
+    """The first `wanted` records, as librdkafka gives them, CRCs checked."""
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": address, "group.id": "g", "enable.auto.commit": False, "check.crcs": True}
+    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    found: list[tuple[object, ...]] = []
+    while len(found) < wanted and (messages := consumer.consume(wanted - len(found), 20)):
+        for m in messages:
+            assert m.error() is None, m.error()
+            found.append((m.offset(), m.timestamp()[1], m.key(), m.value(), m.headers() or []))
+    consumer.close()
+    return found
+
+
+def produce(address: str, topic: str, values: list[bytes]) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": address})
+    for v in values:
+        producer.produce(topic, v, partition=0)
+    assert producer.flush(30) == 0
+
+
+def create(address: str, topic: str) -> None:
+    client = admin.AdminClient({"bootstrap.servers": address})
+    for future in client.create_topics([admin.NewTopic(topic, 1, 1)]).values():
+        future.result(30)
+
+
+def test_a_broker_serves_our_partition_and_we_go_on_in_its(tmp_path: Path) -> None:
+    broker = Broker(classpath(), tmp_path / "broker")
+    with broker.running() as address:
+        create(address, "ours")
+        produce(address, "ours", [b"to be replaced"])
+    write(tmp_path / "store")
+    put_in_place(tmp_path / "store" / "ours-0", broker.logs / "ours-0")
+    with broker.running() as address:
+        assert consume(address, "ours", N) == [expected(i) for i in range(N)]
+        produce(address, "ours", [b"from the broker %d" % i for i in range(10)])
+        with segstore.open(broker.logs, mode="r") as live:
+            assert live.partition("ours").end_offset == N + 10
+        with pytest.raises(segstore.StoreLockedError):
+            segstore.open(broker.logs)
+    with segstore.open(broker.logs) as store:
+        log = store.partition("ours")
+        assert [r.value for r in log.read(N)] == [b"from the broker %d" % i for i in range(10)]
+        assert log.append(b"from us") == N + 10
+    assert segstore.check(broker.logs) == []
+    # The root is ours while we have it: a broker takes no directory in it that is no partition's.
+    shutil.rmtree(broker.logs / ".segstore")
+    with broker.running() as address:
+        found = consume(address, "ours", N + 11)
+    assert [r[0] for r in found] == list(range(N + 11))
+    assert found[-1][3] == b"from us"
+
+
+def put_in_place(ours: Path, theirs: Path) -> None:
+    """What docs promise: the directory, except for partition.metadata, which stays the broker's."""
+    metadata = (theirs / "partition.metadata").read_bytes()
+    shutil.rmtree(theirs)
+    shutil.copytree(ours, theirs)
+    (theirs / "partition.metadata").write_bytes(metadata)
