@@ -99,6 +99,8 @@ class Partition:
         )
 
     def _show(self) -> None:
+        if self._view is None:  # deleted meanwhile: its slot in the published ends may be another's
+            return
         if len(self._frozen[0]) != len(self._segments) or self._frozen[0][-1] is not self._segments[-1]:
             self._freeze()
         self._view = self._look()
