@@ -1,4 +1,4 @@
-"""A real Apache Kafka broker (4.1.0, KRaft, one node) on the loopback address, for tests that let it serve our bytes."""
+"""A real Apache Kafka broker (4.1.0, KRaft, one node) on the loopback address, which may serve our bytes."""
 
 from __future__ import annotations
 
@@ -63,8 +63,7 @@ class Broker:
         log = self.directory / "broker.log"
         with open(log, "ab") as out:
             process = subprocess.Popen(
-                ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", self.classpath]
-                + ["kafka.Kafka", str(self.properties)],
+                ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", self.classpath, "kafka.Kafka", str(self.properties)],
                 stdout=out,
                 stderr=out,
             )

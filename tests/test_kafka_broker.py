@@ -1,4 +1,4 @@
-"""A real broker serves a partition that segstore wrote, and goes on in it; segstore goes on in one of a broker's."""
+"""A real broker serves a partition that segstore wrote and goes on in it; segstore goes on in one of its."""
 
 from __future__ import annotations
 
