@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from segstore import names
-from segstore.errors import SegstoreError
+from segstore.errors import SegstoreError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.files import Files
 from segstore.storage import store as store_module
 from segstore.storage.check_partition import check_partition
@@ -21,6 +21,7 @@ from segstore.storage.topics import TopicFiles
 
 __all__ = ["Finding", "check"]
 
+_TRIES = 10
 Progress = Callable[[int], None]
 
 
@@ -45,18 +46,29 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress) -> Iter
     ends: dict[tuple[str, int], tuple[int, int]] = {}
     for info in topics.values():
         for partition in info.partition_ids:
-            try:
-                follower = store._side.partition(info.name, partition)
-                view = follower.view
-                ends[info.name, partition] = view.start_offset, view.end_offset
-                yield from check_partition(files, follower, view, info, at_rest, progress)
-            except (SegstoreError, OSError) as error:
-                yield Finding(
-                    names.partition_dir(info.name, partition), None, None, f"can't be read: {error}"
-                )
+            for left in reversed(range(1 if at_rest else _TRIES)):
+                try:
+                    follower = store._side.partition(info.name, partition)
+                    view = follower.refresh()
+                    ends[info.name, partition] = view.start_offset, view.end_offset
+                    yield from list(check_partition(files, follower, view, info, at_rest, progress))
+                    break
+                except (UnknownTopicOrPartitionError, StoreClosedError) as error:
+                    if at_rest:
+                        yield _unreadable(info.name, partition, error)
+                    break  # deleted meanwhile
+                except (SegstoreError, OSError) as error:
+                    # Of a store in use segments may go meanwhile: the next look finds the others.
+                    if not left or not isinstance(error, FileNotFoundError):
+                        yield _unreadable(info.name, partition, error)
+                        break
     yield from _check_checkpoints(files, root, ends, at_rest)
     if at_rest:
         yield from _check_names(files, root)
+
+
+def _unreadable(topic: str, partition: int, error: Exception) -> Finding:
+    return Finding(names.partition_dir(topic, partition), None, None, f"can't be read: {error}")
 
 
 def _check_checkpoints(
@@ -70,7 +82,8 @@ def _check_checkpoints(
             yield Finding(path, None, None, str(error))
             continue
         for key, offset in held.items():
-            if key in ends and not 0 <= offset <= ends[key][1]:
+            # Of a store in use they may have moved since its ends were read.
+            if key in ends and at_rest and not 0 <= offset <= ends[key][1]:
                 yield Finding(
                     path,
                     None,

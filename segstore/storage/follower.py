@@ -19,6 +19,7 @@ from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
 from segstore.storage.walk import walk
 
+_TRIES = 100
 _REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index is read again
 
 
@@ -74,12 +75,7 @@ class Follower:
     def _segments(self, view: LogView | None) -> tuple[Segment, ...]:
         """The segments as they are now; those that were known keep their indexes."""
         known = {s.base_offset: s for s in view.segments} if view else {}
-        try:
-            found = read_only_segments(self._pool, self.directory, self._config)
-        except FileNotFoundError:
-            if self._pool.files.exists(self.directory):
-                raise  # a segment went meanwhile: the next look finds the others
-            raise StoreClosedError(f"{self.directory} is gone: the topic was deleted") from None
+        found = self._list()
         if not found:
             found = [Segment(self._pool, self.directory, self._log_start(), 0, writable=False, sealed=False)]
         return tuple(
@@ -90,6 +86,16 @@ class Follower:
             else s
             for s in found
         )
+
+    def _list(self) -> list[Segment]:
+        for _ in range(_TRIES):
+            try:
+                return read_only_segments(self._pool, self.directory, self._config)
+            except FileNotFoundError:
+                if not self._pool.files.exists(self.directory):
+                    break
+                # A segment went meanwhile: the next look finds the others.
+        raise StoreClosedError(f"{self.directory} is gone: the topic was deleted")
 
     def _grow(self, active: Segment) -> None:
         """The active log's size as it is; its index is copied again only when much has come."""

@@ -35,8 +35,9 @@ class Fetched(NamedTuple):
 
 
 def fetch(view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool) -> list[Fetched]:
-    """Batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, at least one where
-    there is one. CorruptRecordError where the first one is damaged; a later one ends the fetch before it.
+    """Batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, at least one
+    where there is one. CorruptRecordError where the first one is damaged; a later one ends the fetch before
+    it.
     """
     found: list[Fetched] = []
     slot, last = view.slot(offset), len(view.segments)

@@ -22,6 +22,8 @@ from segstore.config import TopicConfig
 from segstore.errors import CorruptCheckpointError, InvalidTypeError, UnknownTopicOrPartitionError
 from segstore.files import Files
 
+_TRIES = 100
+
 INTERNAL = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
 )
@@ -79,15 +81,32 @@ class TopicFiles:
             self._files.sync_dir(os.path.dirname(self._directory))
 
     def load(self) -> tuple[dict[str, TopicInfo], list[str]]:
-        """Topics, and the names of those whose deletion was begun and not finished."""
+        """Topics, and the names of those whose deletion was begun and not finished.
+
+        Where another process makes and deletes topics meanwhile, the look is taken again.
+        """
+        for left in reversed(range(_TRIES)):
+            settled = self._settled()
+            try:
+                looked = self._look(settled)
+            except FileNotFoundError:
+                if not left:
+                    raise
+                continue
+            if set(self._settled()) == set(settled):
+                break
+        return looked
+
+    def _look(self, settled: list[str]) -> tuple[dict[str, TopicInfo], list[str]]:
         found: dict[str, list[int]] = {}
         for name in self._files.listdir(self._root):
             parsed = names.parse_partition_dir(name)
             if parsed is not None:
                 found.setdefault(parsed[0], []).append(parsed[1])
-        topics = {name: self._foreign(name, sorted(ids)) for name, ids in found.items()}
+        foreign = found.keys() - set(settled)
+        topics = {name: self._foreign(name, sorted(found[name])) for name in foreign}
         dying = []
-        for topic in self._settled():
+        for topic in settled:
             info, deleting = self._read(topic)
             topics[topic] = info
             if deleting:

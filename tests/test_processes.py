@@ -1,0 +1,313 @@
+"""One writer and readers in other processes: what they see and never see, and what a fork may not do."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from partitions import GOLDEN, read_expected
+from stores import in_child, killed, raw_batches, records, stamps, tree, value_of, values, write_segment
+
+import segstore
+from segstore import ForkedError, ReadOnlyError, StoreLockedError, UnknownTopicOrPartitionError
+
+Tell = Callable[[str], None]
+
+
+def test_a_second_writer_is_refused_with_the_pid(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+
+        def second(tell: Tell) -> None:
+            with pytest.raises(StoreLockedError) as caught:
+                segstore.open(store_dir)
+            tell(f"{caught.value.pid} {os.getppid()}")
+
+        before = tree(store_dir)
+        pid, parent = in_child(second)[1][0].split()
+        assert pid == parent == str(os.getpid())
+        assert tree(store_dir) == before
+        with pytest.raises(StoreLockedError) as caught:
+            segstore.open(store_dir)
+        assert caught.value.pid == os.getpid()
+        store.partition("t").append(b"still mine")
+
+
+def test_a_fork_of_the_writer_may_do_nothing(store_dir: Path) -> None:
+    store = segstore.open(store_dir)
+    store.create_topic("t")
+    log = store.partition("t")
+    log.append(b"x")
+    before = tree(store_dir)
+
+    def child(tell: Tell) -> None:
+        for use in (
+            lambda: log.append(b"y"), lambda: log.append_batch([b"y"]), log.flush, store.flush,
+            lambda: store.create_topic("u"), lambda: store.delete_topic("t"), lambda: log.delete_records(1),
+            lambda: store.partition("t"), lambda: log.read(0),
+        ):  # fmt: skip
+            with pytest.raises(ForkedError, match="fork"):
+                use()
+        with segstore.open(store_dir, "r") as reader:
+            assert values(reader.partition("t")) == [b"x"]
+        store.close()
+        with store:
+            pass
+
+    assert in_child(child) == (0, [])
+    assert tree(store_dir) == before
+    assert log.append(b"z") == 1
+    store.close()
+
+
+def test_the_lock_ends_with_the_writer_although_its_child_lives(store_dir: Path) -> None:
+    def writer(tell: Tell) -> None:
+        store = segstore.open(store_dir)
+        store.create_topic("t")
+        pid = os.fork()
+        if not pid:
+            time.sleep(30)
+            os._exit(0)
+        tell(str(pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    reading, writing = os.pipe()
+    # The grandchild must not keep the pipe of `in_child` open: it gets its own.
+    pid = os.fork()
+    if not pid:
+        os.close(reading)
+        try:
+            writer(lambda line: os.write(writing, line.encode()) and None)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    grandchild = int(os.read(reading, 20))
+    os.close(reading)
+    assert os.WTERMSIG(os.waitpid(pid, 0)[1]) == signal.SIGKILL
+    try:
+        os.kill(grandchild, 0)
+        with segstore.open(store_dir) as store:
+            assert list(store.topics()) == ["t"]
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("call", ["append", "flush", "create_topic", "delete_topic", "alter_topic"])
+def test_a_reader_refuses_to_write(store_dir: Path, call: str) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+    before = stamps(store_dir)
+    with segstore.open(store_dir, "r") as store:
+        log = store.partition("t")
+        use = {
+            "append": lambda: log.append(b""),
+            "flush": log.flush,
+            "create_topic": lambda: store.create_topic("u"),
+            "delete_topic": lambda: store.delete_topic("t"),
+            "alter_topic": lambda: store.alter_topic("t", {}),
+        }[call]
+        with pytest.raises(ReadOnlyError, match="rw"):
+            use()
+    assert stamps(store_dir) == before
+
+
+def writer_child(path: Path, seed: float, seconds: float) -> int:
+    """Fork a writer of topic "t", whose n-th value is `value_of(n)`; it makes and deletes topics too."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        rng, until = random.Random(seed), time.monotonic() + seconds
+        store = segstore.open(path)
+        log, at = store.partition("t"), store.partition("t").end_offset
+        while time.monotonic() < until:
+            n = rng.choice([1, 1, 5, 100])
+            some = [value_of(i) for i in range(at, at + n)]
+            codec = rng.choice(["none", "none", "lz4", "zstd"])
+            at = log.append_batch(some, batch_bytes=rng.choice([100, 3000]), compression=codec).stop
+            store.partition("t", 1).append(b"%d" % at)
+            if rng.random() < 0.03:
+                log.delete_records(rng.randrange(log.start_offset, at))
+            if rng.random() < 0.05:
+                store.create_topic("side", 2)
+                store.partition("side", 1).append(b"s")
+                store.delete_topic("side")
+        store.close()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def test_readers_follow_a_live_writer(store_dir: Path, rng: random.Random) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", 2, {"segment.bytes": 20_000, "index.interval.bytes": 500})
+    pid = writer_child(store_dir, rng.random(), 3.0)
+    at, ends, reads, done = 0, [0, 0], 0, 0
+    with segstore.open(store_dir, "r") as reader:
+        log, second = reader.partition("t"), reader.partition("t", 1)
+        while not done:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            assert set(reader.topics()) <= {"t", "side"}
+            end, end_second = log.end_offset, second.end_offset
+            assert end >= ends[0]
+            assert end_second >= ends[1]
+            ends = [end, end_second]
+            try:
+                found = log.read(max(at, log.start_offset), rng.choice([1, 5000, 1 << 20]))
+                start = log.start_offset
+                middle = log.read(rng.randrange(start, max(start, end) + 1), 1000)
+            except segstore.OffsetOutOfRangeError as gone:
+                at = max(at, gone.start)
+                continue
+            for some in (found, middle):
+                assert [r.value for r in some] == [value_of(o) for o in some.offsets.tolist()]
+            assert found.next_offset <= log.end_offset
+            at, reads = found.next_offset, reads + 1
+            if reads % 20 == 0:
+                assert [str(finding) for finding in segstore.check(store_dir)] == []
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert [r.value for r in records(log)] == [
+            value_of(o) for o in range(log.start_offset, log.end_offset)
+        ]
+    assert reads > 50
+
+
+def test_what_a_reader_saw_stays_when_the_writer_is_killed(store_dir: Path, rng: random.Random) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", 2, {"segment.bytes": 20_000})
+    with segstore.open(store_dir, "r") as reader:
+        log = reader.partition("t")
+        for _ in range(3):
+            pid = writer_child(store_dir, rng.random(), 30)
+            time.sleep(rng.uniform(0.05, 0.3))
+            seen = log.end_offset
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            assert log.end_offset >= seen
+            last = log.end_offset
+            with segstore.open(store_dir) as store:
+                assert store.partition("t").end_offset >= last
+                start = store.partition("t").start_offset
+            assert [r.value for r in records(log)] == [value_of(o) for o in range(start, log.end_offset)]
+
+
+def test_a_writer_killed_within_a_publication_does_not_hang_readers(store_dir: Path) -> None:
+    store = segstore.open(store_dir)
+    store.create_topic("t")
+    store.partition("t").append(b"x")
+    reader = segstore.open(store_dir, "r")
+    assert values(reader.partition("t")) == [b"x"]
+    with (store_dir / ".segstore" / "ends").open("r+b") as file:
+        sequence = struct.unpack("<q", file.read(8))[0]
+        file.seek(0)
+        file.write(struct.pack("<q", sequence | 1))
+    for one in (reader, segstore.open(store_dir, "r")):
+        assert values(one.partition("t")) == [b"x"]
+        one.close()
+    store.partition("t").append(b"y")  # the next publication mends it
+    with segstore.open(store_dir, "r") as reader:
+        assert values(reader.partition("t")) == [b"x", b"y"]
+    store.close()
+
+
+def test_a_reader_opened_before_the_topic_was_made(store_dir: Path) -> None:
+    segstore.open(store_dir).close()
+    with segstore.open(store_dir, "r") as reader:
+        assert reader.topics() == {}
+        with pytest.raises(UnknownTopicOrPartitionError):
+            reader.partition("t")
+        with segstore.open(store_dir) as store:
+            store.create_topic("t")
+            store.partition("t").append(b"x")
+            assert values(reader.partition("t")) == [b"x"]
+            store.add_partitions("t", 2)
+            store.partition("t", 1).append(b"y")
+            assert values(reader.partition("t", 1)) == [b"y"]
+
+
+def test_topics_that_come_and_go_under_a_reader(store_dir: Path) -> None:
+    segstore.open(store_dir).close()
+
+    def churn() -> None:
+        with segstore.open(store_dir) as store:
+            for i in range(60):
+                store.create_topic(f"t{i % 3}", 2)
+                store.partition(f"t{i % 3}", 1).append(b"x")
+                store.delete_topic(f"t{i % 3}")
+
+    pid = os.fork()
+    if not pid:
+        try:
+            churn()
+        finally:
+            os._exit(0)
+    looks, done = 0, 0
+    with segstore.open(store_dir, "r") as reader:
+        while not done:
+            done, _ = os.waitpid(pid, os.WNOHANG)
+            for name in reader.topics():
+                try:
+                    assert values(reader.partition(name, 1)) in ([], [b"x"])
+                except (UnknownTopicOrPartitionError, segstore.StoreClosedError):
+                    continue
+            looks += 1
+    assert looks > 10
+
+
+def test_a_read_only_open_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    store = segstore.open(tmp_path / "live")
+    store.create_topic("t", config={"segment.bytes": 500})
+    store.partition("t").append_batch([value_of(i) for i in range(100)], batch_bytes=200)
+    killed(tmp_path / "live", path)  # not closed cleanly, indexes not trimmed
+    store.close()
+    for index in list((path / "t-0").glob("*index"))[::2]:
+        index.unlink()
+    before, held = stamps(path), tree(path)
+    paths = [path, *path.rglob("*")]
+    for one in paths:
+        one.chmod(0o555 if one.is_dir() else 0o444)
+    with segstore.open(path, "r") as reader:
+        log = reader.partition("t")
+        assert values(log) == [value_of(i) for i in range(100)]
+        assert log.offset_for_time(0) == 0
+        list(records(log, isolation_level="read_committed"))
+    segstore.check(path)
+    for one in paths:
+        one.chmod(0o755)
+    assert (stamps(path), tree(path)) == (before, held)
+
+
+def test_a_broker_directory_is_followed_while_batches_are_appended(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    data = raw_batches(range(100))
+    log_file = write_segment(directory, 0, b"")
+    with segstore.open(tmp_path, "r") as reader, log_file.open("ab") as out:
+        log = reader.partition("t")
+        assert (log.end_offset, len(log.read(0))) == (0, 0)
+        for at in range(0, len(data), 97):
+            out.write(data[at : at + 97])
+            out.flush()
+            end = log.end_offset
+            assert values(log) == [value_of(i) for i in range(end)]
+            written = min(at + 97, len(data))
+            assert (end == 100) == (written == len(data))
+        write_segment(directory, 100, raw_batches(range(100, 110)))
+        assert values(log) == [value_of(i) for i in range(110)]
+
+
+def test_golden_partitions_in_place_are_left_as_they_are() -> None:
+    before = stamps(GOLDEN)
+    with segstore.open(GOLDEN / "clean", "r") as store:
+        for name, topic in store.topics().items():
+            for p in topic.partition_ids:
+                expected = read_expected(GOLDEN / "records" / f"{name}-{p}.jsonl.gz")
+                assert len(list(records(store.partition(name, p)))) == len(expected)
+    assert stamps(GOLDEN) == before
