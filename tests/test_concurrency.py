@@ -1,0 +1,248 @@
+"""Threads over one partition: order, group commit, and what is never done while an append holds its token."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from faults import SYNCS, HookedFiles
+from stores import Clock, records, values
+
+import segstore
+from segstore.storage.partition import Partition
+from segstore.storage.pending import AppendQueue
+
+THREADS = 6
+ENCODE = sys.modules["segstore.records.encode"]  # by that name the package exports its function
+
+
+class Watched(HookedFiles):
+    """Calls `seen(name, args)` before each call; `sync_seconds` makes each sync as slow as a disk's."""
+
+    def __init__(self, sync_seconds: float = 0.0) -> None:
+        self.syncs, self._slow, self.seen = 0, sync_seconds, lambda name, args: None
+        self._lock = threading.Lock()
+
+    def before(self, name: str, args: tuple, kwargs: dict) -> None:
+        self.seen(name, args)
+        if name == "sync" and args[0].path.endswith(".log"):
+            with self._lock:
+                self.syncs += 1
+            time.sleep(self._slow)
+
+
+def at_once(n: int, run: Callable[[int], object]) -> list:
+    """Results of `run(0)` to `run(n - 1)`, in threads that begin together; raises what any raised."""
+    barrier = threading.Barrier(n)
+
+    def go(i: int) -> object:
+        barrier.wait()
+        return run(i)
+
+    with ThreadPoolExecutor(n) as pool:
+        return list(pool.map(go, range(n)))
+
+
+@pytest.mark.parametrize("flush", [1, 1 << 40], ids=["flush.messages-1", "never-flushed"])
+def test_appends_of_many_threads(store_dir: Path, flush: int) -> None:
+    """Each append's records lie together, in their order; a thread's appends in the order it made them."""
+    store = segstore.open(store_dir)
+    store.create_topic("t", config={"segment.bytes": 20_000, "flush.messages": flush})
+    log, stop, problems = store.partition("t"), threading.Event(), []
+
+    def write(i: int) -> list[tuple[range, list[bytes]]]:
+        rng, made = random.Random(i), []
+        for j in range(20):
+            some = [b"%d-%d-%d" % (i, j, k) for k in range(rng.choice([1, 1, 2, 30]))]
+            codec = rng.choice(["none", "lz4"])
+            made.append((log.append_batch(some, batch_bytes=rng.choice([1, 500]), compression=codec), some))
+            assert log.read(made[-1][0].start)[0].value == some[0]
+        return made
+
+    def read() -> None:
+        at = 0
+        while not stop.is_set() or at < log.end_offset:
+            found = log.read(at)
+            if list(found.offsets) != list(range(at, at + len(found))):
+                problems.append((at, found.offsets))
+            at = found.next_offset
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        made = at_once(THREADS, write)
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert problems == []
+    everything = values(log)
+    assert sorted(o for of_one in made for offsets, _ in of_one for o in offsets) == list(
+        range(len(everything))
+    )
+    for of_one in made:
+        starts = [offsets.start for offsets, _ in of_one]
+        assert starts == sorted(starts)
+        for offsets, some in of_one:
+            assert everything[offsets.start : offsets.stop] == some
+    store.close()
+
+
+def test_group_commit(store_dir: Path) -> None:
+    files = Watched(sync_seconds=0.005)
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t", config={"flush.messages": 1})
+        log = store.partition("t")
+        files.syncs = 0
+        at_once(8, lambda i: [log.append(b"%d" % i) for _ in range(20)])
+        assert log.end_offset == 160
+        assert 20 <= files.syncs < 100
+
+
+def test_what_is_acknowledged_is_synced(store_dir: Path) -> None:
+    """With flush.messages=1 an append returns only when the recovery point is past it."""
+    with segstore.open(store_dir, files=Watched(sync_seconds=0.001)) as store:
+        store.create_topic("t", config={"flush.messages": 1, "segment.bytes": 1000})
+        log = store.partition("t")
+
+        def write(i: int) -> None:
+            for _ in range(20):
+                offset = log.append(bytes(50))
+                assert log._source.recovery_point > offset
+
+        at_once(4, write)
+
+
+@pytest.fixture
+def token_holders(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Threads that hold an append token now."""
+    holders: set[int] = set()
+
+    class Token:
+        def __init__(self) -> None:
+            self._lock = threading.RLock()
+            self._depth = 0
+
+        def __enter__(self) -> None:
+            self._lock.acquire()
+            self._depth += 1
+            holders.add(threading.get_ident())
+
+        def __exit__(self, *_: object) -> None:
+            self._depth -= 1
+            if not self._depth:
+                holders.discard(threading.get_ident())
+            self._lock.release()
+
+    original = AppendQueue.__init__
+
+    def init(self: AppendQueue, *args: object) -> None:
+        original(self, *args)
+        self.token = Token()
+
+    monkeypatch.setattr(AppendQueue, "__init__", init)
+    return holders
+
+
+def test_no_sync_and_no_compression_under_the_token(
+    store_dir: Path, token_holders: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, bool]] = []
+    files = Watched()
+    files.seen = lambda name, args: seen.append((name, threading.get_ident() in token_holders))
+    original = ENCODE.compress
+
+    def compress(*args: object) -> object:
+        seen.append(("compress", threading.get_ident() in token_holders))
+        return original(*args)
+
+    monkeypatch.setattr(ENCODE, "compress", compress)
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t", config={"flush.messages": 1, "segment.bytes": 3000})
+        log = store.partition("t")
+        seen.clear()
+
+        def write(i: int) -> None:
+            for _ in range(10):
+                log.append_batch([bytes(100)] * 5, compression="zstd" if i % 2 else "none", batch_bytes=200)
+
+        at_once(4, write)
+        log.delete_records(20)
+        log.flush()
+    names = {name for name, _ in seen}
+    assert {"compress", "sync", "sync_dir", "pwrite"} <= names
+    assert ("pwrite", True) in seen
+    assert not [name for name, held in seen if held and (name in SYNCS or name == "compress")]
+
+
+def test_a_slow_compression_does_not_hold_up_others(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compressing, go_on = threading.Event(), threading.Event()
+    original = ENCODE.compress
+
+    def compress(*args: object) -> object:
+        compressing.set()
+        assert go_on.wait(30)
+        return original(*args)
+
+    monkeypatch.setattr(ENCODE, "compress", compress)
+    with segstore.open(store_dir, clock=Clock()) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        slow = threading.Thread(
+            target=log.append_batch, args=([b"slow"] * 10,), kwargs={"compression": "zstd"}
+        )
+        slow.start()
+        assert compressing.wait(30)
+        try:
+            assert log.append(b"quick") == 0
+            assert values(log) == [b"quick"]
+        finally:
+            go_on.set()
+            slow.join()
+        assert [r.value for r in records(log)] == [b"quick"] + [b"slow"] * 10
+
+
+def test_an_interrupt_reaches_its_thread_and_no_append_is_lost_silently(store_dir: Path) -> None:
+    files = Watched()
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        log.append(b"before")
+        armed = threading.Event()
+
+        def interrupt(name: str, args: tuple) -> None:
+            if name == "pwrite" and armed.is_set():
+                armed.clear()
+                raise KeyboardInterrupt
+
+        files.seen = interrupt
+        told: list[tuple[bytes, object]] = []
+
+        def append(value: bytes) -> None:
+            try:
+                told.append((value, log.append(value)))
+            except BaseException as error:
+                told.append((value, error))
+
+        threads = [threading.Thread(target=append, args=(b"%d" % i,)) for i in range(5)]
+        source = log._source
+        assert isinstance(source, Partition)
+        with source._queue.token:  # so that all of them queue up
+            for thread in threads:
+                thread.start()
+            while len(source._queue._queue) < 5:
+                time.sleep(0.001)
+            armed.set()
+        for thread in threads:
+            thread.join()
+        given = {offset: value for value, offset in told if isinstance(offset, int)}
+        assert any(isinstance(error, KeyboardInterrupt) for _, error in told)
+        assert {r.offset: r.value for r in records(log)} == {0: b"before", **given}
+        assert log.append(b"after") == log.end_offset - 1
