@@ -98,6 +98,28 @@ def test_batches_are_as_full_as_they_may_be(batch_bytes: int) -> None:
     assert all(size > batch_bytes - 20 for size in sizes[:-1])
 
 
+CUTS = {
+    "none": ((), 300, [5, 5]),
+    "two": ((4, 7), 300, [4, 3, 3]),
+    "before the first record": ((0, 5), 300, [5, 5]),
+    "behind the last record": ((5, 10, 20), 300, [5, 5]),
+    "each record": (range(1, 10), 300, [1] * 10),
+    "the limit too": ((2,), 200, [2, 3, 3, 2]),
+}
+
+
+@pytest.mark.parametrize(("cuts", "batch_bytes", "counts"), CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("chunk_bytes", [400, 1 << 20])
+def test_batches_end_at_cuts(cuts: Any, batch_bytes: int, counts: list[int], chunk_bytes: int) -> None:
+    template = Template(producer_id=1, producer_epoch=0, base_sequence=0)
+    columns = Columns([b"x" * 38] * 10, timestamp=0)
+    chunks = list(encode(columns, 0, None, batch_bytes, template, chunk_bytes, cuts=cuts))
+    batches = np.concatenate([chunk.batches for chunk in chunks])
+    assert batches["count"].tolist() == counts
+    assert batches["base_sequence"].tolist() == [0, *np.cumsum(counts)[:-1].tolist()]
+    assert read_back(written(chunks)).values == [b"x" * 38] * 10
+
+
 def test_memory_stays_at_a_chunk() -> None:
     columns = Columns(np.full((50_000, 100), 7, np.uint8))
     seen = set()

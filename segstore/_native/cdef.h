@@ -152,6 +152,14 @@ int64_t seg_encode(const seg_column *keys, const seg_column *values,
                    const seg_template *t, uint8_t *out, int64_t capacity, seg_batch *batches,
                    int64_t max_batches, int64_t *n_batches, int64_t *taken);
 
+/* As seg_encode; a batch also ends before each record of `cuts` (rising). */
+int64_t seg_encode_cut(const seg_column *keys, const seg_column *values,
+                       const seg_header_columns *headers, const int64_t *timestamps, int64_t timestamp,
+                       const int64_t *offsets, int64_t first, int64_t last, int64_t batch_bytes,
+                       const int64_t *cuts, int64_t n_cuts, const seg_template *t, uint8_t *out,
+                       int64_t capacity, seg_batch *batches, int64_t max_batches, int64_t *n_batches,
+                       int64_t *taken);
+
 /* Write header h (size = h->size) at the front of a batch whose payload is in place, CRC last. */
 int64_t seg_seal(uint8_t *batch, int64_t len, seg_batch *h);
 

@@ -146,24 +146,28 @@ static int64_t check(const source *s, const seg_template *t, int64_t first, int6
     return 0;
 }
 
-int64_t seg_encode(const seg_column *keys, const seg_column *values,
-                   const seg_header_columns *headers, const int64_t *timestamps, int64_t timestamp,
-                   const int64_t *offsets, int64_t first, int64_t last, int64_t batch_bytes,
-                   const seg_template *t, uint8_t *out, int64_t capacity, seg_batch *batches,
-                   int64_t max_batches, int64_t *n_batches, int64_t *taken)
+int64_t seg_encode_cut(const seg_column *keys, const seg_column *values,
+                       const seg_header_columns *headers, const int64_t *timestamps, int64_t timestamp,
+                       const int64_t *offsets, int64_t first, int64_t last, int64_t batch_bytes,
+                       const int64_t *cuts, int64_t n_cuts, const seg_template *t, uint8_t *out,
+                       int64_t capacity, seg_batch *batches, int64_t max_batches, int64_t *n_batches,
+                       int64_t *taken)
 {
     source s = {*keys, *values, headers, timestamps, offsets, timestamp};
-    int64_t used = 0, n = 0, i = first;
+    int64_t used = 0, n = 0, i = first, cut = 0;
     *n_batches = *taken = 0;
     int64_t error = check(&s, t, first, last);
     if (error)
         return error;
     limits limit = {.batch = batch_bytes < INT32_MAX ? batch_bytes : INT32_MAX};
     while (i < last) {
+        while (cut < n_cuts && cuts[cut] <= i)
+            cut++;
+        int64_t stop = cut < n_cuts && cuts[cut] < last ? cuts[cut] : last;
         limit.room = capacity - used;
         int64_t size = SEG_E_ROOM;
         if (n < max_batches)
-            size = put_batch(&s, t, i, last, i - first, limit, out + used, &batches[n]);
+            size = put_batch(&s, t, i, stop, i - first, limit, out + used, &batches[n]);
         if (size == SEG_E_ROOM && n > 0)
             break;
         if (size < 0)
@@ -176,6 +180,16 @@ int64_t seg_encode(const seg_column *keys, const seg_column *values,
     *n_batches = n;
     *taken = i - first;
     return used;
+}
+
+int64_t seg_encode(const seg_column *keys, const seg_column *values,
+                   const seg_header_columns *headers, const int64_t *timestamps, int64_t timestamp,
+                   const int64_t *offsets, int64_t first, int64_t last, int64_t batch_bytes,
+                   const seg_template *t, uint8_t *out, int64_t capacity, seg_batch *batches,
+                   int64_t max_batches, int64_t *n_batches, int64_t *taken)
+{
+    return seg_encode_cut(keys, values, headers, timestamps, timestamp, offsets, first, last, batch_bytes,
+                          NULL, 0, t, out, capacity, batches, max_batches, n_batches, taken);
 }
 
 int64_t seg_largest(const seg_column *keys, const seg_column *values,

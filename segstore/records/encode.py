@@ -6,7 +6,7 @@ another while the next is being encoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,16 +30,18 @@ def encode(
     template: Template = PLAIN,
     chunk_bytes: int = CHUNK_BYTES,
     max_bytes: int | None = None,
+    cuts: Sequence[int] = (),
 ) -> Iterator[Encoded]:
     """Encode all records into batches of about `batch_bytes` (plain bytes, header included).
 
     Gives one Encoded for each `chunk_bytes` of plain bytes or so, from one call of C; with a
     `codec` the batches of a chunk are then compressed one by one. No batch of several records is
     above `max_bytes` (`max.message.bytes`); `check_sizes` tells beforehand of records that are alone.
+    A batch also ends before each record whose number is in `cuts`, which rise.
     """
     if batch_bytes < 1 or chunk_bytes < 1:
         raise InvalidArgumentError(f"batch_bytes {batch_bytes}, chunk_bytes {chunk_bytes}: least is 1")
-    run = Run(columns, codec, batch_cap(codec, batch_bytes, max_bytes), template)
+    run = Run(columns, codec, batch_cap(codec, batch_bytes, max_bytes), template, cuts)
     while run.first < columns.n:
         chunk = run.next_chunk(chunk_bytes)
         if codec:
@@ -60,10 +62,13 @@ def batch_cap(codec: int, batch_bytes: int, max_bytes: int | None) -> int:
 class Run:
     """Where an encode is: the next record, and the arguments of C that stay the same."""
 
-    def __init__(self, columns: Columns, codec: int, batch_bytes: int, template: Template) -> None:
+    def __init__(
+        self, columns: Columns, codec: int, batch_bytes: int, template: Template, cuts: Sequence[int] = ()
+    ) -> None:
         self.first, self.columns, self.batch_bytes = 0, columns, min(batch_bytes, MAX_PLAIN)
         self.template = c_template(template, codec)
         self.left = ffi.new("int64_t[2]")
+        self.cuts = np.array(cuts, np.int64)
         self.timestamps, self.offsets = _int64s(columns.timestamps), _int64s(columns.offsets)
 
     def next_chunk(self, chunk_bytes: int, most_batches: int = 1 << 20) -> Encoded:
@@ -82,11 +87,10 @@ class Run:
 
     def _fill(self, buffer: NDArray[np.uint8], capacity: int, most: int) -> tuple[int, NDArray[np.void]]:
         columns, left = self.columns, self.left
-        room = min(
-            columns.n - self.first, most, capacity // max(HEADER_SIZE, min(self.batch_bytes, 4096)) + 16
-        )
+        likely = capacity // max(HEADER_SIZE, min(self.batch_bytes, 4096)) + 16 + len(self.cuts)
+        room = min(columns.n - self.first, most, likely)
         batches = np.empty(room, BATCH)
-        size = lib.seg_encode(
+        size = lib.seg_encode_cut(
             columns.keys.c,
             columns.values.c,
             columns.headers.c if columns.headers else ffi.NULL,
@@ -96,6 +100,8 @@ class Run:
             self.first,
             columns.n,
             self.batch_bytes,
+            _int64s(self.cuts),
+            len(self.cuts),
             self.template,
             ffi.from_buffer("uint8_t *", buffer),
             capacity,
