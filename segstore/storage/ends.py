@@ -152,11 +152,18 @@ class EndsWriter(_Mapped):
 
     def release(self, key: int) -> None:
         """Give the slot of a deleted partition back."""
-        slot = self._slots.pop(key, None)
+        with self._lock:
+            slot = self._slots.pop(key, None)
         if slot is not None:
             self.publish([slot], [Ends(0, 0, 0, 0, 0, 0, 0, 0)])
-            self._free.append(slot)
-            self._bump_generation()
+            with self._lock:
+                self._free.append(slot)
+                self._bump_generation()
+
+    def clear(self) -> None:
+        """Forget all that is published: another writer was here."""
+        for key in self.keys():
+            self.release(key)
 
     def keys(self) -> set[int]:
         """Keys that have a slot."""
@@ -166,6 +173,10 @@ class EndsWriter(_Mapped):
         """Make the ends of several partitions visible at once."""
         flat = [value for end in ends for value in end]
         with self._lock:
+            if any(
+                end.key and self._slots.get(end.key) != slot for slot, end in zip(slots, ends, strict=True)
+            ):
+                return  # a topic was deleted meanwhile: the slot is another's
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
 
     def set_nonce(self, nonce: int) -> None:

@@ -28,7 +28,8 @@ class Flusher:
         self._writer, self._view, self._advanced = writer, view, advanced
         self.recovery_point = recovery_point
         self._lock = threading.Lock()
-        self._names_synced = len(writer.segments) and writer.segments[-1].base_offset
+        self._names_synced = -1
+        self.failed = False
 
     def flush(self, upto: int) -> None:
         """Return when all below `upto` is durable. StorageError: the sync failed, and the partition is
@@ -47,6 +48,8 @@ class Flusher:
             except OSError as error:
                 # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
                 self._writer.fenced = error
+                self.failed = True
+                self._advanced(self.recovery_point)
                 raise StorageError(error.errno, f"sync failed: {error.strerror}", error.filename) from error
             self.recovery_point = view.end_offset
             self._advanced(view.end_offset)

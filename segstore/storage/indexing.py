@@ -14,9 +14,13 @@ from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, rep
 from segstore.storage.walk import walk, walk_past_damage
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from segstore.storage.segment import Segment
 
 DEFAULT_INTERVAL = 4096
+MOST_RELATIVE = 2**31 - 1  # offsets in a segment are int32
 _TAIL = 65536
 Indexes = tuple[SealedOffsetIndex, SealedTimeIndex]
 
@@ -58,11 +62,19 @@ def _whole(segment: Segment, offsets: SealedOffsetIndex, times: SealedTimeIndex)
             and batches["last_offset"][0] != segment.base_offset + last
         ):
             return False
-        if builder.add(batches)[0]:
+        if builder.add(_fitting(segment, batches))[0]:
             return False
         end = int(batches["last_offset"][-1]) - segment.base_offset
     # The offset index is bounded by the log's size; a time entry can only be told by its offset.
     return not times.entries or times.entry(-1)[1] <= end
+
+
+def _fitting(segment: Segment, batches: NDArray[np.void]) -> NDArray[np.void]:
+    """The batches that can be this segment's: a base offset lies outside the CRC, and may be any."""
+    good = (batches["base_offset"] >= segment.base_offset) & (
+        batches["last_offset"] - segment.base_offset <= MOST_RELATIVE
+    )
+    return batches if good.all() else batches[: int(good.argmin())]
 
 
 def _timeless(segment: Segment) -> bool:
@@ -74,7 +86,7 @@ def build(files: Files, segment: Segment, end: int) -> tuple[bytes, bytes]:
     """Entries of both indexes for the first `end` bytes of the log, the closing time entry included."""
     builder = IndexBuilder(segment.base_offset, segment.interval)
     made = [
-        builder.add(s.batches)
+        builder.add(_fitting(segment, s.batches))
         for s in walk_past_damage(files, segment.handle, end, check_crcs=False, sparse=True)
         if len(s.batches)
     ]

@@ -34,10 +34,12 @@ class PartitionLog:
         self,
         topic: str,
         partition: int,
+        store: object,
         context: Context,
         source: Partition | Follower,
     ) -> None:
-        self.topic, self.partition = topic, partition
+        """`store` is only kept: without it nobody would flush in the background."""
+        self.topic, self.partition, self._store = topic, partition, store
         self._context, self._source = context, source
         self._name = f"{topic}-{partition}"
         self._aborted = AbortedTransactions(context.files)

@@ -5,6 +5,7 @@ On disk: what `loader` and `recovery` do. Threads: one, before the partition is 
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from segstore.config import TopicConfig
@@ -15,15 +16,18 @@ from segstore.storage.segment import Segment
 from segstore.storage.walk import walk
 from segstore.storage.writer import create_segment, remove_segment
 
+log = logging.getLogger("segstore")
+
 
 class Expected(NamedTuple):
-    """What the checkpoints say of a partition. `gaps_end`: see `PartitionRecovery`."""
+    """What the checkpoints say of a partition. `gaps_end`, `suspect`: see `PartitionRecovery`."""
 
     clean: bool
     recovery_point: int
     log_start: int
     quarantine: str
     gaps_end: int
+    suspect: bool = False
 
 
 class Opened(NamedTuple):
@@ -41,22 +45,33 @@ class Opened(NamedTuple):
 def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expected: Expected) -> Opened:
     """Segments ready for appending to the last. OSError."""
     segments = load_segments(pool, directory, settle(pool.files, directory), config, writable=True)
-    least = max(expected.recovery_point, expected.log_start, 0)
-    while len(segments) > 1 and segments[1].base_offset <= expected.log_start:
-        remove_segment(segments.pop(0))
+    least = max(expected.recovery_point, 0)
     if not segments:
-        segments = [create_segment(pool, directory, least, config)]
+        segments = [create_segment(pool, directory, max(least, expected.log_start), config)]
     recovered = None
     last = segments[-1]
     position, end = behind_last(last) if expected.clean else (-1, -1)
     if position != last.size or end < least:
-        recovered = PartitionRecovery(segments, config, least, expected.quarantine, expected.gaps_end).run()
+        recovered = PartitionRecovery(
+            segments, config, least, expected.quarantine, expected.gaps_end, expected.suspect
+        ).run()
         end = recovered.end_offset
     segments[-1].sealed = False
     segments[-1].attach(None)
-    start = min(max(segments[0].base_offset, expected.log_start), end)
+    start = _start(segments, expected.log_start, end)
     durable = min(expected.recovery_point, end) if recovered is None else end
     return Opened(segments, start, end, durable, recovered)
+
+
+def _start(segments: list[Segment], log_start: int, end: int) -> int:
+    """The log start offset; segments wholly below it, which a crash left, go."""
+    if log_start > end:
+        # It is moved to offsets only that are durable: one behind the end is a damaged checkpoint's.
+        log.warning("%s: log start offset %d is behind the end %d", segments[0].directory, log_start, end)
+        return segments[0].base_offset
+    while len(segments) > 1 and segments[1].base_offset <= log_start:
+        remove_segment(segments.pop(0))
+    return max(segments[0].base_offset, log_start)
 
 
 def load_segments(

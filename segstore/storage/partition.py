@@ -64,6 +64,8 @@ class Partition:
             self._rolled,
         )
         self._queue = AppendQueue(self._write_all)
+        # A view and what is published of it change together, whoever does it.
+        self._publishing = threading.Lock()
         self._frozen: tuple[tuple[Segment, ...], tuple[int, ...]] = ((), ())
         self._freeze()
         self._view: LogView | None = self._look()
@@ -99,12 +101,13 @@ class Partition:
         )
 
     def _show(self) -> None:
-        if self._view is None:  # deleted meanwhile: its slot in the published ends may be another's
+        if self.writer.closed:  # or deleted: its slot in the published ends may be another's
             return
         if len(self._frozen[0]) != len(self._segments) or self._frozen[0][-1] is not self._segments[-1]:
             self._freeze()
-        self._view = self._look()
-        self._published(self)
+        with self._publishing:
+            self._view = self._look()
+            self._published(self)
 
     def _rolled(self, base_offset: int) -> None:
         self.layout += 1
@@ -117,7 +120,14 @@ class Partition:
             self.flush()
 
     def _flushed(self, _: int) -> None:
-        self._published(self)
+        with self._publishing:
+            if self._view is not None:
+                self._published(self)
+
+    @property
+    def sync_failed(self) -> bool:
+        """Whether a sync has failed: what the kernel holds of the log may not be on disk."""
+        return self.flusher.failed
 
     # --- appending -----------------------------------------------------------------------
 
@@ -231,4 +241,5 @@ class Partition:
         with self._queue.token:
             self._queue.drain()
             self.writer.closed = True
-            self._view = None
+            with self._publishing:
+                self._view = None

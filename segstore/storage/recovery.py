@@ -17,18 +17,26 @@ Threads: one, before the partition is used.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from segstore import names
+from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.storage.active import ActiveSegment
 from segstore.storage.segment import Segment
-from segstore.storage.walk import BAD, next_whole, walk
+from segstore.storage.walk import BAD, CHUNK, MOST_OFFSET, next_whole, walk
 from segstore.storage.writer import create_segment, remove_segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 log = logging.getLogger("segstore")
 
@@ -38,7 +46,8 @@ def behind_last(segment: Segment) -> tuple[int, int]:
     offsets = segment.indexes[0]
     position = offsets.entry(-1)[1] if offsets.entries else 0
     end = segment.base_offset
-    for step in walk(segment.pool.files, segment.handle, position, segment.size, check_crcs=False):
+    files, handle, base = segment.pool.files, segment.handle, segment.base_offset
+    for step in walk(files, handle, position, segment.size, check_crcs=False, least=base):
         end = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else end
         position = step.stop.position
     return position, end
@@ -67,8 +76,12 @@ class PartitionRecovery:
         recovery_point: int,
         quarantine: str,
         gaps_end: int,
+        suspect: bool = False,
     ) -> None:
-        """`gaps_end`: below it compaction may have left gaps between segments (-1: anywhere)."""
+        """`gaps_end`: below it compaction may have left gaps between batches (-1: anywhere). `suspect`: a
+        sync has failed, and the kernel may call pages clean that are not on disk.
+        """
+        self.suspect = suspect
         self.segments, self.config, self.recovery_point = segments, config, recovery_point
         self.quarantine, self.gaps_end = quarantine, gaps_end
         self.pool = segments[0].pool
@@ -89,7 +102,8 @@ class PartitionRecovery:
                     slot - 1, self.segments[slot - 1].size, end, "the next segment does not follow"
                 )
                 break
-            valid, end, reason = self._recover_segment(segment)
+            below = bases[slot + 1] if slot + 1 < len(bases) else MOST_OFFSET
+            valid, end, reason = self._recover_segment(segment, below)
             if valid < segment.size and end >= self.recovery_point:
                 done = self._cut(slot, valid, end, reason)
                 break
@@ -99,17 +113,30 @@ class PartitionRecovery:
     def _is_hole(self, end: int, base: int) -> bool:
         return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end
 
-    def _recover_segment(self, segment: Segment) -> tuple[int, int, str]:
+    def _in_order(self, batches: NDArray[np.void], end: int, below: int) -> int:
+        """How many leading batches can follow offset `end`: base offsets lie outside the CRC."""
+        bases, lasts = batches["base_offset"], batches["last_offset"]
+        before = np.concatenate(([end], lasts[:-1] + 1))
+        good = (bases >= before) & (lasts < below)
+        if self.gaps_end >= 0:
+            good &= (bases == before) | (before < max(self.gaps_end, self.recovery_point))
+        return len(batches) if good.all() else int(good.argmin())
+
+    def _recover_segment(self, segment: Segment, below: int) -> tuple[int, int, str]:
         """Check and index a segment from the recovery point on: valid bytes, next offset, why it ends."""
         position, end = self._start(segment)
         size, reason = segment.size, ""
         active = ActiveSegment.reopened_at(segment, self.config, position, end)
         while position < size:
             for step in walk(self.files, segment.handle, position, size, check_crcs=True):
-                if len(step.batches):
-                    end = int(step.batches["last_offset"][-1]) + 1
-                    active.appended(step.batches, end)
+                n = self._in_order(step.batches, end, below)
+                if n:
+                    end = int(step.batches["last_offset"][n - 1]) + 1
+                    active.appended(step.batches[:n], end)
                 position, reason = step.stop.position, BAD.get(step.stop.status, "")
+                if n < len(step.batches):
+                    position, reason = int(step.batches["position"][n]), BAD[lib.SEG_BAD_OFFSETS]
+                    break
             if position >= size or end >= self.recovery_point:
                 break
             # Damage below the recovery point: bit rot. Go on behind it.
@@ -132,7 +159,8 @@ class PartitionRecovery:
             return error.position, segment.last_offset_before(error.position) + 1
         if found is None:
             return behind_last(segment)
-        return int(found.position), int(found.base_offset)
+        # A gap here is the first batch's base offset gone wrong, where there can be no gaps.
+        return int(found.position), min(int(found.base_offset), self.recovery_point)
 
     def _cut(self, slot: int, valid: int, end: int, reason: str) -> Recovered:
         """Step 3: from byte `valid` of segment `slot` on nothing stays."""
@@ -161,17 +189,38 @@ class PartitionRecovery:
         """Copy what is about to be cut, if there are whole batches in it; the copy's path."""
         if next_whole(self.files, segment.handle, position, segment.size, 0) is None:
             return None
-        name = f"{self.name}-{segment.base_offset:020d}-at-{position}{names.LOG}"
-        path = os.path.join(self.quarantine, name)
         if not self.files.exists(self.quarantine):
             self.files.mkdir(self.quarantine)
             self.files.sync_dir(os.path.dirname(self.quarantine))
-        with self.files.open(path, write=True, create=True) as copy:
-            self.files.truncate(copy, 0)
-            self.files.copy_range(segment.handle, position, copy, 0, segment.size - position)
-            self.files.sync(copy)
-        self.files.sync_dir(self.quarantine)
+        path = self._free_name(segment, position)
+        if not self.files.exists(path):
+            with self.files.open(path + names.TEMPORARY, write=True, create=True) as copy:
+                self.files.truncate(copy, 0)
+                self.files.copy_range(segment.handle, position, copy, 0, segment.size - position)
+                self.files.sync(copy)
+            self.files.rename(path + names.TEMPORARY, path)
+            self.files.sync_dir(self.quarantine)
         return path
+
+    def _free_name(self, segment: Segment, position: int) -> str:
+        """A name that nothing has, or that has these very bytes: a crash brings us here again."""
+        stem = os.path.join(self.quarantine, f"{self.name}-{segment.base_offset:020d}-at-{position}")
+        for n in itertools.count():
+            path = f"{stem}{f'-{n}' if n else ''}{names.LOG}"
+            if not self.files.exists(path) or self._same(segment, position, path):
+                return path
+        raise AssertionError("count() ends")
+
+    def _same(self, segment: Segment, position: int, path: str) -> bool:
+        with self.files.open(path) as kept:
+            size = self.files.size(kept)
+            if size != segment.size - position:
+                return False
+            pieces = range(0, size, CHUNK)
+            return all(
+                self.files.pread(kept, CHUNK, at) == self.files.pread(segment.handle, CHUNK, position + at)
+                for at in pieces
+            )
 
     def _finish(self, done: Recovered, end: int) -> Recovered:
         """Steps 4 and 5."""
@@ -180,6 +229,14 @@ class PartitionRecovery:
             end = self.recovery_point
         for following, segment in zip([*self.segments[1:], None], self.segments, strict=True):
             if following is None or following.base_offset > self.recovery_point:
+                if self.suspect:
+                    self._write_back(segment)
                 self.files.sync(self.pool.get(segment.path, write=True))
         self.files.sync_dir(self.directory)
         return replace(done, end_offset=end)
+
+    def _write_back(self, segment: Segment) -> None:
+        """Make the pages dirty again that a failed sync may have left clean and unwritten."""
+        handle = self.pool.get(segment.path, write=True)
+        for at in range(0, segment.size, CHUNK):
+            self.files.pwrite(handle, self.files.pread(handle, min(CHUNK, segment.size - at), at), at)

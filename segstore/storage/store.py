@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from segstore.config import StoreConfig
 from segstore.errors import InvalidArgumentError, InvalidTypeError, StorageError
@@ -81,7 +82,8 @@ class Store:
 
     def __init__(self, context: Context, side: StoreWriter | StoreReader) -> None:
         self._context, self._side = context, side
-        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        # Weak: a log keeps its store, so that background work goes on for as long as anybody has the log.
+        self._logs: WeakValueDictionary[tuple[str, int], PartitionLog] = WeakValueDictionary()
 
     def __repr__(self) -> str:
         return f"<Store {self._context.root} mode={'rw' if self._context.writable else 'r'}>"
@@ -138,7 +140,8 @@ class Store:
         writer = self._writer()
         with os_errors():
             writer.delete_topic(name)
-        self._logs = {key: log for key, log in self._logs.items() if key[0] != name}
+        for key in [key for key in self._logs if key[0] == name]:
+            self._logs.pop(key, None)
 
     def _writer(self) -> StoreWriter:
         self._context.check_writable()
@@ -159,7 +162,7 @@ class Store:
                 source = self._side.partition(topic, number)
             # Another process may have made the topic anew.
             if log is None or log._source is not source:
-                log = self._logs[topic, number] = PartitionLog(topic, number, self._context, source)
+                log = self._logs[topic, number] = PartitionLog(topic, number, self, self._context, source)
         return log
 
     # --- following ------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Threads: any; one lock around topic changes and the loading of partitions.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -16,7 +17,10 @@ from typing import Any
 from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import (
+    CorruptCheckpointError,
     InvalidArgumentError,
+    SegstoreError,
+    StoreClosedError,
     StoreLockedError,
     TopicAlreadyExistsError,
 )
@@ -34,6 +38,8 @@ from segstore.storage.topics import TopicFiles, TopicInfo, find_topic, new_topic
 from segstore.storage.writer import create_segment
 
 log = logging.getLogger("segstore")
+# What opening says of a FIFO, link or directory in a file's place.
+FOREIGN = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO})
 
 
 class StoreWriter:
@@ -43,6 +49,7 @@ class StoreWriter:
         self.context, self.config = context, config
         self._lock = threading.RLock()
         self._partitions: dict[TopicPartitionKey, Partition] = {}
+        self._broken: dict[TopicPartitionKey, Exception] = {}
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
         self._held = _take_lock(context)
@@ -67,6 +74,9 @@ class StoreWriter:
         self._clean = marker is not None
         # The ends are those of the last writer, if no broker closed the directory since.
         self._ends_hold = self._ends.nonce == (marker or 0) and marker != 0
+        if not self._ends_hold:
+            # Gone before the number is: a second crash must not find them believable.
+            self._ends.clear()
         self._ends.set_nonce(0)
         self._checkpoints = RootCheckpoints(files, root)
         self.topics, dying = self._topic_files.load()
@@ -88,9 +98,19 @@ class StoreWriter:
                 key = slot_key(info.topic_id, info.name, partition)
                 live.add(key)
                 if not (self._clean and self._ends_hold and key in known):
-                    self.partition(info.name, partition)
+                    self._open_partition(info.name, partition)
         for key in known - live:
             self._ends.release(key)
+
+    def _open_partition(self, topic: str, partition: int) -> None:
+        """One that can't be opened for what lies in its directory is told when it is asked for."""
+        try:
+            self.partition(topic, partition)
+        except (SegstoreError, OSError) as error:
+            if not isinstance(error, CorruptCheckpointError) and getattr(error, "errno", None) not in FOREIGN:
+                raise
+            log.warning("%s can't be opened: %s", names.partition_dir(topic, partition), error)
+            self._broken[topic, partition] = error
 
     def _make_partitions(self, info: TopicInfo) -> None:
         """Make the directories that are missing. OSError."""
@@ -124,6 +144,9 @@ class StoreWriter:
         found = self._partitions.get((topic, partition))
         if found is None:
             with self._lock:
+                self.context.check_open()
+                if (topic, partition) in self._broken:
+                    raise self._broken[topic, partition]
                 found = self._partitions.get((topic, partition))
                 if found is None:
                     found = self._load(find_topic(self.topics, topic, partition), partition)
@@ -135,11 +158,12 @@ class StoreWriter:
         directory = self._topic_files.partition_path(*key)
         ends_key = slot_key(info.topic_id, info.name, partition)
         published = self._ends.get(ends_key) if self._ends_hold else None
+        suspect = published is not None and published.recovery_point < 0
+        synced = 0 if published is None else published.recovery_point ^ -int(suspect)
         expected = Expected(
             clean=self._clean or key in self._made,
-            recovery_point=max(
-                self._checkpoints.recovery_points.get(key) or 0, published.recovery_point if published else 0
-            ),
+            suspect=suspect,
+            recovery_point=max(self._checkpoints.recovery_points.get(key) or 0, synced),
             log_start=max(self._checkpoints.log_starts.get(key) or 0, published.start if published else 0),
             quarantine=os.path.join(context.root, names.OURS, names.QUARANTINE),
             gaps_end=self._gaps_end(info, key),
@@ -161,7 +185,8 @@ class StoreWriter:
                         view.end_offset,
                         view.end_offset,
                         view.stable_offset,
-                        it.recovery_point,
+                        # Its complement where a sync has failed.
+                        it.recovery_point ^ -int(it.sync_failed),
                         it.layout,
                         epoch,
                     )
@@ -169,7 +194,11 @@ class StoreWriter:
             )
 
         def start_moved(start: int) -> None:
-            self._checkpoints.log_starts.update({key: start})
+            with self._lock:
+                self.context.check_open()
+                if self.topics.get(info.name, info).topic_id != info.topic_id or info.name not in self.topics:
+                    raise StoreClosedError(f"{directory}: the topic was deleted")
+                self._checkpoints.log_starts.update({key: start})
 
         producers = Producers.load(context.files, directory, opened)
         layout = published.layout + 1 if published else 0
@@ -199,8 +228,10 @@ class StoreWriter:
         """Durable when it returns. TopicAlreadyExistsError, InvalidTopicError, ConfigError, StorageError."""
         info = new_topic(name, partitions, config)
         with self._lock:
+            self.context.check_open()
             if name in self.topics:
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")
+            self._forget_lines(name)
             self._topic_files.write(info)
             try:
                 self._make_partitions(info)
@@ -219,6 +250,7 @@ class StoreWriter:
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
         """Change settings; None goes back to the default. ConfigError, UnknownTopicOrPartitionError."""
         with self._lock:
+            self.context.check_open()
             info = with_config(find_topic(self.topics, name), config)
             self._topic_files.write(info)
             self.topics = {**self.topics, name: info}
@@ -232,6 +264,7 @@ class StoreWriter:
         fewer.
         """
         with self._lock:
+            self.context.check_open()
             before = find_topic(self.topics, name)
             if total <= before.partitions or before.partition_ids != tuple(range(before.partitions)):
                 raise InvalidArgumentError(
@@ -239,6 +272,7 @@ class StoreWriter:
                     "can only become more"
                 )
             info = replace(before, partition_ids=tuple(range(total)), ours=True)
+            self._forget_lines(name, before.partition_ids)
             self._topic_files.write(info)
             self._make_partitions(info)
             self._show_topic(info)
@@ -247,11 +281,13 @@ class StoreWriter:
     def delete_topic(self, name: str) -> None:
         """Readers keep what they have read; all else goes. UnknownTopicOrPartitionError."""
         with self._lock:
+            self.context.check_open()
             info = find_topic(self.topics, name)
             self._topic_files.write(info, deleting=True)
             self.topics = {n: t for n, t in self.topics.items() if n != name}
             for key in [k for k in self._partitions if k[0] == name]:
                 self._partitions.pop(key).abandon()
+            self._broken = {k: e for k, e in self._broken.items() if k[0] != name}
             self._bury(name)
             for partition in info.partition_ids:
                 self._ends.release(slot_key(info.topic_id, name, partition))
@@ -260,9 +296,13 @@ class StoreWriter:
     def _bury(self, topic: str) -> None:
         for directory in self._topic_files.bury(topic):
             self.context.pool.forget_directory(directory)
-        held = self._checkpoints.keys()
-        self._checkpoints.forget(frozenset(k for k in held if k[0] == topic))
+        self._forget_lines(topic)
         self._topic_files.forget(topic)
+
+    def _forget_lines(self, topic: str, but: tuple[int, ...] = ()) -> None:
+        """What the checkpoints say of partitions that are gone must not be said of new ones."""
+        held = self._checkpoints.keys()
+        self._checkpoints.forget(frozenset(k for k in held if k[0] == topic and k[1] not in but))
 
     @property
     def publications(self) -> int:
@@ -276,22 +316,31 @@ class StoreWriter:
 
     def flush(self) -> None:
         """Make all partitions durable, and the checkpoints say so. StorageError."""
+        errors: list[Exception] = []
         for partition in list(self._partitions.values()):
-            partition.flush()
+            try:
+                partition.flush()
+            except StoreClosedError:
+                continue  # its topic was deleted meanwhile
+            except SegstoreError as error:
+                errors.append(error)
         self.checkpoint()
+        if errors:
+            raise errors[0]
 
     def checkpoint(self) -> None:
         """Write recovery points, log starts and high watermarks. OSError."""
-        held = dict(self._partitions)
-        self._checkpoints.recovery_points.update({k: p.recovery_point for k, p in held.items()})
-        self._checkpoints.log_starts.update({k: p.view.start_offset for k, p in held.items()})
-        self._checkpoints.high_watermarks.update({k: p.view.end_offset for k, p in held.items()})
+        with self._lock:
+            held = self._partitions
+            self._checkpoints.recovery_points.update({k: p.recovery_point for k, p in held.items()})
+            self._checkpoints.log_starts.update({k: p.view.start_offset for k, p in held.items()})
+            self._checkpoints.high_watermarks.update({k: p.view.end_offset for k, p in held.items()})
 
     def close(self) -> None:
         """Close cleanly. The first error is raised when all is let go; the next open recovers then."""
+        self.context.closed = True
+        self.context.scheduler.close()
         with self._lock:
-            self.context.closed = True
-            self.context.scheduler.close()
             errors: list[Exception] = []
             for partition in self._partitions.values():
                 try:
@@ -299,7 +348,11 @@ class StoreWriter:
                 except Exception as error:
                     errors.append(error)
             try:
-                whole = not errors and all(p.writer.fenced is None for p in self._partitions.values())
+                whole = (
+                    not errors
+                    and not self._broken
+                    and all(p.writer.fenced is None for p in self._partitions.values())
+                )
                 if whole:
                     self.checkpoint()
                     self._ends.set_nonce(put_marker(self.context.files, self.context.root))

@@ -50,10 +50,12 @@ def walk(
     check_crcs: bool,
     chunk: int = CHUNK,
     sparse: bool = False,
+    least: int = 0,
 ) -> Iterator[Step]:
     """Steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
-    `sparse`: of large batches headers alone are read; the steps that they come in have no data.
+    No batch begins below offset `least` or the one before it. `sparse`: of large batches headers alone
+    are read; the steps that they come in have no data.
     The walk is whole when the last step's `stop.position` is `end`; else that is where the first
     batch lies that is no batch, is cut off, or (with `check_crcs`) fails its CRC.
     """
@@ -61,8 +63,8 @@ def walk(
     while position < end:
         asked = min(size, end - position)
         data = files.pread(handle, asked, position)
-        batches, stop = scan(data, position, check_crcs=check_crcs)
-        step_start = position
+        batches, stop = _rising(*scan(data, position, check_crcs=check_crcs), least, position)
+        step_start, least = position, max(least, stop.last_offset + 1)
         yield Step(position, data, batches, stop)
         if stop.status == lib.SEG_SHORT:
             missing = max(stop.need, HEADER_SIZE)
@@ -73,17 +75,26 @@ def walk(
             return
         position = stop.position
         if sparse and len(batches) and (position - step_start) // len(batches) > LARGE:
-            step = _headers_alone(files, handle, position, end)
+            step = _headers_alone(files, handle, position, end, least)
             if len(step.batches):
                 yield step
-                position = step.stop.position
+                position, least = step.stop.position, step.stop.last_offset + 1
 
 
-def _headers_alone(files: Files, handle: Handle, position: int, end: int) -> Step:
+def _rising(
+    batches: NDArray[np.void], stop: ScanEnd, least: int, position: int
+) -> tuple[NDArray[np.void], ScanEnd]:
+    """What was scanned, nothing of it where it begins below offset `least`: a scan knows of no other."""
+    if len(batches) and batches["base_offset"][0] < least:
+        return batches[:0], ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
+    return batches, stop
+
+
+def _headers_alone(files: Files, handle: Handle, position: int, end: int, least: int) -> Step:
     """Some thousand batches' headers, each read by itself; it ends early at what is no header."""
     batches = np.empty(AT_A_TIME, BATCH)
-    out, n, at, last = batch_ptr(batches), 0, position, -1
-    while n < AT_A_TIME and files.seek_batch(handle, at, end, 0, out + n) == 1:
+    out, n, at, last = batch_ptr(batches), 0, position, least - 1
+    while n < AT_A_TIME and files.seek_batch(handle, at, end, 0, out + n) == 1 and out[n].base_offset > last:
         at, last = at + out[n].size, out[n].last_offset
         n += 1
     return Step(position, b"", batches[:n], ScanEnd(at, 0, last, lib.SEG_END))

@@ -1,0 +1,292 @@
+"""Cases of opening, recovery, publication and topic changes that a second pair of eyes found."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+from faults import FailingFiles
+
+import segstore
+
+PER_BATCH = 10
+
+
+def fill(log: segstore.PartitionLog, batches: int) -> None:
+    for _ in range(batches):
+        log.append_batch([b"%06d" % i for i in range(log.end_offset, log.end_offset + PER_BATCH)])
+
+
+def values(log: segstore.PartitionLog) -> list[tuple[int, bytes | None]]:
+    return [(r.offset, r.value) for r in log.read(log.start_offset, 1 << 20)]
+
+
+@pytest.fixture
+def unclean(tmp_path: Path) -> Path:
+    """Ten batches, the first five of them below the recovery point, as after a kill."""
+    live, root = tmp_path / "live", tmp_path / "store"
+    with segstore.open(live) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        fill(log, 5)
+        log.flush()
+        fill(log, 5)
+        shutil.copytree(live, root)
+    return root
+
+
+def set_base_offset(log: Path, batch: int, offset: int) -> None:
+    data = bytearray(log.read_bytes())
+    at = 0
+    for _ in range(batch):
+        at += struct.unpack_from(">i", data, at + 8)[0] + 12
+    struct.pack_into(">q", data, at, offset)
+    log.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "offset", [57, 0, 3, 2**40, 45], ids=["above", "zero", "low", "far", "below the end"]
+)
+def test_a_base_offset_behind_the_recovery_point_must_follow(unclean: Path, offset: int) -> None:
+    log_file = next((unclean / "t-0").glob("*.log"))
+    set_base_offset(log_file, 5, offset)
+    with segstore.open(unclean) as store:
+        log = store.partition("t")
+        assert log.end_offset == 50
+        assert values(log) == [(i, b"%06d" % i) for i in range(50)]
+        assert store.recovered[0].cut_bytes
+        assert len(list((unclean / ".segstore/quarantine").iterdir())) == 1
+    assert segstore.check(unclean) == []
+
+
+def test_a_base_offset_below_the_segments_own(tmp_path: Path) -> None:
+    live, root = tmp_path / "live", tmp_path / "store"
+    with segstore.open(live) as store:
+        store.create_topic("t", config={"segment.bytes": 700})
+        log = store.partition("t")
+        fill(log, 5)
+        log.flush()
+        fill(log, 5)
+        shutil.copytree(live, root)
+    last = sorted((root / "t-0").glob("*.log"))[-1]
+    set_base_offset(last, 0, 0)
+    with segstore.open(root) as store:
+        assert store.partition("t").end_offset == int(last.stem)
+    assert segstore.check(root) == []
+
+
+def test_cuts_at_the_same_place_are_all_kept(unclean: Path) -> None:
+    log_file = next((unclean / "t-0").glob("*.log"))
+    for n in range(1, 4):
+        data = bytearray(log_file.read_bytes())
+        half = len(data) // 2
+        data[half + 100] ^= 1
+        log_file.write_bytes(data)
+        with segstore.open(unclean) as store:
+            log = store.partition("t")
+            assert log.end_offset == 50
+            kept = {p.read_bytes() for p in (unclean / ".segstore/quarantine").iterdir()}
+            assert len(kept) == n
+            for _ in range(5):
+                log.append_batch([b"again %d" % n] * PER_BATCH)
+        (unclean / ".kafka_cleanshutdown").unlink()
+        forget_end(unclean)
+
+
+def forget_end(root: Path) -> None:
+    """A power cut: neither the published ends nor the checkpoint know of what came last."""
+    (root / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 50\n")
+    (root / ".segstore/ends").unlink()
+
+
+def test_a_new_topic_begins_at_0_whatever_the_checkpoints_say(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    segstore.open(root).close()
+    for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
+        (root / name).write_text("0\n2\nt 0 1000\nt 1 1000\n")
+    with segstore.open(root) as store:
+        store.create_topic("t")
+        store.add_partitions("t", 2)
+        assert [store.partition("t", p).append(b"x") for p in (0, 1)] == [0, 0]
+    assert segstore.check(root) == []
+
+
+def test_a_checkpoint_after_a_delete_leaves_no_line(tmp_path: Path) -> None:
+    with segstore.open(tmp_path / "store") as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        fill(log, 10)
+        store.flush()
+        store.delete_topic("t")
+        with pytest.raises(segstore.StoreClosedError):
+            log.delete_records(50)
+        store.flush()
+        store.create_topic("t")
+        assert store.partition("t").append(b"first") == 0
+        assert store.partition("t").start_offset == 0
+
+
+def test_a_log_start_behind_the_end_removes_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with segstore.open(root) as store:
+        store.create_topic("t", config={"segment.bytes": 700})
+        fill(store.partition("t"), 10)
+    (root / "log-start-offset-checkpoint").write_text("0\n1\nt 0 5000\n")
+    before = sorted(p.name for p in (root / "t-0").glob("*.log"))
+    with segstore.open(root) as store:
+        assert len(values(store.partition("t"))) == 100
+    assert sorted(p.name for p in (root / "t-0").glob("*.log")) == before
+
+
+def test_ends_of_before_a_broker_stay_unbelieved_after_a_kill(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with segstore.open(root) as store:
+        store.create_topic("t")
+        fill(store.partition("t"), 10)
+    # A broker that truncated to 50 and closed cleanly, then our open, killed.
+    log_file = next((root / "t-0").glob("*.log"))
+    os.truncate(log_file, log_file.stat().st_size // 2)
+    (root / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 50\n")
+    (root / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":7}')
+    killed = tmp_path / "killed"
+    with segstore.open(root):
+        shutil.copytree(root, killed)
+    with segstore.open(killed) as store:
+        assert store.partition("t").end_offset == 50
+
+
+def test_what_waits_for_the_store_does_nothing_after_close(tmp_path: Path) -> None:
+    store = segstore.open(tmp_path / "store")
+    raised: list[BaseException] = []
+
+    def late() -> None:
+        try:
+            store._side.create_topic("late", 1, {})
+        except segstore.SegstoreError as error:
+            raised.append(error)
+
+    with store._side._lock:
+        thread = threading.Thread(target=late)
+        thread.start()
+        store.close()
+    thread.join()
+    assert isinstance(raised[0], segstore.StoreClosedError)
+    assert not (tmp_path / "store" / "late-0").exists()
+
+
+def test_an_end_that_was_published_is_never_taken_back(tmp_path: Path) -> None:
+    with segstore.open(tmp_path / "store") as store:
+        store.create_topic("t")
+        log, done = store.partition("t"), threading.Event()
+        with segstore.open(tmp_path / "store", mode="r") as other:
+            follower, seen = other.partition("t"), 0
+
+            def flush() -> None:
+                while not done.is_set():
+                    log.flush()
+
+            thread = threading.Thread(target=flush)
+            thread.start()
+            for _ in range(300):
+                log.append(b"x")
+                end = follower.end_offset
+                assert end >= seen
+                seen = end
+            done.set()
+            thread.join()
+            assert follower.end_offset == 300
+
+
+def test_a_deleted_topics_flush_does_not_touch_its_slot(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("a")
+        gone = store._side.partition("a", 0)
+        gone_log = store.partition("a")
+        fill(gone_log, 1)
+        store.delete_topic("a")
+        store.create_topic("b")
+        fill(store.partition("b"), 2)
+        gone._show()
+        gone._flushed(0)
+        with segstore.open(store_dir, mode="r") as other:
+            assert other.partition("b").end_offset == 20
+        with pytest.raises(segstore.StoreClosedError):
+            gone_log.append(b"late")
+
+
+def test_a_failed_sync_makes_the_next_open_write_the_bytes_again(tmp_path: Path) -> None:
+    root, files = tmp_path / "store", FailingFiles({"sync"}, OSError(errno.EIO, "injected"), nth=0)
+    store = segstore.open(root, files=files)
+    store.create_topic("t")
+    log = store.partition("t")
+    fill(log, 3)
+    files.arm(1)
+    with pytest.raises(segstore.StorageError):
+        log.flush()
+    files.arm(0)
+    store.close()
+    assert not (root / ".kafka_cleanshutdown").exists()
+    written: list[int] = []
+
+    class Counting(segstore.storage.store.Files):
+        def pwrite(self, handle, data, position):  # type: ignore[no-untyped-def]
+            if handle.path.endswith(".log"):
+                written.append(len(data))
+            return super().pwrite(handle, data, position)
+
+    with segstore.open(root, files=Counting()) as store:
+        assert store.partition("t").end_offset == 30
+        size = next((root / "t-0").glob("*.log")).stat().st_size
+        assert sum(written) == size
+    with segstore.open(root, files=Counting()) as store:
+        assert store.partition("t").end_offset == 30
+        assert sum(written) == size
+
+
+def test_flush_goes_on_past_a_fenced_partition(tmp_path: Path) -> None:
+    root, files = tmp_path / "store", FailingFiles({"sync"}, OSError(errno.EIO, "injected"), nth=0)
+    with segstore.open(root, files=files) as store:
+        store.create_topic("t", partitions=3)
+        for p in range(3):
+            fill(store.partition("t", p), 1)
+        files.arm(1)
+        with pytest.raises(segstore.StorageError):
+            store.flush()
+        synced = [store._side.partition("t", p).recovery_point for p in range(3)]
+        assert sorted(synced) == [0, 10, 10]
+
+
+def test_one_foreign_thing_leaves_the_other_topics_usable(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with segstore.open(root) as store:
+        store.create_topic("good")
+        store.create_topic("bad")
+        for name in ("good", "bad"):
+            fill(store.partition(name), 1)
+    log_file = next((root / "bad-0").glob("*.log"))
+    log_file.unlink()
+    os.mkfifo(log_file)
+    (root / ".kafka_cleanshutdown").unlink()
+    with segstore.open(root) as store:
+        assert store.partition("good").end_offset == 10
+        with pytest.raises(segstore.SegstoreError, match="bad-0"):
+            store.partition("bad").end_offset  # noqa: B018
+        store.partition("good").append(b"more")
+    assert not (root / ".kafka_cleanshutdown").exists()
+
+
+def test_a_log_keeps_its_store(tmp_path: Path) -> None:
+    log = segstore.open(tmp_path / "store")
+    log.create_topic("t", config={"flush.ms": 1})
+    log = log.partition("t")
+    log.append(b"x")
+    for _ in range(200):
+        if log._source.recovery_point == 1:
+            break
+        threading.Event().wait(0.01)
+    assert log._source.recovery_point == 1
