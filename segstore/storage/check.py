@@ -51,6 +51,9 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress) -> Iter
                     follower = store._side.partition(info.name, partition)
                     view = follower.refresh()
                     ends[info.name, partition] = view.start_offset, view.end_offset
+                    empty = view.start_offset == view.end_offset
+                    if empty and not at_rest and not files.exists(view.segments[-1].path):
+                        break  # just being made
                     yield from list(check_partition(files, follower, view, info, at_rest, progress))
                     break
                 except (UnknownTopicOrPartitionError, StoreClosedError) as error:
