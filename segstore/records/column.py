@@ -6,6 +6,7 @@ from it; the caller must not change an array or a bytearray that it handed in un
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,18 @@ def null_column(n: int) -> Column:
 
 def from_list(items: Sequence[Any], name: str) -> Column:
     """A Column of a list or tuple; see `as_column`."""
+    try:
+        # The common case, all of it bytes: `join` refuses everything else but what lends its buffer.
+        data, offsets = b"".join(items), offsets_of(items)
+        if offsets[-1] == len(data):
+            return Column(WIDE_OFFSETS, len(items), data, offsets)
+    except TypeError:
+        pass
+    return _from_mixed(items, name)
+
+
+def _from_mixed(items: Sequence[Any], name: str) -> Column:
+    """A Column of a list with nulls, memoryviews, or what is refused."""
     kinds = set(map(type, items))
     _check_kinds(kinds, items, name)
     validity = None
@@ -109,9 +122,7 @@ def from_list(items: Sequence[Any], name: str) -> Column:
         items = [b"" if item is None else item for item in items]
     if any(issubclass(kind, memoryview) for kind in kinds):
         items = [item.tobytes() if isinstance(item, memoryview) else item for item in items]
-    return Column(
-        WIDE_OFFSETS, len(items), b"".join(items), offsets_of(map(len, items), len(items)), validity
-    )
+    return Column(WIDE_OFFSETS, len(items), b"".join(items), offsets_of(items), validity)
 
 
 def _check_kinds(kinds: set[type], items: Sequence[Any], name: str) -> None:
@@ -122,11 +133,16 @@ def _check_kinds(kinds: set[type], items: Sequence[Any], name: str) -> None:
         raise InvalidTypeError(f"{name}[{i}] is {type(item).__name__}: allowed is {_ALLOWED}{hint}")
 
 
-def offsets_of(lengths: Iterable[int], n: int) -> NDArray[np.int64]:
-    """int64[n + 1]: where each of `n` elements begins, and where the last ends."""
-    offsets = np.empty(n + 1, np.int64)
-    offsets[0] = 0
-    np.cumsum(np.fromiter(lengths, np.int64, n), out=offsets[1:])
+def offsets_of(items: Sequence[Any]) -> NDArray[np.int64]:
+    """int64[n + 1]: where each of n elements begins, laid end to end, and where the last ends."""
+    n = len(items)
+    offsets = np.zeros(n + 1, np.int64)
+    for at in range(0, n, _SPAN):
+        part = items[at : at + _SPAN] if n > _SPAN else items
+        # Packing takes two thirds of the time of np.fromiter.
+        lengths = np.frombuffer(struct.pack(f"{len(part)}q", *map(len, part)), np.int64)
+        np.cumsum(lengths, out=offsets[at + 1 : at + 1 + len(part)])
+        offsets[at + 1 : at + 1 + len(part)] += offsets[at]
     return offsets
 
 
@@ -159,4 +175,6 @@ def _from_padded(table: NDArray[np.uint8]) -> Column:
         return Column(FIXED, n, table.reshape(-1), width=width)
     lengths = np.char.str_len(table.reshape(-1).view(f"S{width}"))
     data = table[np.arange(width) < lengths[:, None]]
-    return Column(WIDE_OFFSETS, n, data, offsets_of(lengths.tolist(), n))
+    offsets = np.zeros(n + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return Column(WIDE_OFFSETS, n, data, offsets)

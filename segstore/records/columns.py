@@ -46,7 +46,7 @@ def as_headers(headers: Iterable[Iterable[Header] | None] | None) -> HeaderColum
         return HeaderColumns(np.zeros(len(lists) + 1, np.int64), null_column(0), null_column(0))
     names = [name for of_one in lists for name, _ in of_one]
     values = [value for of_one in lists for _, value in of_one]
-    offsets = offsets_of(map(len, lists), len(lists))
+    offsets = offsets_of(lists)
     return HeaderColumns(offsets, from_list(names, "header names"), from_list(values, "header values"))
 
 

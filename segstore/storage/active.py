@@ -99,8 +99,8 @@ class ActiveSegment:
     def mark(self) -> Mark:
         return Mark(self.segment.size, self.next_offset, self._builder.state, self.rolled_ms)
 
-    def room(self, batches: NDArray[np.void], now_ms: int) -> int:
-        """How many of these batches, which get the next offsets, may go here; 0: roll first.
+    def room(self, batches: NDArray[np.void], nbytes: int, now_ms: int) -> int:
+        """How many of these batches, `nbytes` in all, which get the next offsets, may go here; 0: roll first.
 
         org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
         """
@@ -113,9 +113,15 @@ class ActiveSegment:
         spare = min(
             self._offsets.max_entries - self._offsets.entries, self._times.max_entries - self._times.entries
         )
-        n = min(n, max(spare - 1, 1))
+        span = int(batches["last_offset"][-1]) - int(batches["base_offset"][0])
+        ahead = self.next_offset - self.segment.base_offset + span
+        if n < spare and size + nbytes <= config.segment_bytes and ahead <= MOST_RELATIVE:
+            return n
+        return self._room_for_some(batches, min(n, max(spare - 1, 1)))
+
+    def _room_for_some(self, batches: NDArray[np.void], n: int) -> int:
         ends = batches["size"][:n].cumsum(dtype="int64")
-        n = int(ends.searchsorted(config.segment_bytes - size, side="right"))
+        n = int(ends.searchsorted(self.config.segment_bytes - self.segment.size, side="right"))
         span = (
             batches["last_offset"][:n]
             - batches["base_offset"][0]

@@ -90,14 +90,16 @@ class LogWriter:
         batches = chunk.batches
         stamp = self.clock() if self.config.message_timestamp_type == "LogAppendTime" else -1
         at = 0
-        while len(batches):
-            fit = self.active.room(batches, self.clock())
+        while at < chunk.size:
+            size = chunk.size - at
+            fit = self.active.room(batches, size, self.clock())
             if not fit:
                 pipe.drain()
                 self.roll()
                 continue
             part, batches = batches[:fit], batches[fit:]
-            size = int(part["size"].sum())
+            if len(batches):
+                size = int(part["size"].sum())
             active = self.active
             active.reserve(fit)
             position = active.segment.size
