@@ -7,6 +7,7 @@ the same to code that knows nothing of us (`ValueError`, `TypeError`, `OSError`)
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 
 class SegstoreError(Exception):
@@ -25,6 +26,10 @@ class ConfigError(InvalidArgumentError):
     """A setting is unknown or its value is not allowed (Kafka: InvalidConfigurationException)."""
 
 
+class UnsupportedSettingError(ConfigError):
+    """A setting of Kafka's clients that is not there in one process; the message says why."""
+
+
 class InvalidTopicError(InvalidArgumentError):
     """A topic name breaks Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], not "." or ".."."""
 
@@ -39,6 +44,10 @@ class UnknownTopicOrPartitionError(SegstoreError):
 
 class RecordTooLargeError(InvalidArgumentError):
     """A record or its batch is larger than `max.message.bytes` or `segment.bytes` allow."""
+
+
+class SerializationError(InvalidTypeError):
+    """A key or value can't be made bytes; `__cause__` is what the serializer raised, if it did."""
 
 
 class OffsetOutOfRangeError(SegstoreError):
@@ -116,6 +125,59 @@ class StoreClosedError(SegstoreError):
 
 class ForkedError(SegstoreError):
     """A store opened before os.fork() is used in the child: open it anew there, with mode="r"."""
+
+
+class KafkaTimeoutError(SegstoreError, TimeoutError):
+    """Something did not happen in the time it was given (Kafka: TimeoutException)."""
+
+
+class BufferExhaustedError(KafkaTimeoutError):
+    """`buffer_memory` stayed full for `max_block_ms`: records come faster than the disk takes them."""
+
+
+class ClientClosedError(SegstoreError):
+    """A producer or consumer is used after it was closed (kafka-python: IllegalStateError)."""
+
+
+class IllegalStateError(SegstoreError, RuntimeError):
+    """A client can't do this in the state that it is in; the message says which."""
+
+
+class ClientClosedError(IllegalStateError):
+    """A producer or consumer was used after `close`."""
+
+
+class ConcurrentModificationError(IllegalStateError):
+    """A consumer is used by two threads at once, which it is not made for."""
+
+
+class NoOffsetForPartitionError(SegstoreError):
+    """There is no position for some `partitions`, and auto_offset_reset is "none"."""
+
+    def __init__(self, partitions: Iterable[object]) -> None:
+        self.partitions = frozenset(partitions)
+        names = ", ".join(sorted(map(str, self.partitions)))
+        super().__init__(f'no offset to begin at, and auto_offset_reset is "none", for {names}')
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class SerializationError(SegstoreError):
+    """A key or value could not be made into bytes, or out of bytes; the cause says why."""
+
+
+class RecordDeserializationError(SerializationError):
+    """A record's bytes made no key or value: `topic`, `partition`, `offset`, `origin` ("key" or "value"); a
+    consumer goes on behind it after `seek(partition, offset + 1)`.
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, origin: str, reason: str) -> None:
+        self.topic, self.partition, self.offset, self.origin = topic, partition, offset, origin
+        super().__init__(f"{topic}-{partition}, offset {offset}: its {origin} can't be deserialized: {reason}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[str, object]) -> SegstoreError:

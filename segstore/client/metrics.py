@@ -1,0 +1,90 @@
+"""Measures over the last windows of time, as Kafka's clients take them. Nothing on disk.
+
+Threads: a sensor is recorded by one thread at a time; reading from others may miss the record under way.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+MonotonicMs = Callable[[], float]
+
+
+def monotonic_ms() -> float:
+    """Milliseconds of a clock that never goes back."""
+    return time.monotonic() * 1000
+
+
+class _Window:
+    __slots__ = ("began", "count", "most", "total")
+
+    def __init__(self, began: float) -> None:
+        self.began, self.count, self.total, self.most = began, 0, 0.0, -math.inf
+
+
+class Sensor:
+    """Values that were recorded, over `samples` windows of `window_ms` (Kafka: SampledStat, Rate, Avg, Max).
+
+    What is older than all windows is forgotten; `total` and `count` are of all time. Average and maximum of
+    nothing are NaN, as in Kafka.
+    """
+
+    __slots__ = ("_clock", "_samples", "_window_ms", "_windows", "count", "total")
+
+    def __init__(self, samples: int = 2, window_ms: float = 30_000, clock: MonotonicMs = monotonic_ms) -> None:
+        self._samples, self._window_ms, self._clock = samples, window_ms, clock
+        self._windows = [_Window(clock())]
+        self.count, self.total = 0, 0.0
+
+    def record(self, value: float) -> None:
+        """Take a value in."""
+        now, window = self._clock(), self._windows[-1]
+        if now - window.began >= self._window_ms:
+            window = _Window(now)
+            self._windows = [*self._windows[1 - self._samples :], window] if self._samples > 1 else [window]
+        window.count += 1
+        window.total += value
+        if value > window.most:
+            window.most = value
+        self.count += 1
+        self.total += value
+
+    def _recent(self) -> list[_Window]:
+        oldest = self._clock() - self._samples * self._window_ms
+        return [window for window in self._windows if window.began > oldest]
+
+    @property
+    def avg(self) -> float:
+        """Mean of the recent values."""
+        recent = self._recent()
+        count = sum(window.count for window in recent)
+        return sum(window.total for window in recent) / count if count else math.nan
+
+    @property
+    def max(self) -> float:
+        """Largest of the recent values."""
+        most = max((window.most for window in self._recent()), default=-math.inf)
+        return math.nan if most == -math.inf else most
+
+    @property
+    def rate(self) -> float:
+        """Sum of the recent values per second."""
+        recent = self._recent()
+        return sum(window.total for window in recent) / self._seconds(recent)
+
+    @property
+    def count_rate(self) -> float:
+        """Number of the recent values per second."""
+        recent = self._recent()
+        return sum(window.count for window in recent) / self._seconds(recent)
+
+    def _seconds(self, recent: list[_Window]) -> float:
+        """Time that the recent windows stand for: at least all but one of them whole, so that the first moments
+        show no burst.
+        """
+        elapsed = self._clock() - recent[0].began if recent else 0.0
+        missing = self._samples - 1 - int(elapsed // self._window_ms)
+        elapsed += max(missing, 0) * self._window_ms
+        return max(elapsed, 1.0) / 1000

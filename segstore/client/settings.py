@@ -1,0 +1,213 @@
+"""Settings of producers and consumers by kafka-python's names: which there are, how values are judged, and why
+some of kafka-python's are refused. Nothing on disk.
+
+A settings class is a frozen dataclass whose fields are made by the functions of `segstore.config.options` and
+those below: the field is the only place where a setting's default, range and meaning are written.
+
+Threads: any; settings are immutable.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import numbers
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+from segstore.errors import ConfigError
+
+S = TypeVar("S", bound="ClientSettings")
+
+_SHOWN = 80  # characters of a wrong value in a message
+_CLOSE = 0.75
+
+
+class Setting(NamedTuple):
+    """`read` gives a value as it is used, or raises ValueError; `allowed` says what it takes."""
+
+    allowed: str
+    unit: str
+    doc: str
+    read: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """However an instance is made, each value has been judged: ConfigError names setting, value and what is
+    allowed.
+    """
+
+    REFUSED: ClassVar[Mapping[str, str]] = {}
+    """kafka-python's settings that make no sense here, and the reason."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            setting = f.metadata["option"]
+            value = getattr(self, f.name)
+            try:
+                object.__setattr__(self, f.name, setting.read(value))
+            except (ValueError, OverflowError):
+                unit = f" ({setting.unit})" if setting.unit else ""
+                raise ConfigError(f"{f.name}={_shown(value)}: must be {setting.allowed}{unit}") from None
+        conflict = self.conflict()
+        if conflict is not None:
+            raise ConfigError(conflict)
+
+    def conflict(self) -> str | None:
+        """What is wrong with the settings together, or None."""
+        return None
+
+    @classmethod
+    def parse(cls: type[S], given: Mapping[str, Any]) -> S:
+        """The settings given, the rest are defaults. ConfigError for those that are refused or unknown."""
+        known = [f.name for f in fields(cls)]
+        for name in given:
+            if name in cls.REFUSED:
+                raise ConfigError(f"{name} is refused: {cls.REFUSED[name]}")
+            if name not in known:
+                close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
+                hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+                raise ConfigError(f"no setting {name!r}; {hint}")
+        return cls(**given)
+
+
+def made(default: Any, allowed: str, doc: str, read: Callable[[Any], Any], unit: str = "") -> Any:
+    """A field whose values `read` judges."""
+    return field(default=default, metadata={"option": Setting(allowed, unit, doc, read)})
+
+
+def switch(default: bool, doc: str) -> Any:
+    """A field for True or False."""
+
+    def read(value: Any) -> bool:
+        if value is not True and value is not False:
+            raise ValueError
+        return bool(value)
+
+    return made(default, "True or False", doc, read)
+
+
+def text(default: str, doc: str) -> Any:
+    """A field for a str that is not empty."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not value:
+            raise ValueError
+        return value
+
+    return made(default, "a str that is not empty", doc, read)
+
+
+def duration(default: float, doc: str, *, forever: bool = False) -> Any:
+    """A field for ms; `forever`: inf, or a negative number that stands for it, are allowed."""
+
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
+            raise ValueError
+        if value < 0 or value == math.inf:
+            if not forever:
+                raise ValueError
+            return math.inf
+        return float(value)
+
+    return made(default, "a number from 0 on" + (", or inf" if forever else ""), doc, read, "ms")
+
+
+def function(doc: str) -> Any:
+    """A field for a callable, or None."""
+
+    def read(value: Any) -> Any:
+        if value is not None and not callable(value):
+            raise ValueError
+        return value
+
+    return made(None, "a callable, or None", doc, read)
+
+
+def parts(doc: str, *methods: str) -> Any:
+    """A field for objects that have some of `methods`, in order."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if isinstance(value, (str, bytes)):
+            raise ValueError
+        try:
+            given = tuple(value)
+        except TypeError:
+            raise ValueError from None
+        if not all(any(callable(getattr(part, name, None)) for name in methods) for part in given):
+            raise ValueError
+        return given
+
+    return made((), f"a list of objects with {' or '.join(methods)}", doc, read)
+
+
+def absent(name: str, reason: str) -> Any:
+    """A field that can only be None."""
+
+    def read(value: Any) -> None:
+        if value is not None:
+            raise ConfigError(f"{name}={_shown(value)} is refused: {reason}")
+
+    return made(None, "None", reason, read)
+
+
+def _shown(value: object) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
+
+
+NO_NETWORK = "there is no network, a store is opened by its path"
+NO_CONNECTION = "there are no connections, a store is opened by its path"
+NO_SECURITY = "there is no network to secure, files have the permissions of their directory"
+REFUSED: dict[str, str] = {
+    "bootstrap_servers": NO_NETWORK,
+    "bootstrap_timeout_ms": NO_NETWORK,
+    "api_version": "there is no broker whose version could be asked for",
+    "api_version_auto_timeout_ms": "there is no broker whose version could be asked for",
+    "request_timeout_ms": "there are no requests that could be lost on their way",
+    "client_dns_lookup": NO_NETWORK,
+    **dict.fromkeys(
+        (
+            "reconnect_backoff_ms",
+            "reconnect_backoff_max_ms",
+            "max_in_flight_requests_per_connection",
+            "receive_buffer_bytes",
+            "receive_message_max_bytes",
+            "send_buffer_bytes",
+            "socket_options",
+            "sock_chunk_bytes",
+            "sock_chunk_buffer_count",
+            "connections_max_idle_ms",
+            "selector",
+            "proxy_url",
+            "socks5_proxy",
+            "kafka_client",
+        ),
+        NO_CONNECTION,
+    ),
+    **dict.fromkeys(
+        (
+            "security_protocol",
+            "ssl_context",
+            "ssl_check_hostname",
+            "ssl_cafile",
+            "ssl_certfile",
+            "ssl_keyfile",
+            "ssl_crlfile",
+            "ssl_password",
+            "ssl_ciphers",
+            "sasl_mechanism",
+            "sasl_plain_username",
+            "sasl_plain_password",
+            "sasl_kerberos_name",
+            "sasl_kerberos_service_name",
+            "sasl_kerberos_domain_name",
+            "sasl_oauth_token_provider",
+        ),
+        NO_SECURITY,
+    ),
+    "metric_reporters": "metrics() gives them whenever they are asked for",
+}
+"""Of producers and consumers both; `max_in_flight_requests_per_connection` may mean something to a producer."""
