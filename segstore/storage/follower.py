@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from segstore.config import TopicConfig
 from segstore.errors import StoreClosedError
@@ -47,14 +48,22 @@ class Follower:
         ends, view = self._published(), self._view
         if view is not None and ends is not None and ends == self._seen:
             return view
-        with self._lock:
+        with self._lock, suppress(FileNotFoundError):
             return self._refresh(ends)
+        return self.refresh()
 
     def refresh(self) -> LogView:
-        """List the files anew: one that was expected is gone."""
+        """List the files anew: one that was expected is gone. StoreClosedError where all are."""
         with self._lock:
-            self._seen = self._view = None
-            return self._refresh(self._published())
+            for _ in range(_TRIES):
+                self._seen = self._view = None
+                try:
+                    return self._refresh(self._published())
+                except FileNotFoundError:
+                    if not self._pool.files.exists(self.directory):
+                        break
+                    # A segment went meanwhile: the next look finds the others.
+        raise StoreClosedError(f"{self.directory} is gone: the topic was deleted")
 
     def _refresh(self, ends: Ends | None) -> LogView:
         view, seen = self._view, self._seen
@@ -75,7 +84,7 @@ class Follower:
     def _segments(self, view: LogView | None) -> tuple[Segment, ...]:
         """The segments as they are now; those that were known keep their indexes."""
         known = {s.base_offset: s for s in view.segments} if view else {}
-        found = self._list()
+        found = read_only_segments(self._pool, self.directory, self._config)
         if not found:
             found = [Segment(self._pool, self.directory, self._log_start(), 0, writable=False, sealed=False)]
         return tuple(
@@ -86,16 +95,6 @@ class Follower:
             else s
             for s in found
         )
-
-    def _list(self) -> list[Segment]:
-        for _ in range(_TRIES):
-            try:
-                return read_only_segments(self._pool, self.directory, self._config)
-            except FileNotFoundError:
-                if not self._pool.files.exists(self.directory):
-                    break
-                # A segment went meanwhile: the next look finds the others.
-        raise StoreClosedError(f"{self.directory} is gone: the topic was deleted")
 
     def _grow(self, active: Segment) -> None:
         """The active log's size as it is; its index is copied again only when much has come."""
