@@ -145,10 +145,10 @@ def reads(log: segstore.PartitionLog, max_bytes: int = READ_BYTES) -> Iterator[s
 # --- LMDB ------------------------------------------------------------------------------------
 
 
-def lmdb_open(path: Path) -> lmdb.Environment:
-    """No sync of any kind, no writemap; read by one thread: LMDB at its best without durability."""
+def lmdb_open(path: Path, *, sync: bool = False) -> lmdb.Environment:
+    """Used by one thread, no writemap. `sync` is LMDB's default; without it, it is at its best."""
     return lmdb.open(
-        str(path), map_size=MAP_BYTES, sync=False, metasync=False, writemap=False, readahead=True, lock=False
+        str(path), map_size=MAP_BYTES, sync=sync, metasync=sync, writemap=False, readahead=True, lock=False
     )
 
 
