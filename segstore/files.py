@@ -171,6 +171,15 @@ class Files:
         """The names in a directory, in no order. OSError as opendir(3)."""
         return os.listdir(path)
 
+    def directories(self, path: Path) -> list[str]:
+        """The names in a directory that are directories, or symbolic links to such. OSError as opendir(3)."""
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+
+    def is_symlink(self, path: Path) -> bool:
+        """Whether this is a symbolic link. OSError as lstat(2)."""
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+
     def size(self, file: Path | Handle) -> int:
         """Bytes of a file by path (of a symbolic link itself) or handle. OSError as stat(2)."""
         return (os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)).st_size

@@ -281,3 +281,17 @@ def test_write_atomic_killed_at_every_step_leaves_old_or_new(path: Path) -> None
         if not os.WIFSIGNALED(status):
             break
     assert nth == 6  # truncate, pwrite, sync, rename, sync_dir; the sixth does not exist
+
+
+def test_directories_are_told_from_files_and_links_from_both(tmp_path: Path) -> None:
+    files = Files()
+    files.mkdir(tmp_path / "folder")
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("folder")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "fifo")
+    assert sorted(files.directories(tmp_path)) == ["folder", "link"]
+    assert [n for n in sorted(files.listdir(tmp_path)) if files.is_symlink(tmp_path / n)] == [
+        "dangling",
+        "link",
+    ]

@@ -96,16 +96,16 @@ def _check_checkpoints(
 
 
 def _check_names(files: Files, root: str) -> Iterator[Finding]:
-    for name in files.listdir(root):
-        if names.is_deleted_dir(name):
-            yield Finding(
-                os.path.join(root, name),
-                None,
-                None,
-                "a deleted partition is still there: an open for writing finishes it",
-            )
-    _, dying = TopicFiles(files, root).load()
+    topic_files = TopicFiles(files, root)
+    for grave in topic_files.buried():
+        held = ", ".join(sorted(files.listdir(grave))[:3]) or "nothing"
+        message = f"a deleted partition is still there, with {held}: an open for writing removes its files"
+        yield Finding(grave, None, None, message)
+    topics, dying = topic_files.load()
     for topic in dying:
         yield Finding(
             topic, None, None, "its deletion was begun and not finished: an open for writing finishes it"
         )
+    for info in topics.values():
+        if info.error is not None and not info.partition_ids:
+            yield Finding(root, None, None, f"topic {info.name} can't be used: {info.error}")

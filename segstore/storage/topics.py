@@ -3,58 +3,48 @@
 The file is the authority for a topic of ours: it is written, synced, before the first partition
 directory is made and removed after the last one is gone, so that a crash within `create`,
 `add_partitions` or `delete` is finished by `finish` at the next open. A topic that has only
-directories (a broker's) is known by them and has no settings of ours.
+directories (a broker's) is known by them and has no settings of ours. One whose file is no such is listed
+with its `error`, so that it is neither swept nor made anew, and does not keep the others from being opened.
 
 Threads: the store's administration lock is held around every change; `all()` may be read by any.
 """
 
 from __future__ import annotations
 
-import json
+import errno
+import logging
 import os
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from segstore import names
 from segstore.config import TopicConfig
-from segstore.errors import CorruptCheckpointError, InvalidTypeError, UnknownTopicOrPartitionError
+from segstore.errors import (
+    CorruptCheckpointError,
+    InvalidTypeError,
+    SegstoreError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
 from segstore.files import Files
+from segstore.storage.topic_info import INTERNAL, TopicInfo, format_settings, parse_settings
 
 _TRIES = 100
+_MOST_METADATA = 4096
+_MOST_SETTINGS = 1 << 24
 
-INTERNAL = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+__all__ = ["INTERNAL", "TopicFiles", "TopicInfo", "find_topic", "new_topic", "with_config"]
+
+log = logging.getLogger("segstore")
+
+# What is said of a FIFO, link, directory or overlong file in a small file's place: it will not go by itself.
+NOT_A_FILE = frozenset(
+    {errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG, errno.EACCES}
 )
-
-
-@dataclass(frozen=True)
-class TopicInfo:
-    """A topic as `Store.topics()` shows it.
-
-    `partitions` is their number, `partition_ids` says which (a copied broker's directory may
-    hold only some); `config` the settings that were made, by Kafka's names; `settings` all of them.
-    `ours` is False for a topic that has no settings of ours.
-    """
-
-    name: str
-    partition_ids: tuple[int, ...]
-    topic_id: str
-    settings: TopicConfig = field(default_factory=TopicConfig, repr=False)
-    ours: bool = True
-
-    @property
-    def partitions(self) -> int:
-        return len(self.partition_ids)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return dict(self.settings.to_mapping())
-
-    @property
-    def internal(self) -> bool:
-        return self.name in INTERNAL
+# What is said of something in a grave that is not ours to remove.
+NOT_OURS = frozenset({errno.EISDIR, errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
 class TopicFiles:
@@ -99,7 +89,7 @@ class TopicFiles:
 
     def _look(self, settled: list[str]) -> tuple[dict[str, TopicInfo], list[str]]:
         found: dict[str, list[int]] = {}
-        for name in self._files.listdir(self._root):
+        for name in self._files.directories(self._root):
             parsed = names.parse_partition_dir(name)
             if parsed is not None:
                 found.setdefault(parsed[0], []).append(parsed[1])
@@ -107,11 +97,11 @@ class TopicFiles:
         topics = {name: self._foreign(name, sorted(found[name])) for name in foreign}
         dying = []
         for topic in settled:
-            info, deleting = self._read(topic)
-            topics[topic] = info
+            info, deleting = self._read(topic, sorted(found.get(topic, ())))
             if deleting:
-                del topics[topic]
                 dying.append(topic)
+            else:
+                topics[topic] = info
         return topics, dying
 
     def _settled(self) -> list[str]:
@@ -122,35 +112,24 @@ class TopicFiles:
     def _foreign(self, topic: str, ids: list[int]) -> TopicInfo:
         path = os.path.join(self.partition_path(topic, ids[0]), names.PARTITION_METADATA)
         topic_id = ""
-        # Kafka makes the file before it writes it: an empty one says as much as none.
-        if self._files.exists(path) and self._files.size(path):
-            topic_id = names.parse_partition_metadata(self._files.read_file(path))
+        try:
+            # Kafka makes the file before it writes it: an empty one says as much as none.
+            if self._files.exists(path) and self._files.size(path):
+                topic_id = names.parse_partition_metadata(self._files.read_file(path, _MOST_METADATA), path)
+        except (CorruptCheckpointError, OSError) as error:
+            return _unreadable(topic, ids, error, path)
         return TopicInfo(topic, tuple(ids), topic_id, ours=False)
 
-    def _read(self, topic: str) -> tuple[TopicInfo, bool]:
+    def _read(self, topic: str, ids: list[int]) -> tuple[TopicInfo, bool]:
         path = self._path(topic)
         try:
-            held = json.loads(self._files.read_file(path))
-            config = TopicConfig.parse(held["config"])
-            ids = held.get("partition_ids", range(held["partitions"]))
-            info = TopicInfo(topic, tuple(ids), held["topic_id"], config)
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptCheckpointError(path, 1, f"no topic settings: {error}") from error
-        return info, bool(held.get("deleting"))
+            return parse_settings(topic, self._files.read_file(path, _MOST_SETTINGS), path)
+        except (CorruptCheckpointError, OSError) as error:
+            return _unreadable(topic, ids, error, path), False
 
     def write(self, info: TopicInfo, *, deleting: bool = False) -> None:
         """Write a topic's settings, whole or not at all; OSError."""
-        all_of_them = tuple(range(info.partitions))
-        held = {
-            "version": 1,
-            "topic_id": info.topic_id,
-            "partitions": info.partitions,
-            # A copied broker's directory may hold only some of a topic's partitions.
-            **({} if info.partition_ids == all_of_them else {"partition_ids": info.partition_ids}),
-            "config": info.config,
-            **({"deleting": True} if deleting else {}),
-        }
-        self._files.write_atomic(self._path(info.name), json.dumps(held, indent=1).encode() + b"\n")
+        self._files.write_atomic(self._path(info.name), format_settings(info, deleting=deleting))
 
     def forget(self, topic: str) -> None:
         """Remove a topic's settings: its directories are gone."""
@@ -163,7 +142,7 @@ class TopicFiles:
         paths.
         """
         gone = []
-        for name in self._files.listdir(self._root):
+        for name in self._files.directories(self._root):
             parsed = names.parse_partition_dir(name)
             if parsed is not None and parsed[0] == topic:
                 grave = names.deleted_dir(topic, parsed[1], uuid.uuid4().hex)
@@ -172,17 +151,49 @@ class TopicFiles:
         self._files.sync_dir(self._root)
         return gone
 
+    def buried(self) -> list[str]:
+        """Paths of the directories of deleted partitions. OSError."""
+        found = filter(names.is_deleted_dir, self._files.directories(self._root))
+        return [os.path.join(self._root, name) for name in sorted(found)]
+
     def remove_buried(self) -> None:
-        """Remove the files of all deleted partitions."""
-        for name in self._files.listdir(self._root):
-            if names.is_deleted_dir(name):
-                self._remove_tree(os.path.join(self._root, name))
+        """Remove the files of all deleted partitions. What is not ours to remove stays, with a warning.
+        OSError.
+        """
+        for grave in self.buried():
+            left = self._remove_grave(grave)
+            if left:
+                log.warning("%s: the partition was deleted, but there is also %s, which stays", grave, left)
         self._files.sync_dir(self._root)
 
-    def _remove_tree(self, directory: str) -> None:
-        for name in self._files.listdir(directory):
-            self._files.unlink(os.path.join(directory, name))
-        self._files.rmdir(directory)
+    def _remove_grave(self, grave: str) -> list[str]:
+        """Remove the files in it, then itself: the names of what could not be removed."""
+        if self._files.is_symlink(grave):
+            self._files.unlink(grave)
+            return []
+        paths = [os.path.join(grave, name) for name in sorted(self._files.listdir(grave))]
+        left = [os.path.basename(path) for path in paths if not self._removed(self._files.unlink, path)]
+        return left if left or self._removed(self._files.rmdir, grave) else ["."]
+
+    def _removed(self, remove: Callable[[str], None], path: str) -> bool:
+        try:
+            remove(path)
+        except OSError as error:
+            if error.errno not in NOT_OURS:
+                raise
+            return False
+        return True
+
+
+def _unreadable(topic: str, ids: list[int], error: CorruptCheckpointError | OSError, path: str) -> TopicInfo:
+    """A topic that nobody can use until its file is mended. An error that may pass is raised."""
+    if isinstance(error, OSError):
+        if error.errno not in NOT_A_FILE:
+            raise error
+        held: SegstoreError = StorageError(error.errno, error.strerror, path)
+    else:
+        held = error
+    return TopicInfo(topic, tuple(ids), "", ours=False, error=held)
 
 
 def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
@@ -197,13 +208,15 @@ def with_config(info: TopicInfo, config: Mapping[str, Any]) -> TopicInfo:
 
 
 def find_topic(topics: Mapping[str, TopicInfo], name: str, partition: int | None = None) -> TopicInfo:
-    """UnknownTopicOrPartitionError, which says what is there; InvalidTypeError."""
+    """UnknownTopicOrPartitionError, which says what is there; InvalidTypeError; the topic's own `error`."""
     if not isinstance(name, str):
         raise InvalidTypeError(f"topic must be a str, not {type(name).__name__}")
     if name not in topics:
         there = ", ".join(sorted(topics)) or "none"
         raise UnknownTopicOrPartitionError(f"no topic {name!r}; there are: {there}")
     info = topics[name]
+    if info.error is not None:
+        raise info.error.with_traceback(None)
     if partition is not None and partition not in info.partition_ids:
         raise UnknownTopicOrPartitionError(
             f"topic {name!r} has no partition {partition}; it has {list(info.partition_ids)}"

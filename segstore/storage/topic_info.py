@@ -1,0 +1,137 @@
+"""What is known of a topic, and the form in which it is kept: the content of `.segstore/topics/<topic>.json`.
+
+On disk: nothing of its own; see `topics`. The content is believed whole or not at all: a word of it that is
+not as it is written here could hide or delete a topic.
+Threads: any; values and functions without state.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from segstore import names
+from segstore.config import TopicConfig
+from segstore.errors import CorruptCheckpointError, SegstoreError
+
+INTERNAL = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
+MOST_PARTITIONS = 100_000
+VERSION = 1
+_NEEDED = frozenset({"config", "partitions", "topic_id"})
+_KNOWN = _NEEDED | {"version", "partition_ids", "deleting"}
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A topic as `Store.topics()` shows it.
+
+    `partitions` is their number, `partition_ids` says which (a copied broker's directory may
+    hold only some); `config` the settings that were made, by Kafka's names; `settings` all of them.
+    `ours` is False for a topic that has no settings of ours. `error` says why they can't be read: whoever
+    asks for the topic is told, and the other topics are not touched.
+    """
+
+    name: str
+    partition_ids: tuple[int, ...]
+    topic_id: str
+    settings: TopicConfig = field(default_factory=TopicConfig, repr=False)
+    ours: bool = True
+    error: SegstoreError | None = field(default=None, compare=False)
+
+    @property
+    def partitions(self) -> int:
+        return len(self.partition_ids)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return dict(self.settings.to_mapping())
+
+    @property
+    def internal(self) -> bool:
+        return self.name in INTERNAL
+
+    def gaps_end(self, cleaned: int | None) -> int:
+        """Below which offset compaction may have left gaps: -1 for anywhere. `cleaned`: the cleaner's offset.
+
+        A broker's topic may have been compacted: its settings are not known.
+        """
+        return -1 if not self.ours or "compact" in self.settings.cleanup_policy else cleaned or 0
+
+
+def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:
+    """What `parse_settings` takes back."""
+    held = {
+        "version": VERSION,
+        "topic_id": info.topic_id,
+        "partitions": info.partitions,
+        # A copied broker's directory may hold only some of a topic's partitions.
+        **(
+            {}
+            if info.partition_ids == tuple(range(info.partitions))
+            else {"partition_ids": info.partition_ids}
+        ),
+        "config": info.config,
+        **({"deleting": True} if deleting else {}),
+    }
+    return json.dumps(held, indent=1).encode() + b"\n"
+
+
+def parse_settings(topic: str, data: bytes, where: str) -> tuple[TopicInfo, bool]:
+    """The topic, and whether its deletion was begun. CorruptCheckpointError, which names `where`."""
+    try:
+        held = json.loads(data)
+        names.check_topic(topic)
+        _check_keys(held)
+        settings = TopicConfig.parse(held["config"])
+        return TopicInfo(topic, _ids(held), _topic_id(held["topic_id"]), settings), _deleting(held)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptCheckpointError(where, 0, f"no topic settings: {error}") from error
+
+
+def _check_keys(held: Any) -> None:
+    if not isinstance(held, dict):
+        raise TypeError(f"an object is expected, not {type(held).__name__}")
+    if not _NEEDED <= held.keys() <= _KNOWN:
+        missing, unknown = sorted(_NEEDED - held.keys()), sorted(held.keys() - _KNOWN)
+        raise ValueError(f"keys are missing: {missing}, or unknown: {unknown}")
+    version = held.get("version", VERSION)
+    if type(version) is not int or version != VERSION:
+        raise ValueError(f"version {version!r} is unknown, {VERSION} is known")
+
+
+def _whole(name: str, value: Any, most: int) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name}={value!r}: must be an int from 0 to {most}")
+    return value
+
+
+def _ids(held: Mapping[str, Any]) -> tuple[int, ...]:
+    count = _whole("partitions", held["partitions"], MOST_PARTITIONS)
+    if not count:
+        raise ValueError("partitions=0: must be at least 1")
+    ids = held.get("partition_ids", range(count))
+    if not isinstance(ids, (list, range)) or len(ids) != count:
+        raise ValueError(f"partition_ids must be a list of {count}")
+    found = tuple(_whole("partition_ids", each, names.MAX_PARTITION) for each in ids)
+    if any(a >= b for a, b in itertools.pairwise(found)):
+        raise ValueError("partition_ids must rise")
+    return found
+
+
+def _topic_id(value: Any) -> str:
+    # A broker's topic of before topic ids has none.
+    if not isinstance(value, str) or (value and not names.is_topic_id(value)):
+        raise ValueError(f"topic_id={value!r}: no topic id")
+    return value
+
+
+def _deleting(held: Mapping[str, Any]) -> bool:
+    value = held.get("deleting", False)
+    if type(value) is not bool:
+        raise ValueError(f"deleting={value!r}: must be true or false")
+    return value
