@@ -135,16 +135,12 @@ class BufferExhaustedError(KafkaTimeoutError):
     """`buffer_memory` stayed full for `max_block_ms`: records come faster than the disk takes them."""
 
 
-class ClientClosedError(SegstoreError):
-    """A producer or consumer is used after it was closed (kafka-python: IllegalStateError)."""
-
-
 class IllegalStateError(SegstoreError, RuntimeError):
     """A client can't do this in the state that it is in; the message says which."""
 
 
 class ClientClosedError(IllegalStateError):
-    """A producer or consumer was used after `close`."""
+    """A producer or consumer is used after it was closed."""
 
 
 class ConcurrentModificationError(IllegalStateError):
@@ -163,10 +159,6 @@ class NoOffsetForPartitionError(SegstoreError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
-class SerializationError(SegstoreError):
-    """A key or value could not be made into bytes, or out of bytes; the cause says why."""
-
-
 class RecordDeserializationError(SerializationError):
     """A record's bytes made no key or value: `topic`, `partition`, `offset`, `origin` ("key" or "value"); a
     consumer goes on behind it after `seek(partition, offset + 1)`.
@@ -174,7 +166,8 @@ class RecordDeserializationError(SerializationError):
 
     def __init__(self, topic: str, partition: int, offset: int, origin: str, reason: str) -> None:
         self.topic, self.partition, self.offset, self.origin = topic, partition, offset, origin
-        super().__init__(f"{topic}-{partition}, offset {offset}: its {origin} can't be deserialized: {reason}")
+        where = f"{topic}-{partition}, offset {offset}"
+        super().__init__(f"{where}: its {origin} can't be deserialized: {reason}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

@@ -33,7 +33,9 @@ class Sensor:
 
     __slots__ = ("_clock", "_samples", "_window_ms", "_windows", "count", "total")
 
-    def __init__(self, samples: int = 2, window_ms: float = 30_000, clock: MonotonicMs = monotonic_ms) -> None:
+    def __init__(
+        self, samples: int = 2, window_ms: float = 30_000, clock: MonotonicMs = monotonic_ms
+    ) -> None:
         self._samples, self._window_ms, self._clock = samples, window_ms, clock
         self._windows = [_Window(clock())]
         self.count, self.total = 0, 0.0
@@ -81,8 +83,8 @@ class Sensor:
         return sum(window.count for window in recent) / self._seconds(recent)
 
     def _seconds(self, recent: list[_Window]) -> float:
-        """Time that the recent windows stand for: at least all but one of them whole, so that the first moments
-        show no burst.
+        """Time that the recent windows stand for: at least all but one of them whole, so that the first
+        moments show no burst.
         """
         elapsed = self._clock() - recent[0].began if recent else 0.0
         missing = self._samples - 1 - int(elapsed // self._window_ms)

@@ -1,5 +1,5 @@
-"""Settings of producers and consumers by kafka-python's names: which there are, how values are judged, and why
-some of kafka-python's are refused. Nothing on disk.
+"""Settings of producers and consumers by kafka-python's names: which there are, how values are judged, and
+why some of kafka-python's are refused. Nothing on disk.
 
 A settings class is a frozen dataclass whose fields are made by the functions of `segstore.config.options` and
 those below: the field is the only place where a setting's default, range and meaning are written.
@@ -210,4 +210,4 @@ REFUSED: dict[str, str] = {
     ),
     "metric_reporters": "metrics() gives them whenever they are asked for",
 }
-"""Of producers and consumers both; `max_in_flight_requests_per_connection` may mean something to a producer."""
+"""Of producers and consumers both; a client whose settings include one of these leaves it out."""

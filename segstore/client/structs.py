@@ -29,7 +29,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record that was looked up by time (ms since the epoch), and the leader epoch that it was written in."""
+    """A record that was looked up by time (ms since the epoch), and the leader epoch it was written in."""
 
     offset: int
     timestamp: int
