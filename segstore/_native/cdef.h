@@ -221,7 +221,8 @@ int64_t seg_fallocate(int fd, int64_t offset, int64_t len);
 int64_t seg_map(void *address, int64_t len, int fd, int32_t write);
 /* Walk batch headers of a file from `position` (below `end`) to the batch that holds
  * `target` or the first after it; its header goes to out. 1 found, 0 none below end,
- * -errno; a header that can't be one: -(10100 + SEG_BAD_*) with out->position. */
+ * -errno; with out->position a header that can't be one: -(10100 + SEG_BAD_*), or a
+ * batch that is not whole below end (or that the file ends in): -(10100 + SEG_SHORT). */
 int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out);
 /* Transfers of count bytes from a file at offset to a descriptor: bytes sent, which are
  * fewer where the sink took less (would block, a signal came) or the file ends; -errno

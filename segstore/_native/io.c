@@ -139,7 +139,8 @@ int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batc
 {
     uint8_t chunk[4096];
     int64_t chunk_at = 0, chunk_len = 0, ahead = 64, previous = -1;
-    for (; end - position >= HEADER; position += out->size) {
+    for (; position < end; position += out->size) {
+        out->position = position;
         if (position < chunk_at || position - chunk_at > chunk_len - HEADER) {
             int64_t left = end - position, want = ahead < left ? ahead : left;
             chunk_at = position;
@@ -147,14 +148,13 @@ int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batc
             if (chunk_len < 0)
                 return chunk_len;
             if (chunk_len < HEADER)
-                return 0;
+                return SEEK_ERROR - SEG_SHORT;
         }
-        out->position = position;
         int64_t bad = parse(chunk + (position - chunk_at), previous, out);
         if (bad)
             return bad;
         if (out->size > end - position)
-            return 0;
+            return SEEK_ERROR - SEG_SHORT;
         if (out->last_offset >= target)
             return 1;
         previous = out->last_offset;

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from segstore.errors import SegstoreError, StorageError, StoreClosedError
+from segstore.errors import CorruptRecordError, SegstoreError, StorageError, StoreClosedError
 from segstore.records import Records, empty_records
 from segstore.storage import arguments, reader
 from segstore.storage.appending import append_columns, append_one
 from segstore.storage.context import os_errors
 from segstore.storage.follower import Follower
+from segstore.storage.gaps import Gaps
 from segstore.storage.partition import Partition
 from segstore.storage.transactions import AbortedTransactions
 from segstore.storage.transfer import METHODS, descriptor, transfer
@@ -43,6 +44,7 @@ class PartitionLog:
         self._context, self._source = context, source
         self._name = f"{topic}-{partition}"
         self._aborted = AbortedTransactions(context.files)
+        self._gaps = Gaps(context.files, context.root, topic, partition)
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self._name}>"
@@ -161,7 +163,7 @@ class PartitionLog:
         return records
 
     def _with_view(self, use: Any) -> Any:
-        tries = 0
+        tries, doubted = 0, False
         while True:
             try:
                 return use(self._source.view)
@@ -171,6 +173,12 @@ class PartitionLog:
                     raise StoreClosedError(f"{self._name} is gone: {error}") from error
                 if isinstance(self._source, Follower):
                     self._source.refresh()
+            except CorruptRecordError:
+                # Segments that a live writer has removed since look like a gap: only a second look tells.
+                if doubted or not isinstance(self._source, Follower):
+                    raise
+                doubted = True
+                self._source.refresh()
             except SegstoreError:
                 raise
             except OSError as error:
@@ -181,7 +189,7 @@ class PartitionLog:
         limit = self._stable(view) if committed else view.end_offset
         at = offset
         while at < limit:
-            found = reader.fetch(view, at, limit, max_bytes, check_crcs)
+            found = reader.fetch(view, at, limit, max_bytes, check_crcs, self._gaps)
             if not found:
                 at = limit
                 break

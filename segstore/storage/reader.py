@@ -5,13 +5,15 @@ On disk: reads only. Threads: any, without locks.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from segstore._native import lib
 from segstore.errors import CorruptRecordError
+from segstore.files import Handle
 from segstore.records import CONTROL_FLAG, Records, ScanEnd, concat, decode, scan
+from segstore.storage.gaps import MayBeMissing
 from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
 from segstore.storage.walk import BAD, walk
@@ -34,17 +36,19 @@ class Fetched(NamedTuple):
     stop: ScanEnd
 
 
-def fetch(view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool) -> list[Fetched]:
+def fetch(
+    view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool, gaps: MayBeMissing
+) -> list[Fetched]:
     """Batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, at least one
-    where there is one. CorruptRecordError where the first one is damaged; a later one ends the fetch before
-    it.
+    where there is one. CorruptRecordError where the first one is damaged or offsets are missing that may not
+    be; a later one ends the fetch before it.
     """
     found: list[Fetched] = []
     slot, last = view.slot(offset), len(view.segments)
-    while slot < last and (max_bytes > 0 or not found):
-        segment, end = view.segments[slot], view.end_of(slot)
+    while slot < last and offset < limit and (max_bytes > 0 or not found):
+        end = view.end_of(slot)
         try:
-            part = _fetch_segment(segment, end, offset, limit, max_bytes, check_crcs, bool(found))
+            part = _fetch_segment(view, slot, offset, limit, max_bytes, check_crcs, gaps, bool(found))
         except CorruptRecordError:
             if found:
                 return found
@@ -62,24 +66,85 @@ def fetch(view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bo
     return found
 
 
+def first_batch(
+    view: LogView, slot: int, offset: int, limit: int, gaps: MayBeMissing, handle: Handle | None = None
+) -> Any:
+    """Header of the batch of segment `slot` that holds `offset`, or of the first behind it: None where there
+    is none below `limit`. CorruptRecordError, with where to go on, where damage or a gap that may not be
+    lies between.
+    """
+    segment, end = view.segments[slot], view.end_of(slot)
+    try:
+        first = segment.locate(offset, end, handle)
+        if first is not None and first.base_offset <= offset:
+            return first
+        return _behind_gap(view, slot, offset, limit, first, gaps)
+    except CorruptRecordError as error:
+        _go_on_below(error, view.next_base(slot))
+        raise
+
+
+def _behind_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, gaps: MayBeMissing) -> Any:
+    segment, back = view.segments[slot], view.next_base(slot)
+    position = view.end_of(slot)
+    if first is not None:
+        back, position = min(back, int(first.base_offset)), int(first.position)
+    segment.check_before(position, offset, back)
+    if not gaps(offset):
+        raise CorruptRecordError(segment.path, position, offset, f"offsets up to {back} are missing", back)
+    return first if first is not None and first.base_offset < limit else None
+
+
+def _go_on_below(error: CorruptRecordError, next_base: int) -> None:
+    """Behind the damage of a segment the next one is known."""
+    if error.next_offset is None or error.next_offset > next_base:
+        error.next_offset = next_base
+
+
 def _fetch_segment(
-    segment: Segment, end: int, offset: int, limit: int, max_bytes: int, check_crcs: bool, more: bool
+    view: LogView,
+    slot: int,
+    offset: int,
+    limit: int,
+    max_bytes: int,
+    check_crcs: bool,
+    gaps: MayBeMissing,
+    more: bool,
 ) -> Fetched | None:
     """`more`: something was found before, and only what fits is wanted."""
+    segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
     handle = segment.handle
-    first = segment.locate(offset, end, handle)
-    if first is None or first.base_offset >= limit or (more and first.size > max_bytes):
-        return None
-    position, size = first.position, first.size
-    if max_bytes > size:
-        size = max(size, min(max_bytes, end - position))
-    data = segment.pool.files.pread(handle, size, position)
-    batches, stop = scan(data, position, offset, limit, max_bytes, check_crcs)
-    if not len(batches):
-        behind = int(first.last_offset) + 1
-        reason = BAD.get(stop.status, "the file was cut")
-        raise CorruptRecordError(segment.path, position, max(int(first.base_offset), offset), reason, behind)
-    return Fetched(segment, data, position, batches, stop)
+    first = first_batch(view, slot, offset, limit, gaps, handle)
+    while first is not None and not (more and first.size > max_bytes):
+        position, size = first.position, first.size
+        if max_bytes > size:
+            size = max(size, min(max_bytes, end - position))
+        data = segment.pool.files.pread(handle, size, position)
+        batches, stop = scan(data, position, offset, limit, max_bytes, check_crcs)
+        if stop.last_offset >= below:
+            batches, stop = _within(batches, below)
+        if len(batches):
+            return Fetched(segment, data, position, batches, stop)
+        try:
+            first = _behind(segment, first, offset, end, BAD.get(stop.status, "the file was cut"))
+        except CorruptRecordError as error:
+            _go_on_below(error, below)
+            raise
+    return None
+
+
+def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], ScanEnd]:
+    """The batches before one whose offsets reach into the next segment, or behind the log's end."""
+    n = int((batches["last_offset"] < below).argmin())
+    last = int(batches["last_offset"][n - 1]) if n else -1
+    return batches[:n], ScanEnd(int(batches["position"][n]), 0, last, lib.SEG_BAD_OFFSETS)
+
+
+def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
+    """Where `offset` lies if a damaged batch only says that it holds it; CorruptRecordError where it may."""
+    base = int(bad.base_offset)
+    position = segment.pass_by(int(bad.position), base + 1, max(base, offset), end, reason)
+    return segment.locate_from(position, offset, end, bad)
 
 
 def to_records(found: list[Fetched], offset: int) -> Records:

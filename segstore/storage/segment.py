@@ -12,7 +12,7 @@ import threading
 from typing import Any
 
 from segstore import names
-from segstore._native import ffi
+from segstore._native import ffi, lib
 from segstore.errors import CorruptRecordError, StorageError
 from segstore.files import Handle
 from segstore.index import OffsetIndex, TimeIndex
@@ -20,7 +20,7 @@ from segstore.storage import indexing
 from segstore.storage.handles import HandlePool
 from segstore.storage.walk import BAD, next_whole, walk
 
-_FIRST_BAD = -10100  # seg_seek gives -(10100 + SEG_BAD_*)
+_FIRST_BAD = -10100  # seg_seek gives -(10100 + SEG_SHORT or SEG_BAD_*)
 _TIME_CHUNK = 1 << 20
 
 
@@ -82,34 +82,61 @@ class Segment:
         """
         out = ffi.new("seg_batch *")
         hint = (self._indexes or self.indexes)[0].lookup(target - self.base_offset)
-        if hint is not None and hint[1] < end:
-            relative, position = hint
-            code = self.pool.files.seek_batch(handle or self.handle, position, end, target, out)
-            misled = out.position == position and out.last_offset != self.base_offset + relative
-            if code >= 0 and not misled:
-                return out if code else None
+        if hint is None or hint[1] >= end:
+            return self.locate_from(0, target, end, out)
+        relative, position = hint
+        code = self.pool.files.seek_batch(handle or self.handle, position, end, target, out)
+        if out.position == position and (code < 0 or out.last_offset != self.base_offset + relative):
             self.distrust()
-        return self._locate_from(0, target, end, out)
+            return self.locate_from(0, target, end, out)
+        return (out if code else None) if code >= 0 else self.locate_from(position, target, end, out)
 
-    def _locate_from(self, position: int, target: int, end: int, out: Any) -> Any:
+    def locate_from(self, position: int, target: int, end: int, out: Any) -> Any:
+        """As `locate`, from a byte on where a batch begins that is not behind the wanted one."""
         while True:
             code = self.pool.files.seek_batch(self.handle, position, end, target, out)
             if code >= 0:
                 return out if code else None
             if code > _FIRST_BAD:
                 raise StorageError(-code, os.strerror(-code), self.path)
-            bad, reason = int(out.position), BAD[_FIRST_BAD - code]
-            least = self.last_offset_before(bad) + 1
-            found = next_whole(self.pool.files, self.handle, bad + 1, end, least)
-            if found is None:
-                raise CorruptRecordError(self.path, bad, target, reason)
-            first = next(
-                walk(self.pool.files, self.handle, found, end, check_crcs=False, chunk=65536)
-            ).batches
-            back = int(first["base_offset"][0]) if len(first) else target
-            if target < back:
-                raise CorruptRecordError(self.path, bad, target, reason, back)
-            position = found
+            bad, least = self._first_damage(position, int(out.position))
+            # Offsets that don't rise may be the fault of the batch before: then that is the one.
+            reason = BAD[_FIRST_BAD - code if bad == out.position else lib.SEG_BAD_CRC]
+            position = self.pass_by(bad, least, target, end, reason)
+
+    def pass_by(self, bad: int, least: int, target: int, end: int, reason: str) -> int:
+        """Where the first whole batch behind the damaged one at byte `bad` begins, with an offset of at least
+        `least`.
+
+        CorruptRecordError where `target` lies before it, or where there is none (without `next_offset`).
+        """
+        found = next_whole(self.pool.files, self.handle, bad + 1, end, least)
+        header = ffi.new("seg_batch *")
+        if found is None or self.header_at(found, end, header) is None:
+            raise CorruptRecordError(self.path, bad, target, reason)
+        if target < header.base_offset:
+            raise CorruptRecordError(self.path, bad, target, reason, int(header.base_offset))
+        return found
+
+    def check_before(self, position: int, target: int, back: int) -> None:
+        """CorruptRecordError where a batch below byte `position`, from the index entry for `target` on, fails
+        its CRC: it may be the one that has `target`. Reading goes on at offset `back`.
+        """
+        hint = self.indexes[0].lookup(target - self.base_offset)
+        start = 0 if hint is None or hint[1] >= position else hint[1]
+        bad, _ = self._first_damage(start, position)
+        if bad < position:
+            raise CorruptRecordError(self.path, bad, target, BAD[lib.SEG_BAD_CRC], back)
+
+    def _first_damage(self, start: int, position: int) -> tuple[int, int]:
+        """The first batch from byte `start` to `position` that fails its CRC, else `position`; the least
+        offset that may come there.
+        """
+        at, least = start, self.base_offset
+        for step in walk(self.pool.files, self.handle, start, position, check_crcs=True):
+            least = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else least
+            at = step.stop.position
+        return at, least
 
     def header_at(self, position: int, end: int, out: Any) -> int | None:
         """Put the header of the batch at `position` into `out`: its last offset; None where there is none."""

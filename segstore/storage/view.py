@@ -35,6 +35,11 @@ class LogView(NamedTuple):
         """Which segment holds `offset`, or would."""
         return bisect_right(self.bases, offset, 1) - 1
 
+    def next_base(self, slot: int) -> int:
+        """The offset that all of segment `slot` that may be seen is below."""
+        slot += 1
+        return self.end_offset if slot == len(self.bases) else min(self.bases[slot], self.end_offset)
+
     def end_of(self, slot: int) -> int:
         """Up to which byte segment `slot` is visible."""
         return self.end_position if slot == len(self.segments) - 1 else self.segments[slot].size

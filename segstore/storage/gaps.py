@@ -1,0 +1,42 @@
+"""Where offsets may be missing from a log without damage: compaction leaves out records, and whole batches.
+
+On disk: reads a topic's settings and the cleaner's checkpoint, only when a gap was met.
+Threads: any; what was found is replaced whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from segstore import names
+from segstore.errors import SegstoreError
+from segstore.files import Files
+from segstore.storage.checkpoint import read_offsets
+from segstore.storage.topics import TopicFiles
+
+MayBeMissing = Callable[[int], bool]
+
+
+class Gaps:
+    """Whether a gap in a partition's offsets that begins at `offset` may be there."""
+
+    def __init__(self, files: Files, root: str, topic: str, partition: int) -> None:
+        self._files, self._root, self._key = files, root, (topic, partition)
+        self._end = 0
+
+    def __call__(self, offset: int) -> bool:
+        if self._end >= 0 and offset >= self._end:
+            self._end = self._look()  # settings change, and the cleaner goes on
+        return self._end < 0 or offset < self._end
+
+    def _look(self) -> int:
+        """Below this offset there may be gaps; -1: anywhere."""
+        try:
+            info = TopicFiles(self._files, self._root).load()[0].get(self._key[0])
+            if info is None or not info.ours or "compact" in info.settings.cleanup_policy:
+                return -1
+            path = os.path.join(self._root, names.CLEANER_OFFSETS)
+            return read_offsets(self._files, path).get(self._key, 0)
+        except (SegstoreError, OSError):
+            return -1  # what can't be told is not called damage
