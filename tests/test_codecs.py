@@ -8,6 +8,7 @@ import random
 import struct
 import tracemalloc
 import zlib
+from importlib.metadata import version
 
 import cramjam
 import pytest
@@ -48,10 +49,21 @@ def test_level(codec: int, level: int) -> None:
     assert bytes(codecs.decompress(codec, packed)) == plain
 
 
-def test_level_changes_the_size() -> None:
+LINKED = tuple(map(int, version("cramjam").split(".")[:2])) < (2, 12)
+LEVELS = {
+    "gzip": (GZIP, 1, 9),
+    "lz4": (LZ4, 9, 12),
+    "zstd": (ZSTD, 1, 19),
+}
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_level_changes_the_size(name: str) -> None:
+    if name == "lz4" and LINKED:
+        pytest.skip("cramjam before 2.12 (Python 3.10) links the blocks of lz4 frames: levels fall back to 9")
+    codec, low, high = LEVELS[name]
     plain = b"".join(b'{"n":%d,"v":%d}' % (i, i * i % 977) for i in range(9000))
-    for codec, low, high in ((GZIP, 1, 9), (LZ4, 9, 12), (ZSTD, 1, 19)):
-        assert len(codecs.compress(codec, plain, high)) < len(codecs.compress(codec, plain, low))
+    assert len(codecs.compress(codec, plain, high)) < len(codecs.compress(codec, plain, low))
 
 
 @pytest.mark.parametrize(
