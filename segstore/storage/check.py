@@ -1,7 +1,8 @@
 """`check`: every invariant of a store's bytes, indexes, checkpoints and names, on a store at rest or in use.
 
 On disk: reads only. Threads and processes: any; a store that is open elsewhere is checked up to its published
-ends. The parts: `check_segment` (one segment's files) and `check_partition` (what lies between them).
+ends. The parts: `check_segment` (one segment's files), `check_transactions`, `check_partition` (what lies
+between segments) and `check_published` (what is said of partitions outside of them).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from segstore import names
 from segstore.errors import SegstoreError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.files import Files
 from segstore.storage import store as store_module
-from segstore.storage.check_partition import check_partition
-from segstore.storage.checkpoint import read_offsets
+from segstore.storage.check_partition import PartitionCheck
+from segstore.storage.check_published import Said, check_published, read_checkpoints
 from segstore.storage.finding import Finding
-from segstore.storage.topics import TopicFiles
+from segstore.storage.topics import TopicFiles, TopicInfo
 
 __all__ = ["Finding", "check"]
 
@@ -43,56 +44,42 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress) -> Iter
     except (SegstoreError, OSError) as error:
         yield Finding(root, None, None, f"the topics can't be read: {error}")
         return
-    ends: dict[tuple[str, int], tuple[int, int]] = {}
+    said, findings = read_checkpoints(files, root)
+    yield from findings
+    checked: list[PartitionCheck] = []
     for info in topics.values():
         for partition in info.partition_ids:
-            for left in reversed(range(1 if at_rest else _TRIES)):
-                try:
-                    follower = store._side.partition(info.name, partition)
-                    view = follower.refresh()
-                    ends[info.name, partition] = view.start_offset, view.end_offset
-                    empty = view.start_offset == view.end_offset
-                    if empty and not at_rest and not files.exists(view.segments[-1].path):
-                        break  # just being made
-                    yield from list(check_partition(files, follower, view, info, at_rest, progress))
-                    break
-                except (UnknownTopicOrPartitionError, StoreClosedError) as error:
-                    if at_rest:
-                        yield _unreadable(info.name, partition, error)
-                    break  # deleted meanwhile
-                except (SegstoreError, OSError) as error:
-                    # Of a store in use segments may go meanwhile: the next look finds the others.
-                    if not left or not isinstance(error, FileNotFoundError):
-                        yield _unreadable(info.name, partition, error)
-                        break
-    yield from _check_checkpoints(files, root, ends, at_rest)
+            done, findings = _check_one(files, store, info, partition, at_rest, said, progress)
+            yield from findings
+            if done is not None:
+                checked.append(done)
     if at_rest:
+        # Of a store in use they may have moved since its logs were read.
+        yield from check_published(files, root, checked, said)
         yield from _check_names(files, root)
+
+
+def _check_one(
+    files: Files, store: Any, info: TopicInfo, partition: int, at_rest: bool, said: Said, progress: Progress
+) -> tuple[PartitionCheck | None, list[Finding]]:
+    """Of a store in use segments may go meanwhile: the next look finds the others."""
+    key = info.name, partition
+    cleaned, log_start = said[names.CLEANER_OFFSETS].get(key), said[names.LOG_STARTS].get(key, 0)
+    for left in reversed(range(1 if at_rest else _TRIES)):
+        try:
+            follower = store._side.partition(*key)
+            one = PartitionCheck(files, follower, info, partition, at_rest, cleaned, log_start)
+            return (None, []) if one.being_made else (one, list(one.run(progress)))
+        except (UnknownTopicOrPartitionError, StoreClosedError) as error:
+            return None, [_unreadable(*key, error)] if at_rest else []  # deleted meanwhile
+        except (SegstoreError, OSError) as error:
+            if not left or not isinstance(error, FileNotFoundError):
+                return None, [_unreadable(*key, error)]
+    return None, []
 
 
 def _unreadable(topic: str, partition: int, error: Exception) -> Finding:
     return Finding(names.partition_dir(topic, partition), None, None, f"can't be read: {error}")
-
-
-def _check_checkpoints(
-    files: Files, root: str, ends: dict[tuple[str, int], tuple[int, int]], at_rest: bool
-) -> Iterator[Finding]:
-    for name in (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS):
-        path = os.path.join(root, name)
-        try:
-            held = read_offsets(files, path)
-        except (SegstoreError, OSError) as error:
-            yield Finding(path, None, None, str(error))
-            continue
-        for key, offset in held.items():
-            # Of a store in use they may have moved since its ends were read.
-            if key in ends and at_rest and not 0 <= offset <= ends[key][1]:
-                yield Finding(
-                    path,
-                    None,
-                    offset,
-                    f"{names.partition_dir(*key)}: {offset} is not in the log, which ends at {ends[key][1]}",
-                )
 
 
 def _check_names(files: Files, root: str) -> Iterator[Finding]:

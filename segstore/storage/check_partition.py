@@ -9,47 +9,117 @@ from segstore import names
 from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.storage.check_segment import SegmentCheck
+from segstore.storage.check_transactions import TransactionCheck
 from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.finding import Finding
 from segstore.storage.follower import Follower
 from segstore.storage.loader import scan_directory
 from segstore.storage.producer_state import ProducerState
 from segstore.storage.producers import snapshots
-from segstore.storage.topics import TopicInfo
+from segstore.storage.segment import Segment
+from segstore.storage.topic_info import TopicInfo
 from segstore.storage.view import LogView
 
 HALF_DONE = (names.CLEANED, names.SWAP, names.DELETED)
 
 
-def check_partition(
-    files: Files,
-    follower: Follower,
-    view: LogView,
-    info: TopicInfo,
-    at_rest: bool,
-    progress: Callable[[int], None],
-) -> Iterator[Finding]:
-    """Findings of one partition, up to the visible end."""
-    directory = follower.directory
-    epochs, findings = _epochs(files, directory)
-    yield from findings
-    yield from _check_snapshots(files, directory, view)
-    if at_rest:
-        yield from _check_files(files, directory)
-    expected = view.bases[0]
-    for slot, segment in enumerate(view.segments):
-        last = slot == len(view.segments) - 1
-        below = view.end_offset if last else view.bases[slot + 1]
-        one = SegmentCheck(segment, view.end_of(slot), below, epochs, last, at_rest)
-        yield from one.run()
-        expected = max(expected, one.next_offset)
-        progress(view.end_of(slot))
-    if at_rest and expected > view.end_offset:
-        yield Finding(
-            directory, None, expected, f"the log ends at {expected}, but {view.end_offset} is published"
-        )
-    if view.start_offset > view.end_offset:
-        yield Finding(directory, None, view.start_offset, f"log start offset above the end {view.end_offset}")
+class PartitionCheck:
+    """`run` once; then `end_offset` is where the log ends, `stable_offset` Kafka's last stable offset (None
+    where that can't be told) and `epochs` what the leader epoch file holds.
+
+    `cleaned` is up to where the cleaner has been, `log_start` what the root's checkpoint says.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        follower: Follower,
+        info: TopicInfo,
+        partition: int,
+        at_rest: bool,
+        cleaned: int | None,
+        log_start: int,
+    ) -> None:
+        self._files, self.directory, self.info, self.at_rest = files, follower.directory, info, at_rest
+        self.key, self.name = (info.name, partition), names.partition_dir(info.name, partition)
+        self._view = follower.refresh()
+        self._gaps_end = info.gaps_end(cleaned)
+        self._log_start = max(self._view.start_offset, log_start)
+        self.epochs: LeaderEpochs | None = None
+        self.end_offset = self._view.bases[0]
+        self.stable_offset: int | None = None
+
+    @property
+    def being_made(self) -> bool:
+        """Whether a writer has not come to make its first file yet."""
+        view = self._view
+        empty = view.start_offset == view.end_offset and not self.at_rest
+        return empty and not self._files.exists(view.segments[-1].path)
+
+    def run(self, progress: Callable[[int], None]) -> Iterator[Finding]:
+        """Findings, up to the visible end."""
+        self.epochs, findings = _epochs(self._files, self.directory)
+        yield from findings
+        yield from _check_metadata(self._files, self.directory, self.info, self.at_rest)
+        yield from _check_snapshots(self._files, self.directory, self._view)
+        if self.at_rest:
+            yield from _check_files(self._files, self.directory)
+        yield from self._check_segments(progress)
+        yield from self._check_ends()
+
+    def _check_segments(self, progress: Callable[[int], None]) -> Iterator[Finding]:
+        view, last = self._view, len(self._view.segments) - 1
+        transactions = TransactionCheck(self._files, self.directory, view.bases[0])
+        cut_short = False
+        for slot, segment in enumerate(view.segments):
+            if not cut_short:
+                yield from self._check_hole(segment)
+            below = view.end_offset if slot == last else view.bases[slot + 1]
+            end = view.end_of(slot)
+            one = SegmentCheck(segment, end, below, self.epochs, slot == last, self.at_rest, self._gaps_end)
+            yield from one.run()
+            yield from transactions.check(one)
+            self.end_offset, cut_short = max(self.end_offset, one.next_offset), one.ends_in_damage
+            progress(end)
+        if cut_short:
+            # What the damage held may have been the log's last: it was told.
+            self.end_offset = max(self.end_offset, view.end_offset)
+        if transactions.known:
+            unstable = transactions.state.first_unstable_offset
+            self.stable_offset = self.end_offset if unstable is None else unstable
+
+    def _check_hole(self, segment: Segment) -> Iterator[Finding]:
+        first, base = self.end_offset, segment.base_offset
+        if 0 <= self._gaps_end <= first < base:
+            yield Finding(segment.path, 0, first, f"offsets {first} to {base - 1} are missing in front of it")
+
+    def _check_ends(self) -> Iterator[Finding]:
+        view, end = self._view, self.end_offset
+        if self.at_rest and end != view.end_offset:
+            message = f"the log ends at {end}, but {view.end_offset} is published"
+            yield Finding(self.directory, None, end, message)
+        if self.at_rest and self._log_start < view.bases[0]:
+            message = f"the log starts at {self._log_start}, but its first segment at {view.bases[0]}"
+            yield Finding(self.directory, None, self._log_start, message)
+        if view.start_offset > view.end_offset:
+            message = f"log start offset above the end {view.end_offset}"
+            yield Finding(self.directory, None, view.start_offset, message)
+
+
+def _check_metadata(files: Files, directory: str, info: TopicInfo, at_rest: bool) -> Iterator[Finding]:
+    path = os.path.join(directory, names.PARTITION_METADATA)
+    try:
+        data = files.read_file(path)
+        held = names.parse_partition_metadata(data, path) if data else ""
+    except FileNotFoundError:
+        held = ""
+    except (SegstoreError, OSError) as error:
+        yield Finding(path, None, None, str(error))
+        return
+    if held and held != info.topic_id:
+        yield Finding(path, None, None, f"topic id {held}, but the topic's is {info.topic_id or 'none'}")
+    elif at_rest and info.ours and not held and info.topic_id:
+        yield Finding(path, None, None, "missing: made at the next open for writing")
 
 
 def _epochs(files: Files, directory: str) -> tuple[LeaderEpochs | None, list[Finding]]:

@@ -13,8 +13,8 @@ import numpy as np
 from segstore import names
 from segstore._native import lib
 from segstore.errors import CorruptRecordError
-from segstore.index import SealedOffsetIndex, SealedTimeIndex, txn_index
-from segstore.records import APPEND_TIME_FLAG, decode
+from segstore.index import SealedOffsetIndex, SealedTimeIndex
+from segstore.records import APPEND_TIME_FLAG, CONTROL_FLAG, TRANSACTIONAL_FLAG, decode
 from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.finding import Finding
 from segstore.storage.segment import Segment
@@ -25,18 +25,31 @@ Findings = Iterator[Finding]
 
 
 class SegmentCheck:
-    """`end` is the byte up to which it is visible, `below` the offset that all of it must stay below."""
+    """`end` is the byte up to which it is visible, `below` the offset that all of it must stay below.
+
+    `gaps_end`: below it compaction may have left gaps (-1: anywhere). What `run` found: `next_offset`,
+    whether it is `damaged`, and up to its end (`ends_in_damage`), has gaps at all (`gapped`), and holds
+    batches of transactions (`transactional`).
+    """
 
     def __init__(
-        self, segment: Segment, end: int, below: int, epochs: LeaderEpochs | None, active: bool, at_rest: bool
+        self,
+        segment: Segment,
+        end: int,
+        below: int,
+        epochs: LeaderEpochs | None,
+        active: bool,
+        at_rest: bool,
+        gaps_end: int = -1,
     ) -> None:
         self.segment, self.end, self.below, self.epochs = segment, end, below, epochs
-        self.active, self.at_rest = active, at_rest
+        self.active, self.at_rest, self.gaps_end = active, at_rest, gaps_end
         self.next_offset = segment.base_offset
+        self.damaged = self.gapped = self.transactional = False
+        self.ends_in_damage = False
         self._starts: list[int] = []
         self._lasts: list[int] = []
         self._stamps: list[int] = []
-        self._damaged = False
 
     def run(self) -> Iterator[Finding]:
         """Findings of the segment."""
@@ -58,7 +71,7 @@ class SegmentCheck:
     def _damage(self, position: int, status: int) -> Iterator[Finding]:
         if self.active and self.next_offset >= self.below and not self.at_rest:
             return
-        self._damaged = True
+        self.damaged = self.ends_in_damage = True
         yield Finding(self.segment.path, position, self.next_offset, f"no valid batch: {BAD[status]}")
 
     def _check_step(self, step: Step) -> Iterator[Finding]:
@@ -80,12 +93,27 @@ class SegmentCheck:
                 int(batches["last_offset"][-1]),
                 f"offset not below {self.below}",
             )
+        yield from self._check_gaps(batches)
         self.next_offset = int(batches["last_offset"][-1]) + 1
+        self.transactional |= bool((batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)).any())
         self._starts += batches["position"].tolist()
         self._lasts += batches["last_offset"].tolist()
         self._stamps += batches["max_timestamp"].tolist()
         yield from self._check_records(step, batches)
         yield from self._check_epochs(batches)
+
+    def _check_gaps(self, batches: np.ndarray) -> Findings:
+        bases = batches["base_offset"]
+        before = np.concatenate(([self.next_offset], batches["last_offset"][:-1] + 1))
+        missing = bases > before
+        self.gapped |= bool(missing.any())
+        if self.ends_in_damage:
+            missing[0] = False  # the damage was told
+            self.ends_in_damage = False
+        for i in np.flatnonzero(missing & (before >= self.gaps_end)).tolist() if self.gaps_end >= 0 else ():
+            first, last = int(before[i]), int(bases[i]) - 1
+            at = int(batches["position"][i])
+            yield Finding(self.segment.path, at, first, f"offsets {first} to {last} are missing")
 
     def _check_records(self, step: Step, batches: np.ndarray) -> Iterator[Finding]:
         for i in range(len(batches)):
@@ -108,8 +136,8 @@ class SegmentCheck:
         epochs = self.epochs
         if epochs is None or epochs.latest is None:
             return
-        changes = np.flatnonzero(np.diff(batches["leader_epoch"], prepend=batches["leader_epoch"][0] - 1))
-        for i in changes.tolist():
+        held = batches["leader_epoch"]
+        for i in (0, *(np.flatnonzero(held[1:] != held[:-1]) + 1).tolist()):
             base, epoch = int(batches["base_offset"][i]), int(batches["leader_epoch"][i])
             known = epochs.epoch_for_offset(base)
             if known is not None and known != epoch:
@@ -125,7 +153,6 @@ class SegmentCheck:
     def _check_indexes(self) -> Iterator[Finding]:
         yield from self._check_index(SealedOffsetIndex, names.INDEX, self._check_offsets)
         yield from self._check_index(SealedTimeIndex, names.TIME_INDEX, self._check_times)
-        yield from self._check_txn_index()
 
     def _check_index(
         self, kind: type[Index], suffix: str, check: Callable[[Index, str], Findings]
@@ -146,7 +173,7 @@ class SegmentCheck:
             at = index.entries * index.ENTRY.size
             yield Finding(path, at, None, "an entry is out of order or points outside")
         # Entries can't be held against batches that are gone; the log's own finding says it all.
-        if not self._damaged:
+        if not self.damaged:
             yield from check(index, path)
 
     def _check_offsets(self, index: SealedOffsetIndex, path: str) -> Iterator[Finding]:
@@ -183,22 +210,3 @@ class SegmentCheck:
             yield Finding(
                 path, None, None, f"does not end with the segment's largest timestamp {largest[-1]}"
             )
-
-    def _check_txn_index(self) -> Iterator[Finding]:
-        path = self.segment.file(names.TXN_INDEX)
-        files = self.segment.pool.files
-        try:
-            data = files.read_file(path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            yield Finding(path, None, None, str(error))
-            return
-        found = txn_index.parse(data, self.segment.base_offset)
-        if len(found) * txn_index.ENTRY.itemsize != len(data):
-            yield Finding(
-                path, len(found) * txn_index.ENTRY.itemsize, None, "no entry of an aborted transaction"
-            )
-        for last in found["last_offset"].tolist():
-            if last >= self.next_offset:
-                yield Finding(path, None, last, "an aborted transaction that is not in the log")

@@ -79,6 +79,10 @@ class _Mapped:
         used = np.flatnonzero(keys)
         return dict(zip(keys[used].tolist(), used.tolist(), strict=True))
 
+    def keys(self) -> set[int]:
+        """Keys that have a slot."""
+        return set(self._slots)
+
     @property
     def nonce(self) -> int:
         """What the last clean close wrote; the clean shutdown marker holds the same number."""
@@ -166,10 +170,6 @@ class EndsWriter(_Mapped):
         """Forget all that is published: another writer was here."""
         for key in self.keys():
             self.release(key)
-
-    def keys(self) -> set[int]:
-        """Keys that have a slot."""
-        return set(self._slots)
 
     def publish(self, slots: list[int], ends: list[Ends]) -> None:
         """Make the ends of several partitions visible at once."""

@@ -2,7 +2,7 @@
 
 The content is Kafka's (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler), its broker
 epoch a random number that the published ends hold too: so a broker's own clean shutdown is told from ours.
-Threads: one, at open and at close.
+Threads: one, at open and at close; `read_marker` any.
 """
 
 from __future__ import annotations
@@ -15,17 +15,23 @@ from segstore import names
 from segstore.files import Files
 
 
-def take_marker(files: Files, root: str) -> int | None:
-    """Remove the marker, durably: its number (0 where it holds none), None where there was none. OSError."""
+def read_marker(files: Files, root: str) -> int | None:
+    """The marker's number (0 where it holds none), None where there is no marker. OSError."""
     path = os.path.join(root, names.CLEAN_SHUTDOWN)
     if not files.exists(path):
         return None
     try:
-        nonce = int(json.loads(files.read_file(path, 4096))["brokerEpoch"])
-    except (ValueError, KeyError, TypeError):
-        nonce = 0
-    files.unlink(path)
-    files.sync_dir(root)
+        return int(json.loads(files.read_file(path, 4096))["brokerEpoch"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return 0
+
+
+def take_marker(files: Files, root: str) -> int | None:
+    """Remove the marker, durably: what `read_marker` said. OSError."""
+    nonce = read_marker(files, root)
+    if nonce is not None:
+        files.unlink(os.path.join(root, names.CLEAN_SHUTDOWN))
+        files.sync_dir(root)
     return nonce
 
 

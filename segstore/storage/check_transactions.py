@@ -1,0 +1,101 @@
+"""Checks `.txnindex` files against the control batches of the logs. On disk: reads only. Threads: one.
+
+The log is replayed from its first segment, from the producer state that the snapshot there holds. Where that
+is missing, or compaction took batches, the log alone can't tell where every transaction began: then an entry
+may say more than the log does, but never less.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from segstore import names
+from segstore.errors import SegstoreError
+from segstore.files import Files
+from segstore.index import txn_index
+from segstore.index.txn_index import AbortedTxn
+from segstore.storage.check_segment import SegmentCheck
+from segstore.storage.finding import Finding
+from segstore.storage.producer_state import ProducerState
+from segstore.storage.replay import replay
+
+
+class TransactionCheck:
+    """One partition's segments are given to `check` in their order; `state` is what the log came to."""
+
+    def __init__(self, files: Files, directory: str, base_offset: int) -> None:
+        self._files = files
+        self.state = ProducerState(base_offset)
+        self._whole = base_offset == 0
+        self._lost = False
+        path = os.path.join(directory, names.segment_file(base_offset, names.SNAPSHOT))
+        # A snapshot that can't be read is a finding of its own.
+        with contextlib.suppress(SegstoreError, OSError):
+            self.state = ProducerState.load(files.read_file(path), base_offset, path)
+            self._whole = True
+
+    @property
+    def known(self) -> bool:
+        """Whether the log told of every transaction."""
+        return self._whole and not self._lost
+
+    def check(self, one: SegmentCheck) -> Iterator[Finding]:
+        """Findings of the `.txnindex` of a segment that was checked."""
+        path = one.segment.file(names.TXN_INDEX)
+        self._whole &= not one.gapped
+        self._lost |= one.damaged
+        replayed = self._replay(one)
+        try:
+            data = self._files.read_file(path)
+        except FileNotFoundError:
+            if replayed and not self._lost and (one.at_rest or not one.active):
+                message = f"missing, but {len(replayed)} transactions were aborted"
+                yield Finding(path, None, one.segment.base_offset, message)
+            return
+        except OSError as error:
+            yield Finding(path, None, None, str(error))
+            return
+        found = txn_index.parse(data, one.segment.base_offset)
+        size = len(found) * txn_index.ENTRY.itemsize
+        if size != len(data):
+            yield Finding(path, size, None, "no entry of an aborted transaction")
+        held = {txn.last_offset: txn for txn in (AbortedTxn(*fields[1:]) for fields in found.tolist())}
+        yield from self._compare(path, held, replayed, one)
+
+    def _replay(self, one: SegmentCheck) -> list[AbortedTxn]:
+        """What the segment's control batches say. Damage among them was told with the segment's."""
+        if not one.transactional or self._lost:
+            return []
+        try:
+            found = replay(self.state, one.segment, one.end)
+        except SegstoreError:
+            self._lost = True
+            return []
+        return [txn for txn in found if txn.last_offset < one.next_offset]
+
+    def _compare(
+        self, path: str, held: dict[int, AbortedTxn], replayed: list[AbortedTxn], one: SegmentCheck
+    ) -> Iterator[Finding]:
+        for txn in replayed:
+            entry = held.pop(txn.last_offset, None)
+            if entry is None:
+                if one.at_rest or not one.active:
+                    yield Finding(path, None, txn.last_offset, f"{_named(txn)} is not in it")
+            elif not self._agree(entry, txn):
+                yield Finding(path, None, txn.last_offset, f"says {entry}, but the log {txn}")
+        for last, txn in held.items():
+            beyond = last >= one.next_offset
+            if (beyond and one.at_rest) or (beyond and not one.active) or (self.known and not beyond):
+                yield Finding(path, None, last, f"{_named(txn)} is not in the log")
+
+    def _agree(self, entry: AbortedTxn, txn: AbortedTxn) -> bool:
+        if self.known:
+            return entry == txn
+        return entry.producer_id == txn.producer_id and entry.first_offset <= txn.first_offset
+
+
+def _named(txn: AbortedTxn) -> str:
+    offsets = f"from {txn.first_offset} to {txn.last_offset}"
+    return f"the aborted transaction of producer {txn.producer_id} {offsets}"
