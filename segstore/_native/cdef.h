@@ -64,6 +64,9 @@ int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t from
                  int64_t end_offset, int64_t max_bytes, int32_t check_crcs,
                  seg_batch *out, int64_t capacity, seg_scan_end *end);
 
+/* Whether the bytes are the batch that *h was read of, whole, and (check_crc) its CRC holds: 1 or 0. */
+int32_t seg_sound(const uint8_t *batch, int64_t len, const seg_batch *h, int32_t check_crc);
+
 /* Position within buf of the first whole batch whose CRC holds and whose base
  * offset is in [least_offset, most_offset], looking at every byte from `from`
  * on; -1 where there is none. Finds the way back behind a damaged header. */

@@ -58,6 +58,16 @@ static int crc_holds(const uint8_t *batch, int64_t size)
     return seg_crc32c(0, batch + AT_ATTRIBUTES, size - AT_ATTRIBUTES) == (uint32_t)get32(batch + AT_CRC);
 }
 
+int32_t seg_sound(const uint8_t *batch, int64_t len, const seg_batch *h, int32_t check_crc)
+{
+    if (len < HEADER || len != h->size || verdict(batch, len, -1) != NEXT)
+        return 0;
+    seg_batch b;
+    parse(batch, h->position, &b);
+    return b.size == h->size && b.base_offset == h->base_offset && b.last_offset == h->last_offset &&
+           b.crc == h->crc && (!check_crc || crc_holds(batch, len));
+}
+
 int64_t seg_scan(const uint8_t *buf, int64_t len, int64_t position, int64_t from_offset,
                  int64_t end_offset, int64_t max_bytes, int32_t check_crcs,
                  seg_batch *out, int64_t capacity, seg_scan_end *end)

@@ -153,14 +153,20 @@ class PartitionLog:
         [start_offset, end_offset]; CorruptRecordError where the first batch is damaged.
         """
         self._context.check_open()
-        offset = arguments.whole("offset", offset, None)
-        max_bytes = arguments.whole("max_bytes", max_bytes, 0)
-        level = arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
-        committed = level == "read_committed"
-        records: Records = self._with_view(
-            lambda view: self._read(view, offset, max_bytes, committed, check_crcs)
-        )
-        return records
+        if type(offset) is not int or abs(offset) > arguments.INT64_MAX:
+            offset = arguments.whole("offset", offset, None)
+        if type(max_bytes) is not int or not 0 <= max_bytes <= arguments.INT64_MAX:
+            max_bytes = arguments.whole("max_bytes", max_bytes, 0)
+        committed = isolation_level != "read_uncommitted"
+        if committed:
+            arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
+        try:
+            return self._read(self._source.view, offset, max_bytes, committed, check_crcs)
+        except (OSError, CorruptRecordError):
+            records: Records = self._with_view(
+                lambda view: self._read(view, offset, max_bytes, committed, check_crcs)
+            )
+            return records
 
     def _with_view(self, use: Any) -> Any:
         tries, doubted = 0, False

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from segstore._native import lib
+from segstore._native import ffi, lib
 from segstore.errors import CorruptRecordError
 from segstore.files import Handle
-from segstore.records import CONTROL_FLAG, Records, ScanEnd, concat, decode, scan
+from segstore.records import BATCH, CONTROL_FLAG, Records, ScanEnd, concat, decode, scan
 from segstore.storage.gaps import MayBeMissing
 from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
@@ -34,6 +34,8 @@ class Fetched(NamedTuple):
     position: int
     batches: NDArray[np.void]
     stop: ScanEnd
+    control: bool = True
+    """Whether there may be control batches among them."""
 
 
 def fetch(
@@ -120,6 +122,12 @@ def _fetch_segment(
         if max_bytes > size:
             size = max(size, min(max_bytes, end - position))
         data = segment.pool.files.pread(handle, size, position)
+        if (
+            max_bytes <= size
+            and first.last_offset < below
+            and lib.seg_sound(data, len(data), first, check_crcs)
+        ):
+            return _one_batch(segment, data, first, end)
         batches, stop = scan(data, position, offset, limit, max_bytes, check_crcs)
         if stop.last_offset >= below:
             batches, stop = _within(batches, below)
@@ -131,6 +139,14 @@ def _fetch_segment(
             _go_on_below(error, below)
             raise
     return None
+
+
+def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> Fetched:
+    """What a scan would give for the one batch that was looked for: its header is known by now."""
+    batches = np.frombuffer(bytearray(ffi.buffer(first)), BATCH)
+    position = first.position
+    stop = ScanEnd(position + first.size, 0, first.last_offset, lib.SEG_FULL)
+    return Fetched(segment, data, position, batches, stop, first.attributes & CONTROL_FLAG != 0)
 
 
 def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], ScanEnd]:
@@ -149,11 +165,15 @@ def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> A
 
 def to_records(found: list[Fetched], offset: int) -> Records:
     """Columns of what was fetched, without records before `offset` and without control records."""
+    if len(found) == 1:
+        part = found[0]
+        records = decode(part.data, part.batches, part.segment.path, part.position, from_offset=offset)
+        return without_control(records) if part.control else records
     parts = [
         decode(part.data, part.batches, part.segment.path, part.position, from_offset=offset)
         for part in found
     ]
-    return without_control(parts[0] if len(parts) == 1 else concat(parts))
+    return without_control(concat(parts))
 
 
 def without_control(records: Records) -> Records:
