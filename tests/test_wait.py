@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import segstore
@@ -29,6 +30,38 @@ def test_a_wait_ends_after_its_time(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.wait(store.publications, 5)
         store.wait(store.publications, -1)
+
+
+@pytest.mark.parametrize(
+    ("seen", "timeout_ms", "error"),
+    [
+        ("x", 1, segstore.InvalidTypeError),
+        (True, 1, segstore.InvalidTypeError),
+        (1.0, 1, segstore.InvalidTypeError),
+        (2**40, 1, segstore.InvalidArgumentError),
+        (-1, 1, segstore.InvalidArgumentError),
+        (0, float("nan"), segstore.InvalidArgumentError),
+        (0, "1", segstore.InvalidTypeError),
+        (0, None, segstore.InvalidTypeError),
+        (0, True, segstore.InvalidTypeError),
+    ],
+)
+@pytest.mark.parametrize("mode", ["rw", "r"])
+def test_bad_arguments(
+    store_dir: Path, mode: str, seen: object, timeout_ms: object, error: type[Exception]
+) -> None:
+    segstore.open(store_dir).close()
+    with segstore.open(store_dir, mode) as store, pytest.raises(error, match=r"seen|timeout_ms"):
+        store.wait(seen, timeout_ms)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout_ms", [10**400, float("inf"), np.float32(1e12)])
+def test_no_time_is_too_long(store_dir: Path, timeout_ms: float) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        seen = store.publications
+        store.partition("t").append(b"x")
+        store.wait(np.int64(seen), timeout_ms)
 
 
 @pytest.mark.parametrize("mode", ["rw", "r"])

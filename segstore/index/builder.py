@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from segstore import names
 from segstore._native import ffi, lib
 from segstore.index.offset_index import OffsetIndex
 from segstore.index.time_index import TimeIndex
@@ -64,7 +65,7 @@ class IndexBuilder:
             self._n_time,
         )
         if made < 0:
-            raise OSError(-made, os.strerror(-made))
+            raise OSError(-made, os.strerror(-made), names.segment_file(self.base_offset, names.LOG))
         if not made:
             return b"", b""
         offsets = ffi.buffer(self._offset_out, made * OffsetIndex.ENTRY.size)[:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Collection
 from typing import Any
@@ -10,6 +11,7 @@ from segstore.errors import InvalidArgumentError, InvalidTypeError
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 INT64_MAX = 2**63 - 1
+MOST_MS = 10**12
 
 
 def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> int:
@@ -27,6 +29,19 @@ def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> in
             f"{name}={number}: must be {'' if least is None else f'at least {least} and '}at most {most}"
         )
     return number
+
+
+def milliseconds(name: str, value: Any) -> float:
+    """A time span in ms, infinite too: what is below 0 is none, what is above 10^12 is that."""
+    if isinstance(value, bool) or not _is_real(value):
+        raise InvalidTypeError(f"{name} must be a number, not {type(value).__name__}")
+    if value != value:
+        raise InvalidArgumentError(f"{name}={value}: must be a number of milliseconds")
+    return float(MOST_MS) if value > MOST_MS else max(float(value), 0.0)
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, numbers.Real)
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> str:

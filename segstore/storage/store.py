@@ -178,9 +178,12 @@ class Store:
 
         Take `publications` first, then look for records, then wait: so none is missed. It may return
         early. A writer in another process wakes readers too; a broker's log is looked at every 5 ms.
+        InvalidTypeError, InvalidArgumentError, StoreClosedError.
         """
+        count = arguments.whole("seen", seen, 0, 2**32 - 1)
+        seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
         self._context.check_open()
-        self._side.wait(seen, max(timeout_ms, 0) / 1000)
+        self._side.wait(count, seconds)
 
     # --- all of it --------------------------------------------------------------------------
 
