@@ -8,6 +8,7 @@ the last whole, valid batch.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -21,6 +22,7 @@ from segstore.storage.view import LogView
 from segstore.storage.walk import walk
 
 _TRIES = 100
+_TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 _REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index is read again
 
 
@@ -34,13 +36,16 @@ class Follower:
         config: TopicConfig,
         published: Callable[[], Ends | None],
         log_start: Callable[[], int],
+        believed: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`believed()`: where nothing is published, whether that says that the partition is gone."""
         self._pool, self.directory, self._config = pool, directory, config
-        self._published, self._log_start = published, log_start
+        self._published, self._log_start, self._believed = published, log_start, believed
         self._lock = threading.Lock()
         self._seen: Ends | None = None
         self._view: LogView | None = None
         self._was_published = False
+        self._stamp = -1
 
     @property
     def view(self) -> LogView:
@@ -67,19 +72,46 @@ class Follower:
 
     def _refresh(self, ends: Ends | None) -> LogView:
         view, seen = self._view, self._seen
-        if ends is None and self._was_published:
+        if ends is None and self._was_published and self._believed():
             raise StoreClosedError(f"{self.directory}: the topic was deleted")
-        if view is None or ends is None or seen is None or ends.layout != seen.layout:
-            segments = self._segments(view)
-        else:
-            segments = view.segments
+        listed = self._listed(ends, seen)
+        segments = view.segments if listed and view is not None else self._segments(view)
         self._grow(segments[-1])
         if ends is None:
-            view = self._unpublished(segments, view)
+            after = self._unpublished(segments, view if seen is None else None)
         else:
-            view = _view(segments, ends.start, ends.end, ends.stable)
-        self._seen, self._view, self._was_published = ends, view, ends is not None
-        return view
+            after = _view(segments, ends.start, ends.end, ends.stable)
+            if view is None or seen is None or view.end_offset != seen.end:
+                after = self._within(after, ends)
+        self._seen, self._view, self._was_published = ends, after, ends is not None
+        return after
+
+    def _listed(self, ends: Ends | None, seen: Ends | None) -> bool:
+        """Whether the segments that are known are those that are there."""
+        if ends is not None:
+            return seen is not None and ends.layout == seen.layout
+        stamp = self._pool.files.modified(self.directory)
+        if seen is None and stamp == self._stamp and time.time_ns() - stamp > _TICK_NS:
+            return True
+        self._stamp = stamp  # taken before the look: what comes meanwhile is seen the next time
+        return False
+
+    def _within(self, view: LogView, ends: Ends) -> LogView:
+        """Without what was published and not synced, where a power cut took it: those offsets come again.
+
+        What was synced and is not there any more stays visible, for its reader to be told.
+        """
+        synced = max(ends.recovery_point, ~ends.recovery_point)  # the complement: a sync has failed
+        if view.end_offset <= synced:
+            return view
+        end = max(self._unpublished(view.segments, None).end_offset, synced)
+        if end >= view.end_offset:
+            return view
+        return view._replace(
+            start_offset=min(view.start_offset, end),
+            end_offset=end,
+            stable_offset=min(view.stable_offset, end),
+        )
 
     def _segments(self, view: LogView | None) -> tuple[Segment, ...]:
         """The segments as they are now; those that were known keep their indexes."""

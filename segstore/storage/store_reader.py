@@ -9,17 +9,38 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from segstore import names
 from segstore.storage.checkpoint import read_offsets
 from segstore.storage.context import Context
 from segstore.storage.ends import Ends, EndsReader, open_reader, slot_key
 from segstore.storage.follower import Follower
+from segstore.storage.shutdown import read_marker
 from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
 
 _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 
 POLL_SECONDS = 0.005
+_BELIEF_NS = 100_000_000  # how long ends are believed without another look at the marker
+
+
+class _Belief(NamedTuple):
+    """Whether ends with this number are the last writer's, looked up at `at` (ns, monotonic)."""
+
+    at: int
+    nonce: int
+    holds: bool
+
+
+class _Topics(NamedTuple):
+    """What was found at these stamps of the two directories, and since when the names are these."""
+
+    version: tuple[int, int]
+    names: frozenset[tuple[str, int]]
+    since_ns: int
+    settled: bool
+    found: dict[str, TopicInfo]
 
 
 class StoreReader:
@@ -31,19 +52,32 @@ class StoreReader:
         self._lock = threading.Lock()
         self._followers: dict[tuple[str, int, str], Follower] = {}
         self._ends: EndsReader | None = None
-        self._topics: tuple[tuple[int, int], dict[str, TopicInfo]] = (-1, -1), {}
+        self._belief = _Belief(-_BELIEF_NS, -1, False)
+        self._topics = _Topics((-1, -1), frozenset(), 0, False, {})
 
     @property
     def topics(self) -> dict[str, TopicInfo]:
         """All topics by name. OSError, CorruptCheckpointError."""
-        version, held = self._topic_files.version(), self._topics
-        if version != held[0]:
-            # The stamp is taken first: what comes meanwhile is looked at again. A fresh one is not kept,
-            # since a change within the same tick of the file system's clock would not move it.
-            settled = time.time_ns() - max(version) > _TICK_NS
-            held = version, self._topic_files.load()[0]
-            self._topics = held if settled else ((-1, -1), {})
-        return held[1]
+        # The stamps are taken first: what comes meanwhile is looked at again. A fresh one says nothing,
+        # since a change within the same tick of the file system's clock would not move it.
+        now, version, held = time.time_ns(), self._topic_files.version(), self._topics
+        if version == held.version and held.settled and now - max(version) > _TICK_NS:
+            return held.found
+        # A checkpoint moves the root's stamp too: the names tell whether partitions came or went.
+        there = self._partitions_there()
+        since = held.since_ns if there == held.names else now
+        same = there == held.names and version[1] == held.version[1] and held.settled
+        if not same or now - version[1] <= _TICK_NS:
+            # Of a directory that has just come, the files may not all be there.
+            settled = now - max(since, version[1]) > _TICK_NS
+            self._topics = held = _Topics(version, there, since, settled, self._topic_files.load()[0])
+        elif now - version[0] > _TICK_NS:
+            self._topics = held._replace(version=version)
+        return held.found
+
+    def _partitions_there(self) -> frozenset[tuple[str, int]]:
+        parsed = map(names.parse_partition_dir, self.context.files.listdir(self.context.root))
+        return frozenset(one for one in parsed if one is not None)
 
     def partition(self, topic: str, partition: int) -> Follower:
         """UnknownTopicOrPartitionError, which says what is there."""
@@ -64,6 +98,7 @@ class StoreReader:
             info.settings,
             self._published(slot_key(info.topic_id, info.name, partition)),
             lambda: self._log_start(info.name, partition),
+            self._believed,
         )
 
     def _log_start(self, topic: str, partition: int) -> int:
@@ -73,9 +108,23 @@ class StoreReader:
     def _published(self, key: int) -> Callable[[], Ends | None]:
         def get() -> Ends | None:
             ends = self._look_for_ends()
-            return None if ends is None else ends.get(key)
+            return ends.get(key) if ends is not None and self._believed() else None
 
         return get
+
+    def _believed(self) -> bool:
+        """Whether the published ends are those of the last writer: no broker was here since.
+
+        They hold while there is no clean shutdown marker, or the one that was written with them.
+        """
+        ends, held, now = self._look_for_ends(), self._belief, time.monotonic_ns()
+        if ends is None:
+            return False
+        nonce = ends.nonce
+        if nonce != held.nonce or now - held.at >= _BELIEF_NS:
+            marker = read_marker(self.context.files, self.context.root)
+            self._belief = held = _Belief(now, nonce, marker != 0 and nonce == (marker or 0))
+        return held.holds
 
     @property
     def publications(self) -> int:
@@ -85,7 +134,7 @@ class StoreReader:
     def wait(self, seen: int, seconds: float) -> None:
         """See `Store.wait`. Of a log that is not published nobody tells: it is looked at again and again."""
         ends = self._look_for_ends()
-        if ends is not None:
+        if ends is not None and self._believed():
             ends.wait(seen, seconds)
         else:
             time.sleep(min(seconds, POLL_SECONDS))
