@@ -97,11 +97,16 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "the published high watermark": (lambda r: publish(r, HIGH_WATERMARK, 7), "high watermark 7"),
     "the published stable offset": (lambda r: publish(r, STABLE, 7), "last stable offset 7"),
     "the published recovery point": (lambda r: publish(r, RECOVERY_POINT, 7), "recovery point 7"),
+    "the published leader epoch": (lambda r: publish(r, EPOCH, 7), "leader epoch 7"),
+    "no checkpointed high watermark": (
+        lambda r: put(r / "replication-offset-checkpoint", "0\n1\nt 1 2000\n"),
+        "checkpointed high watermark",
+    ),
     "a slot of nobody": (lambda r: publish(r, KEY, 77, slot=5), "key 77 is of no partition"),
     "the ends' magic": (lambda r: flip(r / ".segstore/ends", 12), "holds no published ends"),
 }
 
-KEY, START, END, HIGH_WATERMARK, STABLE, RECOVERY_POINT = range(6)
+KEY, START, END, HIGH_WATERMARK, STABLE, RECOVERY_POINT, _, EPOCH = range(8)
 
 
 def publish(root: Path, what: int, value: int, slot: int | None = None) -> None:

@@ -66,12 +66,15 @@ def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Said) -
     if ends is None:
         yield Finding(path, None, None, f"{one.name}: its ends are not published")
         return
+    latest = None if one.epochs is None else one.epochs.latest
     expected = {
         "log start offset": (ends.start, said[names.LOG_STARTS].get(one.key, 0)),
         "log end offset": (ends.end, one.end_offset),
         "high watermark": (ends.high_watermark, one.end_offset),
         "last stable offset": (ends.stable, ends.stable if one.stable_offset is None else one.stable_offset),
         "recovery point": (ends.recovery_point, said[names.RECOVERY_POINTS].get(one.key, 0)),
+        "checkpointed high watermark": (ends.high_watermark, said[names.HIGH_WATERMARKS].get(one.key, 0)),
+        "leader epoch": (ends.epoch, ends.epoch if latest is None else latest),
     }
     for what, (published, known) in expected.items():
         if published != known:
