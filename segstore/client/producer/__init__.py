@@ -1,0 +1,9 @@
+"""The producer: a pipeline of small stages, see `producer`. Nothing on disk of its own."""
+
+from __future__ import annotations
+
+from segstore.client.producer.futures import FutureRecordMetadata
+from segstore.client.producer.producer import Producer
+from segstore.client.producer.record import ProducerRecord, RecordMetadata
+
+__all__ = ["FutureRecordMetadata", "Producer", "ProducerRecord", "RecordMetadata"]

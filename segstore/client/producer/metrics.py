@@ -1,0 +1,136 @@
+"""What a producer measures, in Kafka's names. Nothing on disk.
+
+Threads: recorded by the sender's; `snapshot` by any, which may miss the batch under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from segstore.client.metrics import Sensor
+from segstore.client.producer.batch import ProducerBatch
+from segstore.client.producer.buffer_pool import BufferPool
+from segstore.client.producer.config import ProducerConfig
+
+Snapshot = dict[str, dict[str, float]]
+
+
+class _Topic:
+    """One topic's sensors."""
+
+    def __init__(self, samples: int, window_ms: float) -> None:
+        self.records, self.bytes = Sensor(samples, window_ms), Sensor(samples, window_ms)
+        self.compression = Sensor(samples, window_ms)
+        self.retries, self.errors = Sensor(samples, window_ms), Sensor(samples, window_ms)
+
+    def snapshot(self) -> dict[str, float]:
+        """By Kafka's names."""
+        return {
+            "record-send-rate": self.records.rate,
+            "record-send-total": self.records.total,
+            "byte-rate": self.bytes.rate,
+            "byte-total": self.bytes.total,
+            "compression-rate": self.compression.avg,
+            "record-retry-rate": self.retries.rate,
+            "record-retry-total": self.retries.total,
+            "record-error-rate": self.errors.rate,
+            "record-error-total": self.errors.total,
+        }
+
+
+class ProducerMetrics:
+    """Kafka's producer-metrics and producer-topic-metrics (SenderMetricsRegistry, BufferPool)."""
+
+    def __init__(self, config: ProducerConfig, pool: BufferPool) -> None:
+        self._enabled, self._pool = config.metrics_enabled, pool
+        self._samples, self._window = config.metrics_num_samples, config.metrics_sample_window_ms
+        self._all = self._new()
+        self._topics: dict[str, _Topic] = {}
+        self._batch_size, self._queue_time = self._sensor(), self._sensor()
+        self._per_request, self._record_size = self._sensor(), self._sensor()
+        self._latency, self._splits = self._sensor(), self._sensor()
+        self.in_flight = 0
+
+    def _sensor(self) -> Sensor:
+        return Sensor(self._samples, self._window)
+
+    def _new(self) -> _Topic:
+        return _Topic(self._samples, self._window)
+
+    def _both(self, batches: Sequence[ProducerBatch]) -> tuple[_Topic, _Topic]:
+        name = batches[0].topic_partition.topic
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = self._new()
+        return self._all, topic
+
+    def sent(self, batches: Sequence[ProducerBatch], stored: int, began: float, ended: float) -> None:
+        """Batches of one partition were appended together: bytes on disk, monotonic seconds."""
+        if not self._enabled:
+            return
+        records, plain = sum(batch.n for batch in batches), sum(batch.size for batch in batches)
+        for sensors in self._both(batches):
+            sensors.records.record(records)
+            sensors.bytes.record(stored)
+            if plain:
+                sensors.compression.record(min(stored / plain, 1.0))
+        self._per_request.record(records)
+        self._latency.record((ended - began) * 1000)
+        for batch in batches:
+            self._batch_size.record(batch.size * stored / plain if plain else stored)
+            self._queue_time.record((began - batch.created) * 1000)
+            self._record_size.record(batch.size / batch.n)
+
+    def retried(self, batches: Sequence[ProducerBatch]) -> None:
+        """They failed, and will be tried again."""
+        if self._enabled:
+            for sensors in self._both(batches):
+                sensors.retries.record(sum(batch.n for batch in batches))
+
+    def failed(self, batch: ProducerBatch, records: int) -> None:
+        """So many of its records failed for good."""
+        if self._enabled and records:
+            for sensors in self._both([batch]):
+                sensors.errors.record(records)
+
+    def split(self) -> None:
+        """A batch was too large as a whole, or one of its records refused: they went one by one."""
+        if self._enabled:
+            self._splits.record(1)
+
+    def snapshot(self) -> Snapshot:
+        """{group: {name: value}}, as kafka-python's `metrics()`."""
+        groups = {"producer-metrics": {**self._all.snapshot(), **self._sender(), **self._buffer()}}
+        for name, topic in list(self._topics.items()):
+            groups[f"producer-topic-metrics.{name}"] = topic.snapshot()
+        groups["kafka-metrics-count"] = {"count": float(sum(map(len, groups.values())) + 1)}
+        return groups
+
+    def _sender(self) -> dict[str, float]:
+        return {
+            "batch-size-avg": self._batch_size.avg,
+            "batch-size-max": self._batch_size.max,
+            "batch-split-rate": self._splits.rate,
+            "batch-split-total": self._splits.total,
+            "compression-rate-avg": self._all.compression.avg,
+            "record-queue-time-avg": self._queue_time.avg,
+            "record-queue-time-max": self._queue_time.max,
+            "records-per-request-avg": self._per_request.avg,
+            "record-size-avg": self._record_size.avg,
+            "record-size-max": self._record_size.max,
+            "request-latency-avg": self._latency.avg,
+            "request-latency-max": self._latency.max,
+            "request-rate": self._latency.count_rate,
+            "request-total": float(self._latency.count),
+            "requests-in-flight": float(self.in_flight),
+        }
+
+    def _buffer(self) -> dict[str, float]:
+        pool = self._pool
+        return {
+            "buffer-total-bytes": float(pool.total),
+            "buffer-available-bytes": float(pool.available),
+            "buffer-exhausted-total": float(pool.exhausted),
+            "bufferpool-wait-time-ns-total": pool.waited_seconds * 1e9,
+            "waiting-threads": float(pool.waiting),
+        }

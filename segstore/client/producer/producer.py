@@ -1,0 +1,266 @@
+"""`Producer`: what an application sends with. A façade over the stages of Kafka's producer.
+
+Interceptors, serializers, partitioner (`routing`), accumulator with its buffer pool, sender, futures: each
+record passes them in this order. On disk: nothing of its own; the sender appends to the store's logs.
+Threads: any. A child of a fork can't use its parent's producer.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from segstore.client.producer import serializers
+from segstore.client.producer.accumulator import Accumulator
+from segstore.client.producer.config import ProducerConfig
+from segstore.client.producer.futures import FutureRecordMetadata
+from segstore.client.producer.interceptors import Interceptors
+from segstore.client.producer.metrics import ProducerMetrics, Snapshot
+from segstore.client.producer.record import (
+    MAX_RECORD_OVERHEAD,
+    RECORD_OVERHEAD,
+    ProducerRecord,
+    Rich,
+    check_headers,
+    size_of,
+)
+from segstore.client.producer.routing import Routing
+from segstore.client.producer.sender import Sender
+from segstore.errors import (
+    ClientClosedError,
+    ForkedError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    KafkaTimeoutError,
+    ReadOnlyError,
+    RecordTooLargeError,
+)
+from segstore.records import HEADER_SIZE
+from segstore.storage import arguments
+from segstore.storage.context import wall_clock
+from segstore.storage.store import Store
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_live: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+class Producer:
+    """Sends records to the topics of a store that is open for writing.
+
+    Settings are kafka-python's; times in ms, sizes in bytes. A context manager: leaving it sends all.
+    """
+
+    def __init__(self, store: Store, **settings: Any) -> None:
+        """ConfigError, UnsupportedSettingError, ReadOnlyError, StoreClosedError."""
+        if not isinstance(store, Store):
+            raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
+        self.config = config = ProducerConfig.parse(settings)
+        store.topics()
+        if store.mode != "rw":
+            raise ReadOnlyError(f'{store.path} was opened with mode="r": open it with mode="rw" to send')
+        self._store = store
+        self._interceptors = Interceptors(config.interceptors)
+        self._key_bytes = serializers.serializer("key", config.key_serializer)
+        self._value_bytes = serializers.serializer("value", config.value_serializer)
+        self._accumulator = Accumulator(config)
+        self._routing = Routing(store, self._accumulator, config.partitioner, config.batch_size)
+        self._metrics = ProducerMetrics(config, self._accumulator.pool)
+        clock = store._context.clock
+        self._now = time.time if clock is wall_clock else lambda: (clock() + 0.5) / 1000
+        # What `send` looks up first; without an entry a record goes the long way.
+        plain = not (config.key_serializer or config.value_serializer or config.partitioner)
+        self._plain_size = min(config.batch_size, config.max_request_size, config.buffer_memory) - HEADER_SIZE
+        self._sticky = self._routing.sticky if plain and not self._interceptors else {}
+        self._sender = Sender(store, config, self._accumulator, self._routing, self._metrics)
+        self._sender.start()
+        _live.add(self)
+
+    def __repr__(self) -> str:
+        return f"<Producer client_id={self.config.client_id}>"
+
+    # --- sending ------------------------------------------------------------------------
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> FutureRecordMetadata:
+        """Hand a record over: a future of where it went. Without a key and a partition, any partition.
+
+        `headers`: a list of (str, bytes or None). `timestamp_ms`: since the epoch, by default now. Waits up
+        to `max_block_ms` while `buffer_memory` is full, then BufferExhaustedError. SerializationError,
+        InvalidTypeError, UnknownTopicOrPartitionError, RecordTooLargeError, ClientClosedError, ForkedError:
+        nothing was taken.
+        """
+        if (
+            type(value) is bytes
+            and key is None
+            and partition is None
+            and headers is None
+            and timestamp_ms is None
+        ):
+            try:
+                queue = self._sticky[topic]
+            except (KeyError, TypeError):
+                return self._send(topic, value, key, headers, partition, timestamp_ms)
+            size = len(value) + RECORD_OVERHEAD
+            # From reading `left` to writing it nothing is called, so that CPython changes no thread in
+            # between; an interpreter that did would only make a batch too large or too small.
+            left = queue.left - size
+            if left >= 0:
+                queue.left = left
+                future = FutureRecordMetadata()
+                future._holder = queue
+                future._at = value
+                now = self._now  # calls of what a local name holds are the quicker ones
+                future._time = now()
+                append = queue.append
+                append(future)
+                if queue.left < 0:
+                    self._accumulator.late(queue)
+                return future
+            if size <= self._plain_size:
+                return self._open_batch(topic, value, size)
+        return self._send(topic, value, key, headers, partition, timestamp_ms)
+
+    def _open_batch(self, topic: str, value: bytes, size: int) -> FutureRecordMetadata:
+        """As `_send`, for a record that is a value alone, and in size beyond doubt."""
+        future = FutureRecordMetadata()
+        future._at, future._time = value, self._now()
+        self._accumulator.append(self._routing.stick(topic, size), future, size, False)
+        return future
+
+    def _send(
+        self, topic: str, value: Any, key: Any, headers: Any, partition: int | None, timestamp_ms: int | None
+    ) -> FutureRecordMetadata:
+        self._check_open()
+        record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
+        if not self._interceptors:
+            return self._append(record)
+        record = self._interceptors.on_send(record)
+        try:
+            future = self._append(record)
+        except Exception as error:
+            self._interceptors.failed(error)
+            raise
+        future.add_callback(self._interceptors.acknowledged).add_errback(self._interceptors.failed)
+        return future
+
+    def _append(self, record: ProducerRecord) -> FutureRecordMetadata:
+        topic, stamp = record.topic, record.timestamp_ms
+        headers = check_headers(record.headers)
+        key = self._key_bytes(topic, record.headers, record.key)
+        value = self._value_bytes(topic, record.headers, record.value)
+        size = size_of(value, key, headers)
+        self._check_size(size)
+        future = FutureRecordMetadata()
+        rich = key is not None or bool(headers) or stamp is not None
+        future._at = Rich(value, key, headers) if rich else value
+        future._time = self._now() if stamp is None else arguments.whole("timestamp_ms", stamp, -1)
+        queue = self._routing.pick(topic, record.partition, record.key, key, record.value, value)
+        self._accumulator.append(queue, future, size + RECORD_OVERHEAD, rich)
+        return future
+
+    def _check_size(self, size: int) -> None:
+        size += HEADER_SIZE + MAX_RECORD_OVERHEAD
+        for name in ("max_request_size", "buffer_memory"):
+            allowed = getattr(self.config, name)
+            if size > allowed:
+                raise RecordTooLargeError(f"the record takes {size:,} bytes: allowed are {name}={allowed:,}")
+
+    def _check_open(self) -> None:
+        refusal = self._accumulator.refusal
+        if refusal is not None:
+            raise refusal
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """Numbers of a topic's partitions. UnknownTopicOrPartitionError."""
+        self._check_open()
+        return set(self._routing.partitions(topic))
+
+    def metrics(self) -> Snapshot | None:
+        """{group: {name: value}} in Kafka's names; None with metrics_enabled=False."""
+        return self._metrics.snapshot() if self.config.metrics_enabled else None
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Send all that was handed over now, and wait up to `timeout` seconds until every outcome is known.
+        KafkaTimeoutError.
+        """
+        if isinstance(self._accumulator.refusal, ForkedError):
+            raise self._accumulator.refusal
+        if threading.current_thread() is self._sender:
+            raise InvalidArgumentError("flush() in a callback would wait for itself")
+        self._accumulator.flush(timeout)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Send what is left, up to `timeout` seconds; what is not written by then fails with
+        ClientClosedError. A second call does nothing.
+        """
+        if timeout is not None and not timeout >= 0:
+            raise InvalidArgumentError(f"timeout={timeout}: must be None or at least 0 s")
+        sender = self._sender
+        if self._accumulator.refusal is not None:
+            return
+        self._accumulator.refuse(ClientClosedError(f"{self!r} is closed"))
+        self._routing.clear()
+        if threading.current_thread() is not sender:
+            with contextlib.suppress(KafkaTimeoutError):
+                self._accumulator.flush(timeout)
+            if not self._accumulator.idle():
+                self._abort(sender)
+            sender.join(timeout)
+        for given in (self.config.key_serializer, self.config.value_serializer):
+            serializers.close(given)
+        self._interceptors.close()
+
+    def _abort(self, sender: Sender) -> None:
+        error = ClientClosedError("the producer was closed before the record was written")
+        sender.aborted = error
+        self._accumulator.abort(error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # Not closed: what was sent is written all the same, and the thread ends.
+        if getattr(self, "_sender", None) is not None:
+            self._accumulator.leave(ClientClosedError("the producer is gone"))
+
+    def _forked(self) -> None:
+        self._routing.clear()
+        self._accumulator.abandon(
+            ForkedError(f"{self!r} belongs to the parent of process {os.getpid()}: make one there")
+        )
+
+
+def _close_all() -> None:
+    for producer in list(_live):
+        producer.close(timeout=1)
+
+
+def _forked() -> None:
+    for producer in list(_live):
+        producer._forked()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,103 @@
+"""Appends a producer's batches: many in one call of C, each one a record batch. Nothing on disk of its own.
+
+Threads: any. Encoding and compression are done here, before the append takes its place in the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore.errors import RecordTooLargeError
+from segstore.records import HEADER_SIZE, Columns, Encoded, Template, check_sizes, encode, single
+from segstore.records.encoded import PLAIN
+from segstore.storage.appending import check_stamps, codec_for, largest_batch
+from segstore.storage.context import os_errors
+
+if TYPE_CHECKING:
+    from segstore.config import TopicConfig
+    from segstore.storage.log import PartitionLog
+
+_ANY = 1 << 62  # all of it is encoded before it takes its place in the queue
+
+
+class Appended(NamedTuple):
+    """Where the records went: `append_time` in ms, -1 where they keep their own; `size`: bytes on disk."""
+
+    first: int
+    append_time: int
+    size: int
+
+
+def append_batches(
+    log: PartitionLog,
+    columns: Columns,
+    cuts: Sequence[int] = (),
+    compression: str | None = None,
+    template: Template = PLAIN,
+) -> Appended:
+    """Append all records, contiguous, or none. A batch ends before each record numbered in `cuts`.
+
+    A batch that would be above `max.message.bytes` is made several. `compression` holds where the topic's
+    `compression.type` is "producer". RecordTooLargeError, InvalidArgumentError: nothing was written;
+    StorageError; ReadOnlyError, StoreClosedError, ForkedError.
+    """
+    partition = log._writing()
+    config, now = partition.config, partition.context.clock()
+    codec, level = codec_for(config, compression if config.compression_type == "producer" else None)
+    stamps = columns.timestamps
+    if stamps is not None:
+        check_stamps(config, int(stamps.min()), int(stamps.max()), now)
+    limit = largest_batch(config)
+    check_sizes(columns, codec, level, limit)
+    chunks = list(encode(columns, codec, level, limit, template, _room(columns, len(cuts) + 1), limit, cuts))
+    with os_errors():
+        first = partition.append(iter(chunks), _ANY)
+        partition.settle(first + columns.n)
+    return Appended(first, _append_time(config, chunks), sum(chunk.size for chunk in chunks))
+
+
+def append_record(
+    log: PartitionLog,
+    value: bytes | None,
+    key: bytes | None,
+    headers: Sequence[tuple[str, bytes | None]],
+    timestamp: int,
+    compression: str | None = None,
+    template: Template = PLAIN,
+) -> Appended:
+    """As `append_batches` for one record, in a third of the time."""
+    partition = log._writing()
+    config = partition.config
+    codec, level = codec_for(config, compression if config.compression_type == "producer" else None)
+    check_stamps(config, timestamp, timestamp, partition.context.clock())
+    encoded = single(value, key, headers, timestamp, template, codec, level)
+    limit = largest_batch(config)
+    if encoded.size > limit:
+        raise RecordTooLargeError(
+            f"the record makes a batch of {encoded.size:,} bytes: allowed are {limit:,}"
+        )
+    with os_errors():
+        first = partition.append(iter((encoded,)), _ANY)
+        partition.settle(first + 1)
+    return Appended(first, _append_time(config, [encoded]), encoded.size)
+
+
+def _room(columns: Columns, batches: int) -> int:
+    """At least what the records take uncompressed, so that they are one chunk."""
+    size = batches * HEADER_SIZE + columns.n * _NUMBERS
+    size += int(columns.keys.c.data_len) + int(columns.values.c.data_len)
+    if columns.headers:
+        c = columns.headers.c
+        size += int(c.names.data_len) + int(c.values.data_len) + 10 * int(c.names.n)
+    return size
+
+
+_NUMBERS = 36
+"""Bytes of a record's varints and attributes, at most."""
+
+
+def _append_time(config: TopicConfig, chunks: list[Encoded]) -> int:
+    if config.message_timestamp_type != "LogAppendTime":
+        return -1
+    return int(chunks[0].batches["max_timestamp"][0])
