@@ -37,15 +37,16 @@ class Sensor:
         self, samples: int = 2, window_ms: float = 30_000, clock: MonotonicMs = monotonic_ms
     ) -> None:
         self._samples, self._window_ms, self._clock = samples, window_ms, clock
-        self._windows = [_Window(clock())]
+        self._windows: list[_Window] = []
         self.count, self.total = 0, 0.0
 
     def record(self, value: float) -> None:
         """Take a value in."""
-        now, window = self._clock(), self._windows[-1]
-        if now - window.began >= self._window_ms:
-            window = _Window(now)
-            self._windows = [*self._windows[1 - self._samples :], window] if self._samples > 1 else [window]
+        now = self._clock()
+        if not self._windows or now - self._windows[-1].began >= self._window_ms:
+            # A new list, for whoever reads the one that was.
+            self._windows = [*self._windows, _Window(now)][-self._samples :]
+        window = self._windows[-1]
         window.count += 1
         window.total += value
         if value > window.most:

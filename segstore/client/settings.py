@@ -48,6 +48,8 @@ class ClientSettings:
             value = getattr(self, f.name)
             try:
                 object.__setattr__(self, f.name, setting.read(value))
+            except ConfigError:
+                raise
             except (ValueError, OverflowError):
                 unit = f" ({setting.unit})" if setting.unit else ""
                 raise ConfigError(f"{f.name}={_shown(value)}: must be {setting.allowed}{unit}") from None

@@ -1,0 +1,9 @@
+"""The consumer: subscription, positions, fetching, records. Knows only `storage` and its columns."""
+
+from __future__ import annotations
+
+from segstore.client.consumer.consumer import Consumer
+from segstore.client.consumer.listener import ConsumerRebalanceListener
+from segstore.client.consumer.records import ConsumerRecord
+
+__all__ = ["Consumer", "ConsumerRebalanceListener", "ConsumerRecord"]

@@ -1,0 +1,123 @@
+"""Settings of a consumer: kafka-python's names and defaults. Nothing on disk. Threads: any; immutable."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from segstore.client import settings
+from segstore.client.settings import absent, duration, function, made, parts, switch, text
+from segstore.config.options import MAX_INT, choice, whole
+
+Deserialize = Callable[[str, "list[tuple[str, bytes | None]]", "bytes | None"], Any]
+"""(topic, headers, bytes) to whatever the application wants."""
+
+NO_GROUP = "this consumer has no group, assign() or subscribe() without one reads all partitions"
+
+
+def _deserializer(value: Any) -> Any:
+    deserialize = getattr(value, "deserialize", value)
+    if value is not None and not callable(deserialize):
+        raise ValueError
+    return value
+
+
+def deserializer(doc: str) -> Any:
+    allowed = "a callable of bytes, or an object with deserialize(topic, headers, data)"
+    return made(None, allowed, doc, _deserializer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerConfig(settings.ClientSettings):
+    """Settings of one consumer."""
+
+    REFUSED: ClassVar[Mapping[str, str]] = {
+        **settings.REFUSED,
+        "client_rack": "there are no racks, and no replicas to read from",
+        "enable_incremental_fetch_sessions": "there are no fetch requests that could be kept short",
+        "retry_backoff_ms": "there are no requests to be sent again, a read fails or does not",
+        "allow_auto_create_topics": "a consumer never creates a topic, store.create_topic() does",
+        "partition_assignment_strategy": NO_GROUP,
+    }
+
+    client_id: str = text("segstore", "the name of this client in metrics and messages")
+    group_id: str | None = absent("group_id", NO_GROUP)
+    group_instance_id: str | None = absent("group_instance_id", "it requires group_id")
+    key_deserializer: object = deserializer("makes keys out of bytes")
+    value_deserializer: object = deserializer("makes values out of bytes")
+    interceptors: tuple[Any, ...] = parts(
+        "called in order with what poll gives and what was committed", "on_consume", "on_commit"
+    )
+    fetch_max_wait_ms: float = duration(500, "how long fetch_min_bytes are waited for once there are some")
+    fetch_min_bytes: int = whole(1, 0, MAX_INT, "bytes", "a fetch waits until so many are there")
+    fetch_max_bytes: int = whole(
+        52_428_800, 0, MAX_INT, "bytes", "most that one fetch of all partitions gives, as stored"
+    )
+    max_partition_fetch_bytes: int = whole(
+        1 << 20, 0, MAX_INT, "bytes", "most that a fetch reads of one partition; one batch at least"
+    )
+    max_poll_records: int = whole(500, 1, MAX_INT, "records", "most that one poll gives")
+    auto_offset_reset: str = choice(
+        "latest",
+        ("earliest", "latest", "none"),
+        "where to begin without a position, or when its records are gone; none: an error",
+        {"smallest": "earliest", "largest": "latest"},
+    )
+    isolation_level: str = choice(
+        "read_uncommitted",
+        ("read_uncommitted", "read_committed"),
+        "read_committed leaves out records of transactions that are open or aborted",
+    )
+    check_crcs: bool = switch(True, "whether the CRC of each batch is checked")
+    consumer_timeout_ms: float = duration(
+        math.inf, "how long an iteration waits for a record before it ends", forever=True
+    )
+    exclude_internal_topics: bool = switch(True, "whether a pattern leaves internal topics out")
+    metadata_max_age_ms: float = duration(300_000, "how old the list of topics may become")
+    enable_auto_commit: bool = switch(True, "whether a group's member commits what it has read by itself")
+    auto_commit_interval_ms: float = duration(5_000, "how often it does so")
+    default_offset_commit_callback: object = function("called with (offsets, result) by commit_async")
+    max_poll_interval_ms: int = whole(
+        300_000, 1, MAX_INT, "ms", "a group's member that does not poll for so long has failed"
+    )
+    session_timeout_ms: int = whole(
+        45_000, 1, MAX_INT, "ms", "a group's member without a heartbeat for so long has failed"
+    )
+    heartbeat_interval_ms: int = whole(3_000, 1, MAX_INT, "ms", "how often a group's member sends heartbeats")
+    metrics_enabled: bool = switch(True, "whether anything is measured")
+    metrics_num_samples: int = whole(2, 1, 1_000, "windows", "how many windows measures are taken over")
+    metrics_sample_window_ms: int = whole(30_000, 1, MAX_INT, "ms", "how long a window is")
+    metric_group_prefix: str = text("consumer", "what names of groups of metrics begin with")
+
+    def conflict(self) -> str | None:
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            return (
+                f"heartbeat_interval_ms={self.heartbeat_interval_ms}: must be below "
+                f"session_timeout_ms={self.session_timeout_ms}"
+            )
+        return None
+
+
+def deserialize_with(deserializer: Any) -> Deserialize | None:
+    """One way to call what users give: a callable of bytes, an object with deserialize(topic, headers, data),
+    or with the older deserialize(topic, data). None for None.
+    """
+    if deserializer is None:
+        return None
+    method = getattr(deserializer, "deserialize", None)
+    if method is None:
+        return lambda topic, headers, data: deserializer(data)
+    return method if _takes(method, 3) else lambda topic, headers, data: method(topic, data)
+
+
+def _takes(method: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(method).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # written in C, without a signature to ask
+        return True
+    return True

@@ -1,0 +1,48 @@
+"""`Coordination`: what a consumer asks of whoever hands out partitions and keeps committed offsets.
+
+The seam between a consumer and its group: `ungrouped.Ungrouped` implements it without one.
+Nothing on disk. Threads: called by the consumer's thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
+
+from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+OnCommit = Callable[[Offsets, "BaseException | None"], Any]
+
+
+class Coordination(Protocol):
+    """Of one consumer. It changes the consumer's `Subscription` (by `have`) and calls its listener, both in
+    `poll`, `unsubscribe` and `close` only.
+    """
+
+    def poll(self) -> None:
+        """Bring the assignment up to date: called before each look for records."""
+
+    def wait_ms(self) -> float:
+        """How long the consumer may sleep, if nothing is published, before it must call `poll` again."""
+
+    def stale(self) -> None:
+        """A partition was found gone: the next `poll` looks at the topics, whenever it did so last."""
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The committed offsets of those partitions that have one: where reading begins."""
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit; returns when it is done."""
+
+    def commit_async(self, offsets: Offsets, callback: OnCommit | None) -> Any:
+        """Commit without waiting: a future; `callback` gets (offsets, None or the error)."""
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The consumer's membership as it is now."""
+
+    def unsubscribe(self) -> None:
+        """Give up all partitions and the membership; what was read is committed where that is automatic."""
+
+    def close(self, autocommit: bool, timeout_ms: float | None) -> None:
+        """As `unsubscribe`, for good."""

@@ -1,0 +1,266 @@
+"""Reads records of the assigned partitions, which take turns. Nothing on disk of its own.
+
+Threads: one, the consumer's.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from segstore.client.consumer.buffer import Buffer
+from segstore.client.consumer.config import ConsumerConfig, deserialize_with
+from segstore.client.consumer.metrics import ConsumerMetrics
+from segstore.client.consumer.positions import Positions
+from segstore.client.consumer.records import ConsumerRecord, Deserializers, consumer_records
+from segstore.client.consumer.subscription import PartitionState, Subscription
+from segstore.client.structs import TopicPartition
+from segstore.errors import OffsetOutOfRangeError, StoreClosedError
+from segstore.records import Records
+
+
+class Given(NamedTuple):
+    """Records for the application, which goes on at offset `at` when it has them."""
+
+    tp: TopicPartition
+    state: PartitionState
+    records: list[ConsumerRecord]
+    at: int
+
+
+class _Kept(NamedTuple):
+    """An error that came after some records: raised by the next look, if the consumer is still there."""
+
+    state: PartitionState
+    position: int | None
+    error: Exception
+
+
+class Fetcher:
+    """What was read beyond what a poll gives is kept, up to about fetch_max_bytes over all partitions."""
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        positions: Positions,
+        config: ConsumerConfig,
+        metrics: ConsumerMetrics,
+    ) -> None:
+        self._subscription, self._positions = subscription, positions
+        self._config, self._metrics = config, metrics
+        self._deserializers = Deserializers(
+            deserialize_with(config.key_deserializer), deserialize_with(config.value_deserializer)
+        )
+        self._buffers: dict[PartitionState, Buffer] = {}
+        self._memory = 0
+        self._kept: _Kept | None = None
+        self._some_since = math.nan
+        self._began: list[tuple[PartitionState, int, int]] = []
+
+    # --- what the application gets -----------------------------------------------------------
+
+    def records(self, most: int) -> list[Given]:
+        """Up to `most` records, of the partition whose turn it is first. Positions are left to the caller.
+
+        The error of a partition is raised where nothing was found before it, and else the next time.
+        """
+        self._raise_kept()
+        self._began.clear()
+        given: list[Given] = []
+        if not self._enough():
+            return given
+        for tp, state in self._turns():
+            position = state.position
+            try:
+                part = self._records_of(tp, state, most)
+            except Exception as error:
+                if not given:
+                    raise
+                self._kept = _Kept(state, position, error)
+                break
+            if part is not None:
+                given.append(part)
+                most -= len(part.records)
+            if most <= 0 or self._kept is not None:
+                break
+        return given
+
+    def _records_of(self, tp: TopicPartition, state: PartitionState, most: int) -> Given | None:
+        buffer = self._buffer(tp, state, self._config.max_partition_fetch_bytes)
+        if buffer is None:
+            return None
+        self._begin(state)
+        columns = buffer.take(most)
+        records, error = consumer_records(tp, columns, self._deserializers)
+        if error is not None:
+            buffer.give_back(error.offset)
+            if not records:
+                raise error
+            self._kept = _Kept(state, buffer.at, error)
+        elif not len(buffer):
+            self._drop(state)
+        self._tell(tp, state, buffer.at)
+        return Given(tp, state, records, buffer.at)
+
+    def columns(self) -> list[tuple[TopicPartition, Records]]:
+        """A whole fetch: up to max_partition_fetch_bytes of each partition, up to fetch_max_bytes in all.
+        Positions are moved on.
+        """
+        self._raise_kept()
+        self._began.clear()
+        found: list[tuple[TopicPartition, Records]] = []
+        if not self._enough():
+            return found
+        left = self._config.fetch_max_bytes
+        for tp, state in self._turns():
+            position = state.position
+            try:
+                buffer = self._buffer(tp, state, min(self._config.max_partition_fetch_bytes, left))
+            except Exception as error:
+                if not found:
+                    raise
+                self._kept = _Kept(state, position, error)
+                break
+            if buffer is not None:
+                self._begin(state)
+                found.append((tp, buffer.take()))
+                self._drop(state)
+                state.seek(buffer.at, int(found[-1][1].batches["leader_epoch"][-1]))
+                self._tell(tp, state, buffer.at)
+                left -= buffer.stored
+            if left <= 0:
+                break
+        return found
+
+    def _begin(self, state: PartitionState) -> None:
+        assert state.position is not None
+        self._began.append((state, state.position, state.leader_epoch))
+
+    def give_back(self) -> None:
+        """Let what the last look gave be given again."""
+        for state, position, leader_epoch in self._began:
+            state.seek(position, leader_epoch)
+        self._began.clear()
+
+    def wait_ms(self) -> float:
+        """How long may be waited for more: inf, but where fetch_min_bytes keeps records back."""
+        if math.isnan(self._some_since):
+            return math.inf
+        waited = (time.monotonic() - self._some_since) * 1000
+        return max(self._config.fetch_max_wait_ms - waited, 0)
+
+    # --- turns and errors --------------------------------------------------------------------
+
+    def _turns(self) -> Iterator[tuple[TopicPartition, PartitionState]]:
+        """All fetchable partitions, beginning behind the one that was looked at last."""
+        subscription = self._subscription
+        turns = subscription.turns
+        for at in [*range(subscription.cursor, len(turns)), *range(subscription.cursor)]:
+            tp, state = turns[at]
+            if state.fetchable:
+                subscription.cursor = (at + 1) % len(turns)
+                yield tp, state
+
+    def _raise_kept(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None and kept.state.fetchable and kept.state.position == kept.position:
+            raise kept.error
+
+    def _tell(self, tp: TopicPartition, state: PartitionState, at: int) -> None:
+        if state.log is not None:
+            self._metrics.given(tp, at, state.log.start_offset, state.log.end_offset)
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def _buffer(self, tp: TopicPartition, state: PartitionState, max_bytes: int) -> Buffer | None:
+        """Records of the partition from its position on, None where there are none."""
+        buffer = self._buffers.get(state)
+        if buffer is not None:
+            if len(buffer) and buffer.at == state.position:
+                return buffer
+            self._drop(state)
+        if self._memory and self._memory >= self._config.fetch_max_bytes and not self._make_room():
+            return None
+        buffer = self._read(tp, state, max_bytes)
+        if buffer is not None:
+            self._buffers[state] = buffer
+            self._memory += buffer.memory
+        return buffer
+
+    def _drop(self, state: PartitionState) -> None:
+        self._memory -= self._buffers.pop(state).memory
+
+    def _make_room(self) -> bool:
+        """Drop what no turn would take: what is left belongs to partitions whose turn comes."""
+        useless = [
+            state
+            for state, buffer in self._buffers.items()
+            if not (state.fetchable and len(buffer) and buffer.at == state.position)
+        ]
+        for state in useless:
+            self._drop(state)
+        return self._memory < self._config.fetch_max_bytes
+
+    def _read(self, tp: TopicPartition, state: PartitionState, max_bytes: int) -> Buffer | None:
+        log, position = self._positions.log(tp, state), state.position
+        if log is None or position is None:
+            return None
+        try:
+            if log.end_offset == position:
+                return None
+            began = time.perf_counter()
+            records = log.read(
+                position,
+                max_bytes,
+                isolation_level=self._config.isolation_level,
+                check_crcs=self._config.check_crcs,
+            )
+        except OffsetOutOfRangeError as error:
+            self._positions.out_of_range(state, error)
+            return None
+        except StoreClosedError:
+            self._positions.gone(state)
+            return None
+        if not len(records):
+            # Markers and aborted records are passed over.
+            state.position = records.next_offset
+            return None
+        buffer = Buffer(records, position)
+        self._metrics.fetched(buffer.stored, len(records), (time.perf_counter() - began) * 1000)
+        return buffer
+
+    def _enough(self) -> bool:
+        """Whether fetch_min_bytes are there, or some were waited with for fetch_max_wait_ms."""
+        least = self._config.fetch_min_bytes
+        if least <= 1:
+            return True
+        found = self._stored(least)
+        now = time.monotonic()
+        if not found or found >= least:
+            self._some_since = math.nan
+            return found > 0
+        if math.isnan(self._some_since):
+            self._some_since = now
+        if (now - self._some_since) * 1000 < self._config.fetch_max_wait_ms:
+            # What comes meanwhile is read together with these.
+            self._buffers.clear()
+            self._memory = 0
+            return False
+        self._some_since = math.nan
+        return True
+
+    def _stored(self, least: int) -> int:
+        """Bytes that can be given now, counted up to `least`; an error counts as much, for it is told at
+        once.
+        """
+        found = 0
+        for tp, state in self._subscription.turns:
+            if state.fetchable and found < least:
+                try:
+                    buffer = self._buffer(tp, state, self._config.max_partition_fetch_bytes)
+                except Exception:
+                    return least
+                found += buffer.stored if buffer is not None else 0
+        return found

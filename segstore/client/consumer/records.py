@@ -1,0 +1,119 @@
+"""`ConsumerRecord`s out of columns. Nothing on disk. Functions without state: safe from any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from segstore.client.consumer.config import Deserialize
+from segstore.client.structs import TopicPartition
+from segstore.errors import RecordDeserializationError
+from segstore.records import Records
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Headers = list[tuple[str, "bytes | None"]]
+
+
+class ConsumerRecord(NamedTuple):
+    """A record as kafka-python shows it. `timestamp` in ms since the epoch; `timestamp_type` 0: CreateTime,
+    1: LogAppendTime; `checksum` is None as for every batch of magic 2; sizes in bytes, -1 where there is
+    none.
+    """
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: Any
+    value: Any
+    headers: Headers
+    checksum: int | None
+    serialized_key_size: int
+    serialized_value_size: int
+    serialized_header_size: int
+
+
+_make: Callable[[Iterable[Any]], ConsumerRecord] = partial(tuple.__new__, ConsumerRecord)
+_APPEND_TIME_BIT = 3
+
+
+class Deserializers(NamedTuple):
+    """None: bytes stay bytes."""
+
+    key: Deserialize | None
+    value: Deserialize | None
+
+
+def consumer_records(
+    tp: TopicPartition, records: Records, deserializers: Deserializers
+) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
+    """The records up to the first that can't be deserialized, and the error that this one makes."""
+    keys, values = records.keys, records.values
+    offsets, headers = records.offsets.tolist(), records.headers.tolist()
+    key_column: Sequence[Any] = keys.tolist()
+    value_column: Sequence[Any] = values.tolist()
+    error = None
+    if deserializers.key is not None:
+        key_column, error = _deserialized(deserializers.key, "key", tp, offsets, headers, key_column)
+    if deserializers.value is not None:
+        upto = value_column[: len(key_column)]
+        value_column, worse = _deserialized(deserializers.value, "value", tp, offsets, headers, upto)
+        error = worse or error
+    columns = zip(
+        repeat(tp.topic), repeat(tp.partition), _epochs(records), offsets, records.timestamps.tolist(),
+        _timestamp_types(records), key_column, value_column, headers, repeat(None),
+        keys.lengths.tolist(), values.lengths.tolist(), _header_sizes(records, headers),
+    )  # fmt: skip
+    return list(map(_make, columns)), error
+
+
+def _deserialized(
+    deserialize: Deserialize,
+    origin: str,
+    tp: TopicPartition,
+    offsets: list[int],
+    headers: list[Headers],
+    column: Sequence[bytes | None],
+) -> tuple[list[Any], RecordDeserializationError | None]:
+    made: list[Any] = []
+    try:
+        for header, data in zip(headers, column):  # noqa: B905 - a column may end before a bad key
+            made.append(deserialize(tp.topic, header, data))
+    except Exception as reason:
+        said = f"{type(reason).__name__}: {reason}"
+        error = RecordDeserializationError(tp.topic, tp.partition, offsets[len(made)], origin, said)
+        error.__cause__ = reason
+        return made, error
+    return made, None
+
+
+def _epochs(records: Records) -> Iterable[int]:
+    return _per_record(records.batches["leader_epoch"], records)
+
+
+def _timestamp_types(records: Records) -> Iterable[int]:
+    return _per_record(records.batches["attributes"] >> _APPEND_TIME_BIT & 1, records)
+
+
+def _per_record(of_batch: NDArray[Any], records: Records) -> Iterable[int]:
+    """What each record's batch says; mostly all batches say the same."""
+    first = of_batch.item(0)
+    if len(of_batch) == 1 or (of_batch == first).all():
+        return repeat(first)
+    said: list[int] = of_batch[records.batch_indexes()].tolist()
+    return said
+
+
+def _header_sizes(records: Records, headers: list[Headers]) -> Iterable[int]:
+    if not records.headers.present:
+        return repeat(-1)
+    return [
+        sum(len(name.encode()) + len(value or b"") for name, value in pairs) if pairs else -1
+        for pairs in headers
+    ]

@@ -1,0 +1,208 @@
+"""What a consumer wants to read and what it has: subscription, assignment, positions. Nothing on disk.
+
+Threads: one, the consumer's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from segstore import names
+from segstore.client.structs import UNKNOWN_EPOCH, OffsetAndMetadata, TopicPartition
+from segstore.errors import IllegalStateError, InvalidArgumentError, InvalidTypeError
+
+if TYPE_CHECKING:
+    from segstore.storage.log import PartitionLog
+    from segstore.storage.topics import TopicInfo
+
+_ONE_WAY = "subscribe to topics by name, or by a pattern, or assign partitions: only one of them at a time"
+
+
+class Kind(Enum):
+    """How a consumer gets its partitions."""
+
+    NONE = 0
+    TOPICS = 1
+    PATTERN = 2
+    ASSIGNED = 3
+
+
+class PartitionState:
+    """An assigned partition. `position` is the offset of the next record to be given, None where it is not
+    known; `reset` then says where to look: "earliest", "latest", or None for what was committed, and else the
+    policy.
+    """
+
+    __slots__ = ("assigned", "leader_epoch", "log", "paused", "position", "reset")
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+        self.leader_epoch = UNKNOWN_EPOCH
+        self.reset: str | None = None
+        self.paused = False
+        self.assigned = True
+        self.log: PartitionLog | None = None
+
+    @property
+    def fetchable(self) -> bool:
+        """Whether records may be given of it now."""
+        return self.assigned and not self.paused and self.position is not None
+
+    def seek(self, offset: int, leader_epoch: int = UNKNOWN_EPOCH) -> None:
+        """Go on at `offset`."""
+        self.position, self.leader_epoch, self.reset = offset, leader_epoch, None
+
+    def look(self, reset: str | None) -> None:
+        """Have no position until one was looked for."""
+        self.position, self.leader_epoch, self.reset = None, UNKNOWN_EPOCH, reset
+
+
+class Subscription:
+    """`unresolved` is true where an assigned partition may be without a position. Partitions take turns in
+    the order of `turns`, from `cursor` on.
+    """
+
+    def __init__(self) -> None:
+        self.kind = Kind.NONE
+        self.topics: set[str] | None = None
+        self.pattern: re.Pattern[str] | None = None
+        self.listener: Any = None
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self.turns: list[tuple[TopicPartition, PartitionState]] = []
+        self.cursor = 0
+        self.unresolved = False
+
+    # --- what is wanted ------------------------------------------------------------------
+
+    def subscribe(self, topics: Sequence[str], pattern: Any, listener: Any) -> None:
+        """Want topics by name, or all whose name `pattern` matches at its start. IllegalStateError,
+        InvalidArgumentError, InvalidTypeError, InvalidTopicError: nothing is changed.
+        """
+        _check_listener(listener)
+        if topics and pattern:
+            raise IllegalStateError(_ONE_WAY)
+        if pattern:
+            compiled = _compiled(pattern)
+            self._choose(Kind.PATTERN)
+            self.pattern, self.topics = compiled, set()
+        else:
+            wanted = _names(topics)
+            self._choose(Kind.TOPICS)
+            self.topics = wanted
+        self.listener = listener
+
+    def _choose(self, kind: Kind) -> None:
+        if self.kind not in (Kind.NONE, kind):
+            raise IllegalStateError(f"{_ONE_WAY}; unsubscribe() first")
+        self.kind = kind
+
+    @property
+    def automatic(self) -> bool:
+        """Whether partitions follow from topics."""
+        return self.kind in (Kind.TOPICS, Kind.PATTERN)
+
+    def matching(self, topics: Mapping[str, TopicInfo], exclude_internal: bool) -> list[TopicInfo]:
+        """The topics of the store that are wanted; they are what `topics` says from now on for a pattern."""
+        if self.pattern is None:
+            return [topics[name] for name in sorted(self.topics or ()) if name in topics]
+        match = self.pattern.match
+        found = [
+            info for name, info in topics.items() if match(name) and not (exclude_internal and info.internal)
+        ]
+        self.topics = {info.name for info in found}
+        return found
+
+    # --- what is had ---------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[Any]) -> None:
+        """Want just these partitions. IllegalStateError, InvalidTypeError."""
+        wanted = [topic_partition(tp) for tp in partitions]
+        self._choose(Kind.ASSIGNED)
+        self.have(wanted)
+
+    def have(self, partitions: Collection[TopicPartition]) -> None:
+        """Have exactly these; those that stay keep position, pause and what was read."""
+        wanted = dict.fromkeys(partitions)
+        for tp in [tp for tp in self.states if tp not in wanted]:
+            self.states.pop(tp).assigned = False
+        for tp in wanted:
+            if tp not in self.states:
+                self.states[tp] = PartitionState()
+                self.unresolved = True
+        self.turns, self.cursor = list(self.states.items()), 0
+
+    def unsubscribe(self) -> None:
+        """Want and have nothing."""
+        self.have(())
+        self.kind, self.topics, self.pattern, self.listener = Kind.NONE, None, None, None
+
+    def state(self, partition: Any) -> PartitionState:
+        """Of an assigned partition. IllegalStateError, InvalidTypeError."""
+        state = self.states.get(topic_partition(partition))
+        if state is None:
+            there = ", ".join(f"{tp.topic}-{tp.partition}" for tp in self.states) or "none"
+            raise IllegalStateError(
+                f"partition {partition.topic}-{partition.partition} is not assigned; assigned are: {there}"
+            )
+        return state
+
+    def chosen(self, partitions: Sequence[Any]) -> list[PartitionState]:
+        """The states of `partitions`, of all where it is empty. IllegalStateError, InvalidTypeError."""
+        if not partitions and not self.states:
+            raise IllegalStateError("no partitions are assigned")
+        return [self.state(tp) for tp in partitions or self.states]
+
+    def look(self, states: Iterable[PartitionState], reset: str | None) -> None:
+        """Let positions be looked for before the next read."""
+        for state in states:
+            state.look(reset)
+        self.unresolved = True
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions of all assigned partitions that have one."""
+        return {
+            tp: OffsetAndMetadata(state.position, "", state.leader_epoch)
+            for tp, state in self.states.items()
+            if state.position is not None
+        }
+
+
+def topic_partition(value: Any) -> TopicPartition:
+    """`value`, which must be a TopicPartition, ours or kafka-python's. InvalidTypeError."""
+    if type(value) is TopicPartition:
+        return value
+    if isinstance(value, tuple) and len(value) == 2 and hasattr(value, "partition"):
+        return TopicPartition(*value)
+    raise InvalidTypeError(f"a partition must be a TopicPartition, not {type(value).__name__}")
+
+
+def _names(topics: Any) -> set[str]:
+    if isinstance(topics, str) or not isinstance(topics, Collection):
+        raise InvalidTypeError(f"topics must be a list of str, not {type(topics).__name__}")
+    if not topics:
+        raise InvalidArgumentError("neither topics nor a pattern to subscribe to")
+    for name in topics:
+        if not isinstance(name, str):
+            raise InvalidTypeError(f"a topic must be a str, not {type(name).__name__}")
+        names.check_topic(name)
+    return set(topics)
+
+
+def _compiled(pattern: Any) -> re.Pattern[str]:
+    try:
+        compiled: re.Pattern[str] = re.compile(pattern)
+        compiled.match("")
+    except (re.error, TypeError) as error:
+        raise InvalidArgumentError(f"pattern={pattern!r}: must be a regular expression: {error}") from None
+    return compiled
+
+
+def _check_listener(listener: Any) -> None:
+    for method in ("on_partitions_revoked", "on_partitions_assigned"):
+        if listener is not None and not callable(getattr(listener, method, None)):
+            raise InvalidTypeError(
+                f"listener must be a ConsumerRebalanceListener, {type(listener).__name__} has no {method}"
+            )

@@ -1,0 +1,102 @@
+"""A consumer without a group: a subscription gives it all partitions of its topics. Nothing on disk.
+
+Threads: one, the consumer's.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection
+from typing import Any, NoReturn
+
+from segstore.client.consumer.config import ConsumerConfig
+from segstore.client.consumer.coordination import Offsets, OnCommit
+from segstore.client.consumer.subscription import Subscription
+from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.errors import IllegalStateError
+from segstore.storage.store import Store
+
+_SHARE = 20
+"""Looking at the topics takes at most one part in so many of a consumer's time."""
+
+
+class Ungrouped:
+    """Implements `coordination.Coordination`. New topics and partitions are found within moments, at the
+    latest metadata_max_age_ms after the last look; their creation wakes a consumer that waits.
+
+    A topic that was deleted and made anew has new partitions: the old ones are revoked first.
+    """
+
+    def __init__(self, store: Store, subscription: Subscription, config: ConsumerConfig) -> None:
+        self._store, self._subscription = store, subscription
+        self._exclude_internal = config.exclude_internal_topics
+        self._max_age = config.metadata_max_age_ms / 1000
+        self._ids: dict[str, str] = {}
+        self._looked = self._may_look = -math.inf
+
+    def poll(self) -> None:
+        if not self._subscription.automatic:
+            return
+        now = time.monotonic()
+        if now >= self._may_look:
+            self._look()
+            done = time.monotonic()
+            self._may_look = done + min(_SHARE * (done - now), self._max_age)
+
+    def wait_ms(self) -> float:
+        if not self._subscription.automatic:
+            return math.inf
+        # A look that came too early for what woke the consumer is taken as soon as it may be.
+        left = self._may_look - time.monotonic()
+        return left * 1000 if left > 0 else self._max_age * 1000
+
+    def stale(self) -> None:
+        self._may_look = -math.inf
+
+    def _look(self) -> None:
+        subscription = self._subscription
+        found = subscription.matching(self._store.topics(), self._exclude_internal)
+        wanted = [TopicPartition(info.name, number) for info in found for number in info.partition_ids]
+        ids = {info.name: info.topic_id for info in found}
+        stay = [tp for tp in wanted if self._ids.get(tp.topic, ids[tp.topic]) == ids[tp.topic]]
+        self._ids = ids
+        kept = set(stay)
+        self._revoke([tp for tp in subscription.states if tp not in kept])
+        new = [tp for tp in wanted if tp not in subscription.states]
+        if new:
+            subscription.have(wanted)
+            if subscription.listener is not None:
+                subscription.listener.on_partitions_assigned(new)
+
+    def _revoke(self, gone: Collection[TopicPartition]) -> None:
+        subscription, listener = self._subscription, self._subscription.listener
+        if gone and listener is not None and subscription.automatic:
+            listener.on_partitions_revoked(gone)
+        if gone:
+            lost = set(gone)
+            subscription.have([tp for tp in subscription.states if tp not in lost])
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {}
+
+    def commit(self, offsets: Offsets) -> None:
+        _no_group()
+
+    def commit_async(self, offsets: Offsets, callback: OnCommit | None) -> Any:
+        _no_group()
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        return ConsumerGroupMetadata()
+
+    def unsubscribe(self) -> None:
+        self._revoke(list(self._subscription.states))
+        self._ids = {}
+        self.stale()
+
+    def close(self, autocommit: bool, timeout_ms: float | None) -> None:
+        self.unsubscribe()
+
+
+def _no_group() -> NoReturn:
+    raise IllegalStateError("committed offsets belong to a group, and this consumer's group_id is None")
