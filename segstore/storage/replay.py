@@ -4,30 +4,60 @@ owner.
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
+from segstore.errors import CorruptRecordError
 from segstore.index.txn_index import AbortedTxn
-from segstore.records import decode
-from segstore.storage.producer_state import ProducerState, parse_control
+from segstore.records import decode, scan
+from segstore.records.header import NO_EPOCH
+from segstore.storage.producer_state import ABORT, ProducerState, parse_control
 from segstore.storage.segment import Segment
-from segstore.storage.walk import Step, walk_past_damage
+from segstore.storage.walk import BAD, walk_past_damage
 
 
 def replay(state: ProducerState, segment: Segment, end: int) -> list[AbortedTxn]:
-    """Take in what is new to `state` in the segment's first `end` bytes: the transactions that it aborts."""
+    """Take in what is new to `state` in the segment's first `end` bytes: the transactions that it aborts.
+    CorruptRecordError at a transaction marker that can't be read.
+    """
     aborted: list[AbortedTxn] = []
     files, handle = segment.pool.files, segment.handle
     for step in walk_past_damage(files, handle, end, check_crcs=False, sparse=True):
-        aborted += _take_in(state, segment, step)
+        aborted += take_in(state, segment, step.batches)
     return aborted
 
 
-def _take_in(state: ProducerState, segment: Segment, step: Step) -> list[AbortedTxn]:
-    def read_control(i: int) -> tuple[int, int]:
-        batch = step.batches[i : i + 1]
-        position, size = int(batch["position"][0]), int(batch["size"][0])
-        data = segment.pool.files.pread(segment.handle, size, position)
-        record = decode(data, batch, segment.path, position)[0]
-        return parse_control(
-            record.key, record.value, file=segment.path, position=position, offset=record.offset
-        )
+def take_in(
+    state: ProducerState,
+    segment: Segment,
+    batches: NDArray[np.void],
+    damaged: dict[int, CorruptRecordError] | None = None,
+) -> list[AbortedTxn]:
+    """Take in batches of a segment: the transactions that they abort.
 
-    return state.update(step.batches, read_control)
+    A marker that can't be read is put into `damaged` by its offset, and counts as an abort; without that, its
+    CorruptRecordError is raised.
+    """
+
+    def read_control(i: int) -> tuple[int, int]:
+        try:
+            return _read_control(segment, batches[i : i + 1])
+        except CorruptRecordError as error:
+            if damaged is None:
+                raise
+            damaged[int(batches["base_offset"][i])] = error
+            return ABORT, NO_EPOCH
+
+    return state.update(batches, read_control)
+
+
+def _read_control(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:
+    position, size = int(batch["position"][0]), int(batch["size"][0])
+    data = segment.pool.files.pread(segment.handle, size, position)
+    whole, stop = scan(data, position)
+    if not len(whole):
+        raise CorruptRecordError(
+            segment.path, position, int(batch["base_offset"][0]), BAD.get(stop.status, "the file was cut")
+        )
+    record = decode(data, whole, segment.path, position)[0]
+    return parse_control(record.key, record.value, file=segment.path, position=position, offset=record.offset)

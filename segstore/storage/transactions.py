@@ -1,24 +1,40 @@
 """Which transactions of a partition were aborted: what `read_committed` leaves out.
 
-On disk: reads `.txnindex` files, or, where one is missing, the control batches of the logs.
-Threads: any; what was found of sealed segments is kept, under a lock.
+On disk: reads the control batches of the logs, once, and what has come behind them since. A `.txnindex` is no
+evidence (an empty one looks like none was aborted), and to hold it against the log takes the same look.
+Threads: any; what was found is kept, under a lock.
 """
 
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from segstore import names
+from segstore.errors import CorruptRecordError
 from segstore.files import Files
-from segstore.index import txn_index
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, Records
 from segstore.storage.producer_state import ProducerState
-from segstore.storage.replay import replay
-from segstore.storage.segment import Segment
+from segstore.storage.replay import take_in
 from segstore.storage.view import LogView
+from segstore.storage.walk import walk_past_damage
+
+_NO_MARKER = "the end of the batch's transaction is not in the log"
+
+
+class _Found(NamedTuple):
+    """What the log says up to byte `position` of the segment from `base` on.
+
+    `aborted`: int64 (n, 4), a row for each AbortedTxn, by last offset.
+    """
+
+    base: int
+    position: int
+    end_offset: int
+    aborted: NDArray[np.int64]
 
 
 class AbortedTransactions:
@@ -27,67 +43,90 @@ class AbortedTransactions:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._lock = threading.Lock()
-        self._indexed: dict[int, tuple[int, list[AbortedTxn]]] = {}
-        self._replayed: tuple[LogView | None, ProducerState, list[AbortedTxn]] = (None, ProducerState(), [])
+        self._forget()
+
+    def _forget(self) -> None:
+        self._state = ProducerState()
+        self._damaged: dict[int, CorruptRecordError] = {}  # markers that can't be read, by offset
+        self._found = _Found(-1, 0, -1, np.empty((0, 4), np.int64))
 
     def stable_offset(self, view: LogView) -> int:
         """The last stable offset of a log whose writer publishes none."""
-        unstable = self._replay(view)[0].first_unstable_offset
+        self._replay(view)
+        unstable = self._state.first_unstable_offset
         return view.end_offset if unstable is None else min(unstable, view.end_offset)
 
     def without(self, view: LogView, records: Records) -> Records:
-        """The records that do not belong to an aborted transaction."""
+        """The records that do not belong to an aborted transaction, up to the first of which that can't be
+        told: CorruptRecordError where that is the very first.
+        """
         batches = records.batches
         open_to_doubt = (batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) == TRANSACTIONAL_FLAG
         if not open_to_doubt.any():
             return records
+        aborted = self._replay(view)
+        first, last = batches["base_offset"][0], batches["last_offset"][-1]
         bad = np.zeros(len(batches), bool)
-        for txn in self._of(view, int(batches["base_offset"][0])):
-            bad |= (
-                open_to_doubt
-                & (batches["producer_id"] == txn.producer_id)
-                & (batches["base_offset"] >= txn.first_offset)
-                & (batches["base_offset"] <= txn.last_offset)
-            )
+        reasons: dict[int, str] = {}  # by batch, why its transaction's end is not known
+        near = aborted[(aborted[:, 2] >= first) & (aborted[:, 1] <= last)]
+        for producer_id, begin, end, _ in near.tolist():
+            hit = open_to_doubt & (batches["producer_id"] == producer_id)
+            hit &= (batches["base_offset"] >= begin) & (batches["base_offset"] <= end)
+            bad |= hit
+            if end in self._damaged:
+                reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), self._damaged[end].reason)
+        # Below the last stable offset no transaction is open: of one that seems so, the marker is gone.
+        for producer_id, begin in self._state.ongoing.items():
+            hit = open_to_doubt & (batches["producer_id"] == producer_id) & (batches["base_offset"] >= begin)
+            reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
+        if reasons:
+            records = _up_to(view, records, min(reasons), reasons[min(reasons)])
         return records.take(~bad[records.batch_indexes()]) if bad.any() else records
 
-    def _of(self, view: LogView, offset: int) -> list[AbortedTxn]:
-        found: list[AbortedTxn] = []
-        for segment in view.segments[view.slot(offset) :]:
-            indexed = self._from_index(segment)
-            if indexed is None:
-                return self._replay(view)[1]
-            found += indexed
-        return found
-
-    def _from_index(self, segment: Segment) -> list[AbortedTxn] | None:
-        """What the segment's `.txnindex` says; None where there is none, or it makes no sense."""
-        path = segment.file(names.TXN_INDEX)
-        try:
-            size = self._files.size(path)
-            known = self._indexed.get(segment.base_offset)
-            if known is None or known[0] != size:
-                data = self._files.read_file(path)
-                found = txn_index.parse(data, segment.base_offset)
-                if len(found) * txn_index.ENTRY.itemsize != len(data):
-                    return None
-                known = size, [AbortedTxn(*fields[1:]) for fields in found.tolist()]
-                self._indexed[segment.base_offset] = known
-        except FileNotFoundError:
-            return None
-        return known[1]
-
-    def _replay(self, view: LogView) -> tuple[ProducerState, list[AbortedTxn]]:
-        """The state at the view's end and all aborted transactions, from the control batches."""
+    def _replay(self, view: LogView) -> NDArray[np.int64]:
+        """All aborted transactions up to the view's end, from the control batches."""
         with self._lock:
-            before, state, aborted = self._replayed
-            if before is not None and (
-                before.start_offset != view.start_offset or before.end_offset > view.end_offset
-            ):
-                before, state, aborted = None, ProducerState(), []
-            done = before.end_offset if before is not None else view.start_offset
-            if before is None or done < view.end_offset:
-                for slot in range(view.slot(done), len(view.segments)):
-                    aborted = aborted + replay(state, view.segments[slot], view.end_of(slot))
-                self._replayed = view, state, aborted
-            return state, aborted
+            if self._found.end_offset > view.end_offset or self._found.base not in (-1, *view.bases):
+                self._forget()
+            done = self._found
+            if done.end_offset < view.end_offset:
+                try:
+                    slot = view.slot(view.start_offset) if done.base < 0 else view.bases.index(done.base)
+                    for at in range(slot, len(view.segments)):
+                        self._take_in(view, at, done.position if at == slot else 0)
+                except BaseException:
+                    self._forget()  # half of it would be told twice
+                    raise
+                self._found = self._found._replace(end_offset=view.end_offset)
+            return self._found.aborted
+
+    def _take_in(self, view: LogView, slot: int, position: int) -> None:
+        segment, end = view.segments[slot], view.end_of(slot)
+        aborted: list[AbortedTxn] = []
+        steps = walk_past_damage(
+            self._files, segment.handle, end, check_crcs=False, sparse=True, start=position
+        )
+        for step in steps:
+            batches = step.batches[step.batches["last_offset"] < view.next_base(slot)]
+            aborted += take_in(self._state, segment, batches, self._damaged)
+            if len(batches):
+                position = int(batches["position"][-1]) + int(batches["size"][-1])
+            if len(batches) < len(step.batches):
+                break
+        rows = np.array(aborted, np.int64).reshape(-1, 4)
+        before = self._found
+        self._found = _Found(
+            segment.base_offset, position, before.end_offset, np.concatenate((before.aborted, rows))
+        )
+
+
+def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
+    """The records before those of a batch; CorruptRecordError where there are none."""
+    n = int(np.searchsorted(records.batch_indexes(), batch))
+    if n:
+        return records[:n]
+    header = records.batches[batch]
+    path = view.segments[view.slot(int(header["base_offset"]))].path
+    raise CorruptRecordError(
+        path, int(header["position"]), int(header["base_offset"]), reason, int(header["last_offset"]) + 1
+    )

@@ -122,17 +122,38 @@ def next_whole(files: Files, handle: Handle, position: int, end: int, least_offs
 
 
 def walk_past_damage(
-    files: Files, handle: Handle, end: int, *, check_crcs: bool, sparse: bool = False
+    files: Files,
+    handle: Handle,
+    end: int,
+    *,
+    check_crcs: bool,
+    sparse: bool = False,
+    start: int = 0,
+    chunk: int = CHUNK,
 ) -> Iterator[Step]:
-    """Steps over all that is left of a file whose batches may be damaged anywhere; `sparse` as in `walk`."""
-    position, least = 0, 0
+    """Steps over all that is left of a file whose batches may be damaged anywhere, from byte `start` on;
+    `sparse` and `chunk` as in `walk`. A step that does not begin where the one before stopped comes behind
+    damage.
+    """
+    position, least = start, 0
     while position < end:
-        last = position
-        for step in walk(files, handle, position, end, check_crcs=check_crcs, sparse=sparse):
+        last, before = position, None
+        for step in walk(files, handle, position, end, check_crcs=check_crcs, chunk=chunk, sparse=sparse):
             yield step
             last = step.stop.position
-            least = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else least
+            if len(step.batches):
+                before = step.batches[-1]
+                least = int(before["last_offset"]) + 1
         if last >= end:
             return
+        if before is not None and not check_crcs and not _crc_holds(files, handle, before):
+            # Its last offset is as little worth: those of good batches may be below it.
+            least = int(before["base_offset"]) + 1
+            last -= 1
         found = next_whole(files, handle, last + 1, end, least)
         position = end if found is None else found
+
+
+def _crc_holds(files: Files, handle: Handle, batch: np.void) -> bool:
+    data = files.pread(handle, int(batch["size"]), int(batch["position"]))
+    return len(scan(data, int(batch["position"]))[0]) == 1
