@@ -39,15 +39,13 @@ def describe(store: segstore.Store, info: segstore.TopicInfo) -> dict[str, Any]:
     """A topic as `--json` shows it."""
     partitions = []
     for number in info.partition_ids:
-        log = store.partition(info.name, number)
-        partitions.append(
-            {
-                "partition": number,
-                "start_offset": log.start_offset,
-                "end_offset": log.end_offset,
-                "bytes": log_bytes(store.path, info.name, number),
-            }
-        )
+        found: dict[str, Any] = {"partition": number, "start_offset": 0, "end_offset": 0}
+        try:
+            log = store.partition(info.name, number)
+            found |= {"start_offset": log.start_offset, "end_offset": log.end_offset}
+        except segstore.SegstoreError as error:
+            found["error"] = str(error)
+        partitions.append(found | {"bytes": log_bytes(store.path, info.name, number)})
     return {
         "topic": info.name,
         "topic_id": info.topic_id,
@@ -65,7 +63,8 @@ def _print_topics(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         parts = row["partitions"]
         offsets = sum(p["end_offset"] - p["start_offset"] for p in parts)
-        add_row(made, row["topic"], len(parts), offsets, size_text(row["bytes"]), _settings(row))
+        settings = next((p["error"] for p in parts if "error" in p), _settings(row))
+        add_row(made, row["topic"], len(parts), offsets, size_text(row["bytes"]), settings)
     console().print(made)
 
 

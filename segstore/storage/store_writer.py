@@ -6,12 +6,12 @@ Threads: any; one lock around topic changes and the loading of partitions.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from segstore import names
@@ -25,21 +25,16 @@ from segstore.errors import (
     TopicAlreadyExistsError,
 )
 from segstore.files import Handle
-from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.context import Context
-from segstore.storage.ends import Ends, EndsWriter, slot_key
-from segstore.storage.opening import Expected, Opened, last_epoch, open_partition
+from segstore.storage.ends import EndsWriter, slot_key
 from segstore.storage.partition import Partition
-from segstore.storage.producers import Producers
+from segstore.storage.partition_loader import PartitionLoader
 from segstore.storage.recovery import Recovered
 from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.shutdown import put_marker, take_marker
-from segstore.storage.topics import TopicFiles, TopicInfo, find_topic, new_topic, with_config
-from segstore.storage.writer import create_segment
+from segstore.storage.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic, new_topic, with_config
 
 log = logging.getLogger("segstore")
-# What opening says of a FIFO, link or directory in a file's place.
-FOREIGN = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO})
 
 
 class StoreWriter:
@@ -50,8 +45,6 @@ class StoreWriter:
         self._lock = threading.RLock()
         self._partitions: dict[TopicPartitionKey, Partition] = {}
         self._broken: dict[TopicPartitionKey, Exception] = {}
-        self._made: set[TopicPartitionKey] = set()
-        self.recovered: list[Recovered] = []
         self._held = _take_lock(context)
         try:
             self._open()
@@ -79,6 +72,9 @@ class StoreWriter:
             self._ends.clear()
         self._ends.set_nonce(0)
         self._checkpoints = RootCheckpoints(files, root)
+        self._loader = PartitionLoader(
+            self.context, self._topic_files, self._ends, self._checkpoints, self._clean, self._ends_hold
+        )
         self.topics, dying = self._topic_files.load()
         for topic in dying:
             self._bury(topic)
@@ -107,37 +103,26 @@ class StoreWriter:
         try:
             self.partition(topic, partition)
         except (SegstoreError, OSError) as error:
-            if not isinstance(error, CorruptCheckpointError) and getattr(error, "errno", None) not in FOREIGN:
+            if (
+                not isinstance(error, CorruptCheckpointError)
+                and getattr(error, "errno", None) not in NOT_A_FILE
+            ):
                 raise
             log.warning("%s can't be opened: %s", names.partition_dir(topic, partition), error)
             self._broken[topic, partition] = error
 
     def _make_partitions(self, info: TopicInfo) -> None:
         """Make the directories that are missing. OSError."""
-        made = [p for p in info.partition_ids if self._make_partition(info, p)]
+        made = [p for p in info.partition_ids if self._loader.make(info, p)]
         if made:
             self.context.files.sync_dir(self.context.root)
 
-    def _make_partition(self, info: TopicInfo, partition: int) -> bool:
-        files, directory = self.context.files, self._topic_files.partition_path(info.name, partition)
-        metadata = os.path.join(directory, names.PARTITION_METADATA)
-        if files.exists(metadata) and files.size(metadata):
-            return False
-        if not files.exists(directory):
-            files.mkdir(directory)
-        epochs = LeaderEpochs.load(files, os.path.join(directory, names.LEADER_EPOCHS))
-        if epochs.latest is None:
-            epochs.assign(0, 0)
-            epochs.save()
-        if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
-            create_segment(self.context.pool, directory, 0, info.settings)
-        # The last file: what has it, has all.
-        if info.topic_id:  # a broker's topic of before topic ids has none
-            files.write_atomic(metadata, names.partition_metadata(info.topic_id))
-        self._made.add((info.name, partition))
-        return True
-
     # --- partitions -----------------------------------------------------------------------
+
+    @property
+    def recovered(self) -> list[Recovered]:
+        """What recovery did, in order."""
+        return self._loader.recovered
 
     def partition(self, topic: str, partition: int) -> Partition:
         """The partition, opened if it was not. UnknownTopicOrPartitionError, StorageError."""
@@ -149,78 +134,18 @@ class StoreWriter:
                     raise self._broken[topic, partition]
                 found = self._partitions.get((topic, partition))
                 if found is None:
-                    found = self._load(find_topic(self.topics, topic, partition), partition)
+                    info = find_topic(self.topics, topic, partition)
+                    found = self._loader.load(info, partition, partial(self._move_start, info, partition))
                     self._partitions[topic, partition] = found
         return found
 
-    def _load(self, info: TopicInfo, partition: int) -> Partition:
-        context, key = self.context, (info.name, partition)
-        directory = self._topic_files.partition_path(*key)
-        ends_key = slot_key(info.topic_id, info.name, partition)
-        published = self._ends.get(ends_key) if self._ends_hold else None
-        suspect = published is not None and published.recovery_point < 0
-        synced = 0 if published is None else published.recovery_point ^ -int(suspect)
-        expected = Expected(
-            clean=self._clean or key in self._made,
-            suspect=suspect,
-            recovery_point=max(self._checkpoints.recovery_points.get(key) or 0, synced),
-            log_start=max(self._checkpoints.log_starts.get(key) or 0, published.start if published else 0),
-            quarantine=os.path.join(context.root, names.OURS, names.QUARANTINE),
-            gaps_end=self._gaps_end(info, key),
-        )
-        opened = open_partition(context.pool, directory, info.settings, expected)
-        epoch = self._begin_epoch(directory, opened, expected.clean)
-        if opened.recovered is not None:
-            self.recovered.append(opened.recovered)
-        slot = self._ends.claim(ends_key)
-
-        def publish(it: Partition) -> None:
-            view = it.view
-            self._ends.publish(
-                [slot],
-                [
-                    Ends(
-                        ends_key,
-                        view.start_offset,
-                        view.end_offset,
-                        view.end_offset,
-                        view.stable_offset,
-                        # Its complement where a sync has failed.
-                        it.recovery_point ^ -int(it.sync_failed),
-                        it.layout,
-                        epoch,
-                    )
-                ],
-            )
-
-        def start_moved(start: int) -> None:
-            with self._lock:
-                self.context.check_open()
-                if self.topics.get(info.name, info).topic_id != info.topic_id or info.name not in self.topics:
-                    raise StoreClosedError(f"{directory}: the topic was deleted")
-                self._checkpoints.log_starts.update({key: start})
-
-        producers = Producers.load(context.files, directory, opened)
-        layout = published.layout + 1 if published else 0
-        return Partition(context, info.settings, opened, epoch, producers, publish, start_moved, layout)
-
-    def _gaps_end(self, info: TopicInfo, key: TopicPartitionKey) -> int:
-        if not info.ours or "compact" in info.settings.cleanup_policy:
-            return -1
-        return self._checkpoints.cleaner_offsets.get(key) or 0
-
-    def _begin_epoch(self, directory: str, opened: Opened, clean: bool) -> int:
-        """The leader epoch to write under: a new one after an unclean shutdown, durable before any append."""
-        epochs = LeaderEpochs.load(self.context.files, os.path.join(directory, names.LEADER_EPOCHS))
-        latest = epochs.latest
-        if latest is None:
-            latest = last_epoch(opened)
-        elif clean and opened.recovered is None:
-            return latest
-        epochs.truncate_from_end(opened.end_offset)
-        epochs.assign(latest + 1, opened.end_offset)
-        epochs.save()
-        return latest + 1
+    def _move_start(self, info: TopicInfo, partition: int, start: int) -> None:
+        """Make a log start offset durable. StoreClosedError where the topic is another by now."""
+        with self._lock:
+            self.context.check_open()
+            if info.name not in self.topics or self.topics[info.name].topic_id != info.topic_id:
+                raise StoreClosedError(f"{names.partition_dir(info.name, partition)}: the topic was deleted")
+            self._checkpoints.log_starts.update({(info.name, partition): start})
 
     # --- topics ------------------------------------------------------------------------------
 

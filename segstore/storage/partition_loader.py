@@ -1,0 +1,122 @@
+"""Makes partitions' directories, and opens them for writing by what checkpoints and published ends say.
+
+On disk: a new partition's directory, the leader epoch file; the rest through `opening`.
+Threads: one at a time, under the store's lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from segstore import names
+from segstore.storage.checkpoint import LeaderEpochs
+from segstore.storage.context import Context
+from segstore.storage.ends import Ends, EndsWriter, slot_key
+from segstore.storage.opening import Expected, Opened, last_epoch, open_partition
+from segstore.storage.partition import Partition
+from segstore.storage.producers import Producers
+from segstore.storage.recovery import Recovered
+from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
+from segstore.storage.topics import TopicFiles, TopicInfo
+from segstore.storage.writer import create_segment
+
+
+class PartitionLoader:
+    """`clean`: the last shutdown was; `ends_hold`: what is published is that writer's."""
+
+    def __init__(
+        self,
+        context: Context,
+        topic_files: TopicFiles,
+        ends: EndsWriter,
+        checkpoints: RootCheckpoints,
+        clean: bool,
+        ends_hold: bool,
+    ) -> None:
+        self._context, self._topic_files, self._ends, self._checkpoints = (
+            context,
+            topic_files,
+            ends,
+            checkpoints,
+        )
+        self._clean, self._ends_hold = clean, ends_hold
+        self._made: set[TopicPartitionKey] = set()
+        self.recovered: list[Recovered] = []
+
+    def make(self, info: TopicInfo, partition: int) -> bool:
+        """Make what is missing of a partition; False where it is whole. OSError."""
+        files, directory = self._context.files, self._topic_files.partition_path(info.name, partition)
+        metadata = os.path.join(directory, names.PARTITION_METADATA)
+        if files.exists(metadata) and files.size(metadata):
+            return False
+        if not files.exists(directory):
+            files.mkdir(directory)
+        epochs = _epochs(self._context, directory)
+        if epochs.latest is None:
+            epochs.assign(0, 0)
+            epochs.save()
+        if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
+            create_segment(self._context.pool, directory, 0, info.settings)
+        # The last file: what has it, has all.
+        if info.topic_id:  # a broker's topic of before topic ids has none
+            files.write_atomic(metadata, names.partition_metadata(info.topic_id))
+        self._made.add((info.name, partition))
+        return True
+
+    def load(self, info: TopicInfo, partition: int, start_moved: Callable[[int], None]) -> Partition:
+        """Open a partition, recovered where that is due, and publish its ends. StorageError, OSError."""
+        context, key = self._context, slot_key(info.topic_id, info.name, partition)
+        directory = self._topic_files.partition_path(info.name, partition)
+        published = self._ends.get(key) if self._ends_hold else None
+        expected = self._expected(info, (info.name, partition), published)
+        opened = open_partition(context.pool, directory, info.settings, expected)
+        epoch = self._begin_epoch(directory, opened, expected.clean)
+        if opened.recovered is not None:
+            self.recovered.append(opened.recovered)
+        producers = Producers.load(context.files, directory, opened)
+        layout = published.layout + 1 if published else 0
+        publish = self._publisher(key, epoch)
+        return Partition(context, info.settings, opened, epoch, producers, publish, start_moved, layout)
+
+    def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
+        checkpoints = self._checkpoints
+        # The complement of the recovery point is published where a sync has failed.
+        suspect = published is not None and published.recovery_point < 0
+        synced = 0 if published is None else published.recovery_point ^ -int(suspect)
+        return Expected(
+            clean=self._clean or key in self._made,
+            recovery_point=max(checkpoints.recovery_points.get(key) or 0, synced),
+            log_start=max(checkpoints.log_starts.get(key) or 0, published.start if published else 0),
+            quarantine=os.path.join(self._context.root, names.OURS, names.QUARANTINE),
+            gaps_end=info.gaps_end(checkpoints.cleaner_offsets.get(key)),
+            suspect=suspect,
+        )
+
+    def _begin_epoch(self, directory: str, opened: Opened, clean: bool) -> int:
+        """The leader epoch to write under: a new one after an unclean shutdown, durable before any append."""
+        epochs = _epochs(self._context, directory)
+        latest = epochs.latest
+        if latest is None:
+            latest = last_epoch(opened)
+        elif clean and opened.recovered is None:
+            return latest
+        epochs.truncate_from_end(opened.end_offset)
+        epochs.assign(latest + 1, opened.end_offset)
+        epochs.save()
+        return latest + 1
+
+    def _publisher(self, key: int, epoch: int) -> Callable[[Partition], None]:
+        slots = [self._ends.claim(key)]
+
+        def publish(it: Partition) -> None:
+            view = it.view
+            end, synced = view.end_offset, it.recovery_point ^ -int(it.sync_failed)
+            ends = Ends(key, view.start_offset, end, end, view.stable_offset, synced, it.layout, epoch)
+            self._ends.publish(slots, [ends])
+
+        return publish
+
+
+def _epochs(context: Context, directory: str) -> LeaderEpochs:
+    return LeaderEpochs.load(context.files, os.path.join(directory, names.LEADER_EPOCHS))
