@@ -196,3 +196,44 @@ def test_a_gap_in_a_log_that_was_once_compacted(tmp_path: Path, cleaned: int | N
             with pytest.raises(segstore.CorruptRecordError) as told:
                 log.read(15)
             assert told.value.next_offset == 20
+
+
+def timed(root: Path, config: dict | None = None) -> None:
+    """Ten batches of ten records, stamped 1000 to 1099."""
+    with segstore.open(root) as store:
+        store.create_topic("t", config=config)
+        for at in range(0, N, PER_BATCH):
+            stamps = list(range(1000 + at, 1000 + at + PER_BATCH))
+            store.partition("t").append_batch([b"v"] * PER_BATCH, timestamps=stamps)
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["active", "sealed"])
+@pytest.mark.parametrize("at", [MAGIC_AT, LENGTH_AT, 70], ids=["magic", "length", "payload"])
+def test_a_time_that_damage_may_hold_is_told(tmp_path: Path, at: int, sealed: bool) -> None:
+    timed(tmp_path / "store")
+    root = tmp_path / "store"
+    if sealed:
+        write_segment(root / "t-0", N, raw_batches([N]))
+        (root / ".segstore/ends").unlink()
+    field(0, 3, at, b"\7")(logs(root))
+    with segstore.open(root, "r") as store:
+        log = store.partition("t")
+        assert log.offset_for_time(1005) == 5
+        assert log.offset_for_time(1029) == 29
+        for time in (1030, 1035) if at == 70 else (1030, 1035, 1055, 1095):
+            with pytest.raises(segstore.CorruptRecordError) as told:
+                log.offset_for_time(time)
+            assert told.value.next_offset == 40
+        if at == 70:
+            assert log.offset_for_time(1055) == 55
+
+
+def test_an_index_leads_a_time_past_damage(tmp_path: Path) -> None:
+    timed(tmp_path, {"index.interval.bytes": 1})
+    field(0, 3, MAGIC_AT, b"\7")(logs(tmp_path))
+    with segstore.open(tmp_path, "r") as store:
+        log = store.partition("t")
+        assert [log.offset_for_time(1000 + o) for o in (5, 29, 55, 95)] == [5, 29, 55, 95]
+        assert log.offset_for_time(1100) is None
+        with pytest.raises(segstore.CorruptRecordError):
+            log.offset_for_time(1035)

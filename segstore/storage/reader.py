@@ -16,7 +16,7 @@ from segstore.records import BATCH, CONTROL_FLAG, Records, ScanEnd, concat, deco
 from segstore.storage.gaps import MayBeMissing
 from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
-from segstore.storage.walk import BAD, walk
+from segstore.storage.walk import BAD, Step, walk_past_damage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -186,29 +186,61 @@ def without_control(records: Records) -> Records:
 
 
 def offset_for_time(view: LogView, timestamp: int) -> int | None:
-    """The first offset whose record's timestamp is at or after `timestamp` (ms), None where there is none."""
+    """The first offset whose record's timestamp is at or after `timestamp` (ms), None where there is none.
+    CorruptRecordError where damage may hold it.
+    """
     for slot in range(view.slot(view.start_offset), len(view.segments)):
         segment, end = view.segments[slot], view.end_of(slot)
-        if segment.largest_timestamp(end) >= timestamp:
-            found = _search(view, segment, end, timestamp)
+        largest = segment.largest_timestamp(end, view.next_base(slot))
+        if largest is None or largest >= timestamp:
+            found = _search(view, slot, timestamp)
             if found is not None:
-                return found
+                return found if found < view.end_offset else None
     return None
 
 
-def _search(view: LogView, segment: Segment, end: int, timestamp: int) -> int | None:
-    position = segment.position_for_time(timestamp, end)
-    files, handle = segment.pool.files, segment.handle
-    for step in walk(files, handle, position, end, check_crcs=False, chunk=_CHUNK):
+def _search(view: LogView, slot: int, timestamp: int) -> int | None:
+    """As `offset_for_time`, in one segment."""
+    segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
+    at = start = segment.position_for_time(timestamp, end)
+    files, offset = segment.pool.files, None
+    steps = walk_past_damage(files, segment.handle, end, check_crcs=False, start=start, chunk=_CHUNK)
+    for step in steps:
+        if step.position != at:
+            back = int(step.batches["base_offset"][0]) if len(step.batches) else below
+            raise _may_hold_it(segment, at, offset, back)
         late = step.batches["max_timestamp"] >= timestamp
         late &= step.batches["last_offset"] >= view.start_offset
         for i in late.nonzero()[0].tolist():
-            batches = step.batches[i : i + 1]
-            if batches["base_offset"][0] >= view.end_offset:
-                return None
-            records = without_control(decode(step.data, batches, segment.path, step.position))
-            records = records.from_offset(view.start_offset)
-            hits = (records.timestamps >= timestamp).nonzero()[0]
-            if len(hits):
-                return int(records.offsets[hits[0]])
+            found = _first_in(view, slot, step, i, timestamp)
+            if found is not None:
+                return found
+        at = step.stop.position
+        offset = step.stop.last_offset + 1 if len(step.batches) else offset
+        if (segment.base_offset if offset is None else offset) >= below:
+            return None  # what lies behind the visible end may be half written
+    if at < end:
+        raise _may_hold_it(segment, at, offset, below)
     return None
+
+
+def _may_hold_it(segment: Segment, position: int, offset: int | None, back: int) -> CorruptRecordError:
+    first = segment.base_offset if offset is None else offset
+    return CorruptRecordError(segment.path, position, first, "no valid batch, and it may hold the time", back)
+
+
+def _first_in(view: LogView, slot: int, step: Step, i: int, timestamp: int) -> int | None:
+    """The first late record's offset in batch `i` of a step: the view's end or more if it is not visible."""
+    path, batch = view.segments[slot].path, step.batches[i : i + 1]
+    base, position = int(batch["base_offset"][0]), int(batch["position"][0])
+    if base >= view.end_offset:
+        return base
+    begin = position - step.position
+    whole, stop = scan(step.data[begin : begin + int(batch["size"][0])], position)
+    if not len(whole):
+        reason = BAD.get(stop.status, "the file was cut")
+        raise CorruptRecordError(path, position, base, reason, int(batch["last_offset"][0]) + 1)
+    records = without_control(decode(step.data, batch, path, step.position))
+    records = records.from_offset(view.start_offset)
+    hits = (records.timestamps >= timestamp).nonzero()[0]
+    return int(records.offsets[hits[0]]) if len(hits) else None

@@ -151,18 +151,23 @@ class Segment:
             last = int(step.batches["last_offset"][-1]) if len(step.batches) else last
         return last
 
-    def largest_timestamp(self, end: int) -> int:
-        """The largest timestamp (ms) of the batches below byte `end`, -1 for none.
+    def largest_timestamp(self, end: int, below: int) -> int | None:
+        """The largest timestamp (ms) of the batches below byte `end` and offset `below`, -1 for none; None
+        where damage may hold it.
 
         The last time index entry tells, together with the batches behind the one that it is about.
         """
         if self._largest is not None:
             return self._largest
         last, position = self._last_time_entry(end)
-        largest = last
+        largest, offset = last, self.base_offset
         for step in walk(self.pool.files, self.handle, position, end, check_crcs=False, chunk=_TIME_CHUNK):
+            position = step.stop.position
             if len(step.batches):
                 largest = max(largest, int(step.batches["max_timestamp"].max()))
+                offset = step.stop.last_offset + 1
+        if position < end and offset < below:
+            return None
         if self.sealed:
             if largest > last and self.indexes[1].entries and self.indexes[1].entry(-1)[0] < largest:
                 self.distrust()  # sealing adds an entry for the largest: the index was cut
@@ -174,7 +179,7 @@ class Segment:
         if not times.entries:
             return -1, 0
         timestamp, relative = times.entry(-1)
-        found = self.locate(self.base_offset + relative, end)
+        found = self._of_entry(relative, end)
         if found is None or found.max_timestamp != timestamp:
             self.distrust()
             return -1, 0
@@ -185,5 +190,12 @@ class Segment:
         hint = self.indexes[1].lookup(timestamp - 1)
         if hint is None:
             return 0
-        found = self.locate(self.base_offset + hint[1], end)
+        found = self._of_entry(hint[1], end)
         return 0 if found is None or found.max_timestamp != hint[0] else int(found.position)
+
+    def _of_entry(self, relative: int, end: int) -> Any:
+        """Header of the batch that a time index entry is about; None where it is gone or damaged."""
+        try:
+            return self.locate(self.base_offset + relative, end)
+        except CorruptRecordError:
+            return None
