@@ -1,0 +1,69 @@
+"""Consumers as tests need them: filled topics, polls until something came, what an old reader saw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import segstore
+from segstore.client.consumer import Consumer, ConsumerRecord
+from segstore.client.structs import TopicPartition
+
+LONG_MS = 20_000
+
+
+def tp(partition: int = 0, topic: str = "t") -> TopicPartition:
+    return TopicPartition(topic, partition)
+
+
+def fill(
+    store: segstore.Store, topic: str = "t", partitions: int = 1, records: int = 10, **config: Any
+) -> None:
+    """A topic whose partition p holds the values b"p-0", b"p-1", ... in batches of a few."""
+    store.create_topic(topic, partitions=partitions, config=config or None)
+    for partition in range(partitions):
+        append(store, records, topic, partition)
+
+
+def append(store: segstore.Store, records: int, topic: str = "t", partition: int = 0) -> None:
+    """More of them."""
+    log = store.partition(topic, partition)
+    first = log.end_offset
+    for at in range(first, first + records, 4):
+        log.append_batch([b"%d-%d" % (partition, i) for i in range(at, min(at + 4, first + records))])
+
+
+def opened(path: Path, *topics: str, **settings: Any) -> tuple[segstore.Store, Consumer]:
+    """A store opened read-only, and a consumer of it that begins at the start."""
+    store = segstore.open(path, mode="r")
+    return store, Consumer(store, *topics, **{"auto_offset_reset": "earliest", **settings})
+
+
+def earliest(store: segstore.Store, *topics: str, **settings: Any) -> Consumer:
+    """A consumer that begins at the start."""
+    return Consumer(store, *topics, **{"auto_offset_reset": "earliest", **settings})
+
+
+def drain(consumer: Consumer) -> list[ConsumerRecord]:
+    """All that is there."""
+    return list(rounds(consumer))
+
+
+def rounds(consumer: Consumer) -> Iterator[ConsumerRecord]:
+    while polled := consumer.poll():
+        for records in polled.values():
+            yield from records
+
+
+def until(look: Callable[[], Any], seconds: float = LONG_MS / 1000) -> Any:
+    """What `look` gives, once it is true."""
+    end = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < end, "it did not come"
+    return found
+
+
+def offsets(records: list[ConsumerRecord], partition: int = 0) -> list[int]:
+    return [record.offset for record in records if record.partition == partition]
