@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 GROWTH = 65536
+_LEAST_BATCH = 61  # bytes
 MOST = 2**31  # relative offsets and positions are below
 
 
@@ -220,7 +221,9 @@ class SealedIndex(SparseIndex):
         """
         super().__init__(files, path)
         with files.open(path) as handle:
-            size = files.size(handle)
+            # A batch has one entry at most, whatever the file's size says; none is smaller than its header.
+            most = (log_size // _LEAST_BATCH + 2) * self.ENTRY.size
+            size = min(files.size(handle), most)
             memory: Any = files.map(handle, size) if size and mapped else files.pread(handle, size, 0)
         self._adopt(memory, end_relative, log_size)
 

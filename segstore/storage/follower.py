@@ -19,7 +19,7 @@ from segstore.storage.handles import HandlePool
 from segstore.storage.opening import read_only_segments
 from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
-from segstore.storage.walk import walk
+from segstore.storage.walk import MOST_OFFSET, walk
 
 _TRIES = 100
 _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
@@ -76,7 +76,7 @@ class Follower:
             raise StoreClosedError(f"{self.directory}: the topic was deleted")
         listed = self._listed(ends, seen)
         segments = view.segments if listed and view is not None else self._segments(view)
-        self._grow(segments[-1])
+        self._grow(segments[-1], ends)
         if ends is None:
             after = self._unpublished(segments, view if seen is None else None)
         else:
@@ -128,7 +128,7 @@ class Follower:
             for s in found
         )
 
-    def _grow(self, active: Segment) -> None:
+    def _grow(self, active: Segment, ends: Ends | None) -> None:
         """The active log's size as it is; its index is copied again only when much has come."""
         try:
             size = self._pool.files.size(active.path)
@@ -136,7 +136,7 @@ class Follower:
             size = 0
         if size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
             active.attach(None)
-        active.size = size
+        active.size, active.visible = size, MOST_OFFSET if ends is None else ends.end
 
     def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:
         """Up to the last whole, valid batch: what was found valid before is not read again."""

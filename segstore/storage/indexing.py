@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from segstore import names
+from segstore._native import lib
 from segstore.files import Files
 from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, replace_index
-from segstore.storage.walk import walk, walk_past_damage
+from segstore.storage.walk import MOST_OFFSET, walk, walk_past_damage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,11 +35,15 @@ def load(segment: Segment) -> Indexes:
 def _from_files(segment: Segment) -> Indexes | None:
     files, paths = segment.pool.files, (segment.file(names.INDEX), segment.file(names.TIME_INDEX))
     try:
-        offsets = SealedOffsetIndex(files, paths[0], log_size=segment.size, mapped=segment.sealed)
-        times = SealedTimeIndex(files, paths[1], log_size=segment.size, mapped=segment.sealed)
+        # A live writer has gone on since the log was looked at: what is of later batches is left out.
+        most = min(segment.visible - segment.base_offset, MOST_RELATIVE + 1)
+        bounds = {"log_size": segment.size, "end_relative": most}
+        offsets = SealedOffsetIndex(files, paths[0], mapped=segment.sealed, **bounds)
+        times = SealedTimeIndex(files, paths[1], mapped=segment.sealed, **bounds)
     except OSError:
         return None
-    if offsets.damaged or times.damaged or not _whole(segment, offsets, times):
+    later = segment.visible < MOST_OFFSET
+    if (not later and (offsets.damaged or times.damaged)) or not _whole(segment, offsets, times):
         return None
     if segment.sealed and segment.size and not times.entries and not _timeless(segment):
         return None
@@ -54,6 +59,8 @@ def _whole(segment: Segment, offsets: SealedOffsetIndex, times: SealedTimeIndex)
         segment.pool.files, segment.handle, position, segment.size, check_crcs=False, chunk=_TAIL
     ):
         batches = step.batches
+        if not len(batches) and step.stop.status == lib.SEG_SHORT:
+            continue  # a batch that is larger than a step comes whole in the next
         if not len(batches):
             return last < 0  # damage at the very place: reading will tell
         if (
@@ -71,9 +78,8 @@ def _whole(segment: Segment, offsets: SealedOffsetIndex, times: SealedTimeIndex)
 
 def _fitting(segment: Segment, batches: NDArray[np.void]) -> NDArray[np.void]:
     """The batches that can be this segment's: a base offset lies outside the CRC, and may be any."""
-    good = (batches["base_offset"] >= segment.base_offset) & (
-        batches["last_offset"] - segment.base_offset <= MOST_RELATIVE
-    )
+    most = min(segment.base_offset + MOST_RELATIVE, segment.visible - 1)
+    good = (batches["base_offset"] >= segment.base_offset) & (batches["last_offset"] <= most)
     return batches if good.all() else batches[: int(good.argmin())]
 
 

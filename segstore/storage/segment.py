@@ -18,14 +18,16 @@ from segstore.files import Handle
 from segstore.index import OffsetIndex, TimeIndex
 from segstore.storage import indexing
 from segstore.storage.handles import HandlePool
-from segstore.storage.walk import BAD, next_whole, walk
+from segstore.storage.walk import BAD, MOST_OFFSET, next_whole, walk
 
 _FIRST_BAD = -10100  # seg_seek gives -(10100 + SEG_SHORT or SEG_BAD_*)
 _TIME_CHUNK = 1 << 20
 
 
 class Segment:
-    """A segment as readers see it. `size` is final for a sealed one and grows for the active one."""
+    """A segment as readers see it. `size` is final for a sealed one and grows for the active one, of which
+    another process's reader may see what is below offset `visible`.
+    """
 
     def __init__(
         self,
@@ -41,6 +43,7 @@ class Segment:
         self.pool, self.directory, self.base_offset, self.size = pool, directory, base_offset, size
         self.path = self.file(names.LOG)
         self.writable, self.sealed, self.interval = writable, sealed, interval
+        self.visible = MOST_OFFSET
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._largest: int | None = None
         self._loading = threading.Lock()
