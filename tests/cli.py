@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -38,4 +39,6 @@ def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
     """The command as a process, with pipes."""
     env = {name: value for name, value in os.environ.items() if name != "SEGSTORE_PATH"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([*COMMAND, *map(str, arguments)], env=env, **{**pipes, **options})
+    # A shell gives its background jobs, and so perhaps this run, an ignored SIGINT; a terminal never does.
+    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    return subprocess.Popen([*COMMAND, *map(str, arguments)], env=env, **{**pipes, **heed, **options})
