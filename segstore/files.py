@@ -185,7 +185,7 @@ class Files:
         return (os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)).st_size
 
     def modified(self, path: Path) -> int:
-        """When a file or directory was last changed, in ns since the epoch; 0 where there is none. OSError."""
+        """When a file or directory was last changed, ns since the epoch; 0 where there is none. OSError."""
         try:
             return os.lstat(path).st_mtime_ns
         except (FileNotFoundError, NotADirectoryError):

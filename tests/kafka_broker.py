@@ -61,12 +61,9 @@ class Broker:
     def running(self) -> Iterator[str]:
         """Its address, while it runs; stopped cleanly afterwards."""
         log = self.directory / "broker.log"
+        java = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", self.classpath]
         with open(log, "ab") as out:
-            process = subprocess.Popen(
-                ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", self.classpath, "kafka.Kafka", str(self.properties)],
-                stdout=out,
-                stderr=out,
-            )
+            process = subprocess.Popen([*java, "kafka.Kafka", str(self.properties)], stdout=out, stderr=out)
         try:
             self._await(process, log)
             yield self.address
