@@ -1,0 +1,233 @@
+"""Clients for asyncio: the same classes, each call in a thread of its client's own. Nothing on disk.
+
+Threads: one event loop; calls of several tasks take turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from segstore.client.consumer import Consumer
+from segstore.client.consumer.coordination import Offsets
+from segstore.client.consumer.interceptors import Polled
+from segstore.client.consumer.records import ConsumerRecord
+from segstore.client.structs import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+from segstore.errors import ClientClosedError
+from segstore.storage.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+SLICE_MS = 50
+"""A call in the thread waits no longer: then other tasks have their turn, and a cancelled one ends."""
+
+
+class AsyncConsumer:
+    """`Consumer` with coroutines in place of methods; `async for` gives records one by one, `async with`
+    closes.
+
+    A cancelled call ends when its thread is done with it, within SLICE_MS and a read, and loses nothing: what
+    a `poll` would have given is read again. Listeners, deserializers and interceptors are called in the
+    thread.
+    """
+
+    def __init__(self, store: Store, *topics: str, **settings: Any) -> None:
+        """Errors as `Consumer`."""
+        self._consumer = Consumer(store, *topics, **settings)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="segstore-consumer")
+        self._turn = asyncio.Lock()
+
+    async def _call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run a method in the thread, when it is this task's turn."""
+        async with self._turn:
+            return await self._done(functools.partial(method, *arguments, **named))
+
+    async def _done(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
+        """What `call` gives in the thread. A task that is cancelled meanwhile waits for it and undoes it."""
+        if self._consumer._guard.closed:
+            raise ClientClosedError("the consumer is closed")
+        future = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            while not future.done():
+                try:
+                    await asyncio.wait([future])
+                except asyncio.CancelledError:
+                    continue
+            if future.exception() is None and undo is not None:
+                undo()
+            raise
+
+    # --- records ----------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Polled:
+        """See `Consumer.poll`."""
+        polled: Polled = await self._sliced(lambda ms: self._consumer.poll(ms, max_records), len, timeout_ms)
+        return polled
+
+    async def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
+        """See `Consumer.poll_arrow`."""
+        return await self._sliced(self._consumer.poll_arrow, lambda table: table.num_rows, timeout_ms)
+
+    async def _sliced(
+        self, poll: Callable[[float], Any], count: Callable[[Any], int], timeout_ms: float
+    ) -> Any:
+        began = time.monotonic()
+        while True:
+            left = timeout_ms - (time.monotonic() - began) * 1000
+            async with self._turn:
+                call = functools.partial(poll, _part(left, timeout_ms))
+                found = await self._done(call, self._consumer._give_back)
+            if count(found) or left <= SLICE_MS:
+                return found
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        """The next record; ends when none comes within consumer_timeout_ms, or the consumer is closed."""
+        began = time.monotonic()
+        while True:
+            async with self._turn:
+                record = self._consumer._take()
+                if record is not None:
+                    return record
+                if self._consumer._guard.closed:
+                    raise StopAsyncIteration
+                left = self._consumer.config.consumer_timeout_ms - (time.monotonic() - began) * 1000
+                deadline = time.monotonic() + _part(left, left) / 1000
+                found = await self._done(functools.partial(self._consumer._fill_alone, deadline))
+            if not found and left <= SLICE_MS:
+                raise StopAsyncIteration
+
+    # --- the rest, as in Consumer -------------------------------------------------------------
+
+    async def subscribe(
+        self, topics: Sequence[str] = (), pattern: str | None = None, listener: Any = None
+    ) -> None:
+        """See `Consumer.subscribe`."""
+        await self._call(self._consumer.subscribe, topics, pattern, listener)
+
+    async def subscription(self) -> set[str] | None:
+        """See `Consumer.subscription`."""
+        return await self._call(self._consumer.subscription)
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """See `Consumer.assign`."""
+        await self._call(self._consumer.assign, partitions)
+
+    async def unsubscribe(self) -> None:
+        """See `Consumer.unsubscribe`."""
+        await self._call(self._consumer.unsubscribe)
+
+    async def assignment(self) -> set[TopicPartition]:
+        """See `Consumer.assignment`."""
+        return await self._call(self._consumer.assignment)
+
+    async def topics(self) -> set[str]:
+        """See `Consumer.topics`."""
+        return await self._call(self._consumer.topics)
+
+    async def partitions_for_topic(self, topic: str) -> set[int]:
+        """See `Consumer.partitions_for_topic`."""
+        return await self._call(self._consumer.partitions_for_topic, topic)
+
+    async def position(self, partition: TopicPartition) -> int:
+        """See `Consumer.position`."""
+        return await self._call(self._consumer.position, partition)
+
+    async def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """See `Consumer.seek`."""
+        await self._call(self._consumer.seek, partition, offset)
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """See `Consumer.seek_to_beginning`."""
+        await self._call(self._consumer.seek_to_beginning, *partitions)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """See `Consumer.seek_to_end`."""
+        await self._call(self._consumer.seek_to_end, *partitions)
+
+    async def pause(self, *partitions: TopicPartition) -> None:
+        """See `Consumer.pause`."""
+        await self._call(self._consumer.pause, *partitions)
+
+    async def resume(self, *partitions: TopicPartition) -> None:
+        """See `Consumer.resume`."""
+        await self._call(self._consumer.resume, *partitions)
+
+    async def paused(self) -> set[TopicPartition]:
+        """See `Consumer.paused`."""
+        return await self._call(self._consumer.paused)
+
+    async def highwater(self, partition: TopicPartition) -> int:
+        """See `Consumer.highwater`."""
+        return await self._call(self._consumer.highwater, partition)
+
+    async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """See `Consumer.beginning_offsets`."""
+        return await self._call(self._consumer.beginning_offsets, partitions)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """See `Consumer.end_offsets`."""
+        return await self._call(self._consumer.end_offsets, partitions)
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """See `Consumer.offsets_for_times`."""
+        return await self._call(self._consumer.offsets_for_times, timestamps)
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        """See `Consumer.commit`."""
+        await self._call(self._consumer.commit, offsets)
+
+    async def committed(
+        self, partition: TopicPartition, metadata: bool = False
+    ) -> int | OffsetAndMetadata | None:
+        """See `Consumer.committed`."""
+        return await self._call(self._consumer.committed, partition, metadata)
+
+    async def group_metadata(self) -> ConsumerGroupMetadata:
+        """See `Consumer.group_metadata`."""
+        return await self._call(self._consumer.group_metadata)
+
+    async def metrics(self) -> dict[str, dict[str, float]]:
+        """See `Consumer.metrics`."""
+        return await self._call(self._consumer.metrics)
+
+    async def close(self, autocommit: bool = True) -> None:
+        """See `Consumer.close`."""
+        if not self._consumer._guard.closed:
+            try:
+                await self._call(self._consumer.close, autocommit)
+            finally:
+                self._thread.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(autocommit=kind is None)
+
+
+def _part(left: float, whole: float) -> float:
+    """How long the next slice waits; a wrong time is left for the poll to refuse."""
+    return whole if not whole >= 0 else min(max(left, 0), SLICE_MS)

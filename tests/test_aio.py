@@ -1,0 +1,211 @@
+"""`AsyncConsumer`: the consumer for asyncio; a cancellation loses nothing, and the loop is never kept."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consumers import LONG_MS, append, fill, offsets, tp
+
+import segstore
+from segstore.client.aio import AsyncConsumer
+from segstore.client.consumer import Consumer
+from segstore.errors import ClientClosedError, InvalidArgumentError, RecordDeserializationError
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    with segstore.open(store_dir) as store:
+        yield store
+
+
+def earliest(store: segstore.Store, *topics: str, **settings: Any) -> AsyncConsumer:
+    return AsyncConsumer(store, *topics, **{"auto_offset_reset": "earliest", **settings})
+
+
+def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    return asyncio.run(asyncio.wait_for(main(), LONG_MS / 1000))
+
+
+def public(of: type) -> set[str]:
+    return {name for name in vars(of) if not name.startswith("_")}
+
+
+def test_has_the_methods_of_a_consumer() -> None:
+    assert public(Consumer) - public(AsyncConsumer) == {"commit_async"}
+    assert public(AsyncConsumer) <= public(Consumer)
+    for name in public(AsyncConsumer):
+        ours, theirs = (
+            list(inspect.signature(getattr(of, name)).parameters) for of in (AsyncConsumer, Consumer)
+        )
+        assert [p for p in theirs if p not in ("timeout_ms",) or p in ours] == ours, name
+        assert inspect.iscoroutinefunction(getattr(AsyncConsumer, name)), name
+
+
+def test_async_for_gives_each_record(store: segstore.Store) -> None:
+    fill(store, partitions=2, records=30)
+
+    async def main() -> list[int]:
+        async with earliest(store, "t", max_poll_records=7, consumer_timeout_ms=60) as consumer:
+            got = [record async for record in consumer]
+            assert [await consumer.position(tp(p)) for p in (0, 1)] == [30, 30]
+        return [*offsets(got, 0), *offsets(got, 1)]
+
+    assert run(main) == [*range(30), *range(30)]
+
+
+def test_async_for_waits_and_other_tasks_go_on(store: segstore.Store) -> None:
+    fill(store, records=0)
+
+    async def main() -> None:
+        beats = 0
+
+        async def beat() -> None:
+            nonlocal beats
+            while True:
+                beats += 1
+                await asyncio.sleep(0.001)
+
+        heart = asyncio.ensure_future(beat())
+        threading.Timer(0.12, lambda: append(store, 3)).start()
+        async with earliest(store, "t") as consumer:
+            got = []
+            async for record in consumer:
+                got.append(record.offset)
+                if len(got) == 3:
+                    break
+        heart.cancel()
+        assert got == [0, 1, 2]
+        assert beats > 30
+
+    run(main)
+
+
+def test_a_position_follows_each_record(store: segstore.Store) -> None:
+    fill(store)
+
+    async def main() -> None:
+        async with earliest(store, "t") as consumer:
+            async for record in consumer:
+                assert await consumer.position(tp()) == record.offset + 1
+                if record.offset == 3:
+                    break
+            assert offsets((await consumer.poll())[tp()]) == [4, 5, 6, 7, 8, 9]
+
+    run(main)
+
+
+@pytest.mark.parametrize("how", ["poll", "poll_arrow", "iterate"])
+@pytest.mark.parametrize("after", [0.0, 0.001, 0.03, 0.13])
+def test_a_cancelled_call_loses_nothing(store: segstore.Store, how: str, after: float) -> None:
+    fill(store, partitions=2, records=0)
+
+    async def look(consumer: AsyncConsumer) -> list[tuple[int, int]]:
+        if how == "poll":
+            polled = await consumer.poll(LONG_MS)
+            return [(r.partition, r.offset) for part in polled.values() for r in part]
+        if how == "poll_arrow":
+            table = await consumer.poll_arrow(LONG_MS)
+            return list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+        record = await consumer.__anext__()
+        return [(record.partition, record.offset)]
+
+    async def main() -> None:
+        async with earliest(store, "t") as consumer:
+            for _ in range(5):
+                task = asyncio.ensure_future(look(consumer))
+                await asyncio.sleep(after)
+                append(store, 4, partition=0)
+                append(store, 4, partition=1)
+                await asyncio.sleep(0)
+                task.cancel()
+                began = time.monotonic()
+                try:
+                    got.extend(await task)
+                except asyncio.CancelledError:
+                    cancelled.append(time.monotonic() - began)
+            while len(got) < 40:
+                got.extend(await look(consumer))
+
+    got: list[tuple[int, int]] = []
+    cancelled: list[float] = []
+    run(main)
+    assert sorted(got) == [(p, i) for p in range(2) for i in range(20)]
+    assert len(set(got)) == len(got)
+    assert max(cancelled, default=0) < 2
+
+
+def test_calls_of_several_tasks_take_turns(store: segstore.Store) -> None:
+    fill(store, records=0)
+
+    async def main() -> None:
+        async with earliest(store, "t") as consumer:
+            waiting = asyncio.ensure_future(consumer.poll(LONG_MS))
+            await asyncio.sleep(0.01)
+            began = time.monotonic()
+            assert await consumer.assignment() == {tp()}
+            await consumer.pause(tp())
+            assert await consumer.paused() == {tp()}
+            append(store, 1)
+            await consumer.resume(tp())
+            assert time.monotonic() - began < LONG_MS / 2000
+            assert offsets((await waiting)[tp()]) == [0]
+
+    run(main)
+
+
+def test_all_else_is_as_in_a_consumer(store: segstore.Store) -> None:
+    fill(store)
+
+    async def main() -> None:
+        consumer = earliest(store)
+        await consumer.subscribe(["t"])
+        assert await consumer.subscription() == {"t"}
+        await consumer.unsubscribe()
+        await consumer.assign([tp()])
+        await consumer.seek(tp(), 8)
+        assert (await consumer.poll_arrow())["offset"].to_pylist() == [8, 9]
+        await consumer.seek_to_beginning(tp())
+        assert await consumer.position(tp()) == 0
+        await consumer.seek_to_end()
+        assert await consumer.position(tp()) == 10
+        assert await consumer.beginning_offsets([tp()]) == {tp(): 0}
+        assert await consumer.end_offsets([tp()]) == {tp(): 10}
+        assert await consumer.offsets_for_times({tp(): 1 << 60}) == {tp(): None}
+        assert await consumer.topics() == {"t"}
+        assert await consumer.partitions_for_topic("t") == {0}
+        assert await consumer.highwater(tp()) == 10
+        assert (await consumer.group_metadata()).group_id is None
+        assert (await consumer.metrics())["consumer-fetch-manager-metrics"]["records-consumed-total"] == 2
+        for refused in (consumer.commit(), consumer.committed(tp())):
+            with pytest.raises(segstore.errors.IllegalStateError):
+                await refused
+        await consumer.close()
+        await consumer.close()
+        with pytest.raises(ClientClosedError):
+            await consumer.poll()
+        assert [record async for record in consumer] == []
+
+    run(main)
+
+
+def test_errors_come_through(store: segstore.Store) -> None:
+    fill(store)
+
+    async def main() -> None:
+        async with earliest(store, "t", value_deserializer=lambda data: 1 // 0) as consumer:
+            with pytest.raises(RecordDeserializationError):
+                await consumer.poll()
+            with pytest.raises(RecordDeserializationError):
+                await consumer.__anext__()
+            for wrong in (-1, float("nan")):
+                with pytest.raises(InvalidArgumentError, match="timeout_ms"):
+                    await consumer.poll(wrong)
+
+    run(main)
