@@ -26,10 +26,6 @@ class ConfigError(InvalidArgumentError):
     """A setting is unknown or its value is not allowed (Kafka: InvalidConfigurationException)."""
 
 
-class UnsupportedSettingError(ConfigError):
-    """A setting of Kafka's clients that is not there in one process; the message says why."""
-
-
 class InvalidTopicError(InvalidArgumentError):
     """A topic name breaks Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], not "." or ".."."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from segstore.client.producer.batch import ProducerBatch
+from segstore.client.producer.batch import ProducerBatch, Waiting
 from segstore.client.producer.buffer_pool import BufferPool
 from segstore.client.producer.futures import FutureRecordMetadata, run_callback
 from segstore.client.producer.latch import LONGEST_WAIT, Latch
@@ -186,36 +186,38 @@ class Accumulator:
             looks.append(next(iter(self._open)).created + self._linger)
         return min(looks, default=None)
 
-    def put_back(self, queue: PartitionQueue, batches: Iterable[ProducerBatch], retry_at: float) -> None:
+    def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
         """Take batches back that were drained, before all others of their partition; none is drained before
         `retry_at`.
         """
         with self.lock:
-            queue.batches.extendleft(reversed(list(batches)))
+            queue.batches.extendleft(reversed(batches))
             queue.retry_at = retry_at
             self._sealed.pop(queue, None)
             self._backing_off[queue] = None
 
-    def complete(self, batches: Iterable[ProducerBatch]) -> None:
-        """The outcome of these is in place: tell all who wait, then run callbacks."""
-        called = []
+    def complete(self, batches: Sequence[ProducerBatch]) -> None:
+        """The outcome of these is in place: run callbacks, then let all go on who wait (as Kafka's does)."""
+        called: list[Waiting] = []
         with self.lock:
             for batch in batches:
                 batch.forget_records()
                 batch.done = True
-                if batch.latch is not None:
-                    batch.latch.open()
+                if batch.block:
+                    self.pool.free(batch.block)
                 if batch.callbacks:
                     called += batch.callbacks
                     batch.callbacks = None
-                self._incomplete.pop(batch, None)
-                if batch.block:
-                    self.pool.free(batch.block)
         for future, callback, errback in called:
             if future.is_done:
                 run_callback(future, callback, errback)
             else:  # it was registered while its record missed the batch
                 future._when_done(callback, errback)
+        with self.lock:
+            for batch in batches:
+                del self._incomplete[batch]
+                if batch.latch is not None:
+                    batch.latch.open()
 
     # --- all of it ----------------------------------------------------------------------
 
@@ -229,7 +231,7 @@ class Accumulator:
 
     def _latch(self, batch: ProducerBatch) -> Latch | None:
         with self.lock:
-            if batch.done:
+            if batch not in self._incomplete:
                 return None
             if batch.latch is None:
                 batch.latch = Latch()

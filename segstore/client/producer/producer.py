@@ -59,7 +59,7 @@ class Producer:
     """
 
     def __init__(self, store: Store, **settings: Any) -> None:
-        """ConfigError, UnsupportedSettingError, ReadOnlyError, StoreClosedError."""
+        """ConfigError, ReadOnlyError, StoreClosedError."""
         if not isinstance(store, Store):
             raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
         self.config = config = ProducerConfig.parse(settings)

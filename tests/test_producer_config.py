@@ -1,0 +1,103 @@
+"""The producer's settings: kafka-python's names and defaults, and those that are refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from segstore.client.producer.config import ProducerConfig
+from segstore.errors import ConfigError
+
+REFUSED = ProducerConfig.REFUSED
+# Ours is another default, and why.
+OTHERWISE = {
+    "client_id": "a name of ours",
+    "partitioner": "None stands for murmur2 and sticky, KIP-794",
+    "enable_idempotence": "not available",
+    "allow_auto_create_topics": "topics are made by Store.create_topic",
+}
+
+
+def theirs() -> dict[str, Any]:
+    return pytest.importorskip("kafka").KafkaProducer.DEFAULT_CONFIG
+
+
+def test_every_setting_of_kafka_python_is_known() -> None:
+    ours = {field.name for field in fields(ProducerConfig)}
+    assert set(theirs()) - ours - set(REFUSED) == set()
+    assert ours & set(REFUSED) == set()
+    # The Java producer's, which kafka-python left behind or never had.
+    assert ours - set(theirs()) == {"buffer_memory", "interceptors"}
+
+
+def test_defaults_are_those_of_kafka_python() -> None:
+    ours, defaults = ProducerConfig(), theirs()
+    shared = {field.name for field in fields(ProducerConfig)} & set(defaults) - set(OTHERWISE)
+    assert {name: getattr(ours, name) for name in shared} == {name: defaults[name] for name in shared}
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_setting_without_sense_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} is refused: .+"):
+        ProducerConfig.parse({name: None})
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"enable_idempotence": True}, "enable_idempotence=True is refused: idempotence is not available"),
+        ({"transactional_id": "a"}, "transactional_id='a' is refused: transactions are not available"),
+        ({"allow_auto_create_topics": True}, "Store.create_topic"),
+    ],
+)
+def test_what_is_not_available_is_said(settings: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        ProducerConfig.parse(settings)
+
+
+def test_what_is_not_available_may_be_off() -> None:
+    off = {"enable_idempotence": False, "transactional_id": None, "allow_auto_create_topics": False}
+    assert ProducerConfig.parse({"client_id": "c", **off}) == ProducerConfig.parse({"client_id": "c"})
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown": ({"linger": 5}, "no setting 'linger'; did you mean linger_ms"),
+    "unknown and like nothing": ({"xyzzy": 5}, "there are client_id, key_serializer"),
+    "Kafka's dotted name": ({"linger.ms": 5}, "did you mean linger_ms"),
+    "acks": ({"acks": 2}, r"acks=2: must be 0, 1, \"all\" or -1"),
+    "acks True": ({"acks": True}, "acks=True"),
+    "acks in str": ({"acks": "1"}, "acks='1'"),
+    "compression": ({"compression_type": "brotli"}, "compression_type='brotli': must be None or one of none"),
+    "negative linger": ({"linger_ms": -1}, "linger_ms=-1: must be a number from 0"),
+    "NaN": ({"linger_ms": math.nan}, "linger_ms=nan"),
+    "endless": ({"max_block_ms": math.inf}, "max_block_ms=inf"),
+    "batch size": ({"batch_size": -1}, "batch_size=-1: must be an integer from 0"),
+    "no memory": ({"buffer_memory": 0}, "buffer_memory=0"),
+    "half a retry": ({"retries": 0.5}, "retries=0.5"),
+    "serializer": ({"key_serializer": 5}, "key_serializer=5: must be None, a callable"),
+    "partitioner": ({"partitioner": "murmur2"}, "partitioner='murmur2': must be None, a callable"),
+    "interceptors": ({"interceptors": print}, "interceptors=.*must be a list of objects with on_send or"),
+    "no interceptor": ({"interceptors": [5]}, r"interceptors=\[5\]"),
+    "client": ({"client_id": 5}, "client_id=5"),
+    "metrics": ({"metrics_enabled": 1}, "metrics_enabled=1: must be True or False"),
+    "delivery before linger": ({"linger_ms": 100, "delivery_timeout_ms": 50}, "at least linger_ms=100"),
+}
+
+
+@pytest.mark.parametrize(("settings", "match"), WRONG.values(), ids=WRONG)
+def test_a_wrong_setting_is_named(settings: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        ProducerConfig.parse(settings)
+
+
+def test_each_producer_has_a_name_of_its_own() -> None:
+    names = {ProducerConfig.parse({}).client_id for _ in range(10)}
+    assert len(names) == 10
+    assert ProducerConfig.parse({"client_id": "mine"}).client_id == "mine"
+
+
+def test_all_stands_for_minus_one() -> None:
+    assert ProducerConfig.parse({"acks": "all"}).acks == -1

@@ -1,0 +1,304 @@
+"""The producer on disks that are full, slow or broken: what is retried, in which order, what is bounded."""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import FailingFiles, HookedFiles
+from stores import values
+
+import segstore
+from segstore import errors
+from segstore.client.producer import Producer
+
+LONG = 20
+
+
+def full(path: str = "") -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device", path)
+
+
+@contextmanager
+def failing(store_dir: Path, fault: Any = None, names: tuple[str, ...] = ("pwrite",)) -> Iterator[Any]:
+    """A store of topics "a" and "b" of one partition each, whose files fail once armed."""
+    files = FailingFiles(names, fault or full(), 0)
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("a")
+        store.create_topic("b")
+        yield store, files
+        files.arm(0)
+
+
+# --- retries ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", ["ENOSPC", "EIO", "EMFILE", "EINTR"])
+@pytest.mark.parametrize("times", [1, 5])
+def test_what_passes_is_tried_again(store_dir: Path, code: str, times: int) -> None:
+    with (
+        failing(store_dir, OSError(getattr(errno, code), code)) as (store, files),
+        Producer(store, retry_backoff_ms=1) as producer,
+    ):
+        files.arm(1, times)
+        assert producer.send("a", b"x").get(LONG).offset == 0
+        assert files.hits == times
+        metrics = producer.metrics()
+        assert metrics["producer-metrics"]["record-retry-total"] == times
+        assert metrics["producer-topic-metrics.a"]["record-retry-total"] == times
+        assert values(store.partition("a")) == [b"x"]
+
+
+def test_order_is_kept_and_nothing_lost_or_doubled_under_retries(store_dir: Path, rng: random.Random) -> None:
+    def sometimes(name: str, args: tuple[Any, ...]) -> None:
+        if rng.random() < 0.4:
+            raise full()
+
+    with failing(store_dir, sometimes) as (store, files):
+        with Producer(store, retry_backoff_ms=1, batch_size=300, linger_ms=0.2) as producer:
+            files.arm(1, 1 << 30)
+            futures = [producer.send("ab"[i % 2], b"%d" % i) for i in range(3_000)]
+            producer.flush(LONG)
+            assert files.hits > 0
+        files.arm(0)
+        for i, topic in enumerate("ab"):
+            assert values(store.partition(topic)) == [b"%d" % n for n in range(i, 3_000, 2)]
+        assert [future.get(0).offset for future in futures] == [i // 2 for i in range(3_000)]
+
+
+def test_a_split_batch_goes_on_where_the_disk_stopped_it(store_dir: Path) -> None:
+    with failing(store_dir) as (store, files):
+        store.alter_topic("a", {"max.message.bytes": 400})
+        with Producer(store, linger_ms=60_000, retry_backoff_ms=1) as producer:
+            good = [producer.send("a", b"%d" % i) for i in range(5)]
+            bad = producer.send("a", b"x" * 500)
+            late = producer.send("a", b"late")
+            files.arm(3, 2)  # the third record that is written alone
+            producer.flush(LONG)
+        assert isinstance(bad.exception, errors.RecordTooLargeError)
+        assert [future.get(0).offset for future in [*good, late]] == [0, 1, 2, 3, 4, 5]
+        assert values(store.partition("a")) == [b"0", b"1", b"2", b"3", b"4", b"late"]
+
+
+GIVEN_UP: dict[str, tuple[dict[str, Any], OSError, type[Exception], int]] = {
+    "no retries": ({"retries": 0}, full(), errors.StorageError, 1),
+    "three retries": ({"retries": 3}, full(), errors.StorageError, 4),
+    "what does not pass": ({}, OSError(errno.EROFS, "Read-only file system"), errors.StorageError, 1),
+    "the time is over": ({"delivery_timeout_ms": 60}, full(), errors.KafkaTimeoutError, 0),
+    "backing off beyond the time": (
+        {"delivery_timeout_ms": 60, "retry_backoff_ms": 60_000},
+        full(),
+        errors.KafkaTimeoutError,
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "fault", "error", "tries"), GIVEN_UP.values(), ids=GIVEN_UP)
+def test_what_is_given_up(
+    store_dir: Path, settings: dict, fault: OSError, error: type[Exception], tries: int
+) -> None:
+    settings = {"retry_backoff_ms": 1, **settings}
+    with failing(store_dir, fault) as (store, files), Producer(store, **settings) as producer:
+        files.arm(1, 1 << 30)
+        future = producer.send("a", b"x")
+        with pytest.raises(error):
+            future.get(LONG)
+        assert not tries or files.hits == tries
+        files.arm(0)
+        assert producer.send("a", b"y").get(LONG).offset == 0
+        assert producer.metrics()["producer-metrics"]["record-error-total"] == 1
+        assert producer.metrics()["producer-metrics"]["buffer-available-bytes"] == 32 << 20
+
+
+def test_a_fenced_partition_fails_at_once(store_dir: Path) -> None:
+    files = FailingFiles({"sync"}, OSError(errno.EIO, "I/O error"), 0)
+    store = segstore.open(store_dir, files=files)
+    store.create_topic("a", config={"flush.messages": 1})
+    with Producer(store, retry_backoff_ms=1) as producer:
+        producer.send("a", b"x").get(LONG)
+        files.arm()
+        for _ in range(2):
+            with pytest.raises(errors.StorageError):
+                producer.send("a", b"y").get(LONG)
+    with pytest.raises(errors.StorageError):
+        store.flush()
+    store.close()
+    with segstore.open(store_dir) as store:
+        assert values(store.partition("a"))[0] == b"x"
+
+
+def test_acks_0_is_never_tried_again(store_dir: Path) -> None:
+    with failing(store_dir) as (store, files), Producer(store, acks=0, retry_backoff_ms=1) as producer:
+        files.arm(1)
+        assert producer.send("a", b"lost").get(LONG).offset == -1
+        producer.flush()
+        producer.send("a", b"kept")
+        producer.flush()
+        assert values(store.partition("a")) == [b"kept"]
+        assert producer.metrics()["producer-metrics"]["record-error-total"] == 1
+
+
+def test_a_stalled_partition_does_not_stall_the_others(store_dir: Path) -> None:
+    def only_a(name: str, args: tuple[Any, ...]) -> None:
+        if args[0].fd in stalled:
+            raise full()
+
+    stalled: set[int] = set()
+    with failing(store_dir, only_a) as (store, files):
+        with Producer(store, retry_backoff_ms=5) as producer:
+            producer.send("a", b"first").get(LONG)
+            stalled.add(store.partition("a")._source.writer.active.handle.fd)
+            files.arm(1, 1 << 30)
+            waiting = [producer.send("a", b"%d" % i) for i in range(50)]
+            for i in range(50):
+                assert producer.send("b", b"%d" % i).get(LONG).offset == i
+            assert not any(future.is_done for future in waiting)
+            stalled.clear()
+            producer.flush(LONG)
+        assert values(store.partition("a")) == [b"first", *(b"%d" % i for i in range(50))]
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+class SlowFiles(HookedFiles):
+    """Each write takes a while; can be held."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.gate = seconds, threading.Event()
+        self.gate.set()
+
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name == "pwrite":
+            self.gate.wait(LONG)
+            time.sleep(self.seconds)
+
+
+@contextmanager
+def slow(store_dir: Path, seconds: float = 0.0) -> Iterator[Any]:
+    files = SlowFiles(seconds)
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t", partitions=4)
+        try:
+            yield store, files
+        finally:
+            files.gate.set()
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_memory_is_bounded_where_the_disk_is_slower(store_dir: Path, threads: int) -> None:
+    memory, block = 20_000, 1_000
+    least = memory
+    with (
+        slow(store_dir, 0.002) as (store, _),
+        Producer(store, batch_size=block, buffer_memory=memory) as producer,
+    ):
+        pool = producer._accumulator.pool
+
+        def send() -> None:
+            nonlocal least
+            for i in range(2_000):
+                producer.send("t", b"x" * 90, partition=i // 10 % 4)
+                least = min(least, pool.available)
+                waiting = sum(len(q.records) for q in producer._accumulator.queues.values())
+                assert waiting <= memory // 90 + threads
+
+        running = [threading.Thread(target=send) for _ in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        producer.flush()
+        metrics = producer.metrics()["producer-metrics"]
+        assert 0 <= least < block
+        assert pool.available == memory
+        assert pool.made <= memory // block
+        assert pool.reused > 5 * pool.made
+        assert metrics["buffer-available-bytes"] == metrics["buffer-total-bytes"] == memory
+        assert metrics["bufferpool-wait-time-ns-total"] > 0
+    with segstore.open(store_dir) as store:
+        assert sum(store.partition("t", p).end_offset for p in range(4)) == threads * 2_000
+
+
+def test_send_gives_up_when_the_memory_stays_full(store_dir: Path) -> None:
+    with (
+        slow(store_dir) as (store, files),
+        Producer(store, batch_size=500, buffer_memory=2_000, max_block_ms=30) as producer,
+    ):
+        files.gate.clear()
+        futures: list[Any] = []
+
+        def fill() -> None:
+            while True:
+                futures.append(producer.send("t", b"x" * 90, partition=0))
+
+        with pytest.raises(errors.BufferExhaustedError, match=r"buffer_memory=2,000.*max_block_ms=30"):
+            fill()
+        assert producer.metrics()["producer-metrics"]["buffer-exhausted-total"] == 1
+        assert 4 <= len(futures) <= 16
+        files.gate.set()
+        futures.append(producer.send("t", b"x", partition=0))
+        assert [future.get(LONG).offset for future in futures] == list(range(len(futures)))
+
+
+def test_records_that_linger_are_sent_when_memory_is_wanted(store_dir: Path) -> None:
+    with (
+        slow(store_dir) as (store, _),
+        Producer(store, batch_size=500, buffer_memory=1_000, linger_ms=60_000) as producer,
+    ):
+        futures = [producer.send("t", b"x", partition=p) for p in (0, 1, 2, 3)]
+        assert futures[0].get(LONG).offset == 0
+
+
+def test_those_who_wait_for_memory_are_told_of_the_close(store_dir: Path) -> None:
+    caught: list[BaseException] = []
+    with slow(store_dir) as (store, files):
+        producer = Producer(store, batch_size=500, buffer_memory=500)
+        files.gate.clear()
+
+        def send() -> None:
+            try:
+                while True:
+                    producer.send("t", b"x" * 300)
+            except errors.ClientClosedError as error:
+                caught.append(error)
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        while not producer._accumulator.pool.waiting:
+            time.sleep(0.001)
+        closing = threading.Thread(target=producer.close)
+        closing.start()
+        thread.join(LONG)
+        files.gate.set()
+        closing.join(LONG)
+        assert len(caught) == 1
+
+
+def test_a_record_larger_than_a_batch_takes_what_it_needs(store_dir: Path) -> None:
+    with slow(store_dir) as (store, _), Producer(store, batch_size=100, buffer_memory=10_000) as producer:
+        futures = [producer.send("t", b"x" * size, partition=0) for size in (10, 5_000, 10, 9_000, 10)]
+        assert [future.get(LONG).offset for future in futures] == list(range(5))
+        producer.flush()
+        assert producer._accumulator.pool.available == 10_000
+
+
+def test_a_stuck_disk_leaves_records_to_the_delivery_timeout(store_dir: Path) -> None:
+    with slow(store_dir) as (store, files), Producer(store, delivery_timeout_ms=50) as producer:
+        files.gate.clear()
+        first = producer.send("t", b"x", partition=0)
+        time.sleep(0.02)
+        second = producer.send("t", b"y", partition=0)
+        time.sleep(0.1)
+        files.gate.set()
+        assert first.get(LONG).offset == 0
+        with pytest.raises(errors.KafkaTimeoutError, match="delivery_timeout_ms=50"):
+            second.get(LONG)
