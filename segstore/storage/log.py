@@ -18,7 +18,7 @@ from segstore.storage.follower import Follower
 from segstore.storage.gaps import Gaps
 from segstore.storage.partition import Partition
 from segstore.storage.transactions import AbortedTransactions
-from segstore.storage.transfer import METHODS, descriptor, transfer
+from segstore.storage.transfer import METHODS, SinkError, descriptor, transfer
 from segstore.storage.view import LogView
 
 if TYPE_CHECKING:
@@ -215,16 +215,24 @@ class PartitionLog:
         From the batch that holds `offset` on, up to `max_bytes`, at least one where there is one. `sink` is a
         file descriptor or has fileno(); `method` is sendfile, splice, mmap (mapped file and write) or read
         (read and write through a buffer). A non-blocking sink is waited for. OSError of the sink
-        (BrokenPipeError), with whole and partial batches sent; OffsetOutOfRangeError, InvalidTypeError.
+        (BrokenPipeError), with whole and partial batches sent; OffsetOutOfRangeError, InvalidTypeError;
+        StorageError of the disk, CorruptRecordError where the first batch is damaged.
         """
         self._context.check_open()
         target = descriptor(sink)
         offset = arguments.whole("offset", offset, None)
         most = arguments.whole("max_bytes", max_bytes, 0)
         arguments.one_of("method", method, METHODS)
-        view = self._source.view
-        view.check(offset, self._name)
-        return transfer(view, target, offset, most, method, self._context.files)
+
+        def send(view: LogView) -> tuple[int, int]:
+            view.check(offset, self._name)
+            return transfer(view, target, offset, most, method, self._context.files, self._gaps)
+
+        try:
+            done: tuple[int, int] = self._with_view(send)
+        except SinkError as told:
+            raise told.error from None
+        return done
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """The first offset whose record is stamped `timestamp_ms` or later; None where there is none."""

@@ -6,6 +6,7 @@ On disk: reads only. Threads: any, without locks; the pipe or buffer that a meth
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 from bisect import bisect_right
@@ -13,8 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from segstore._native import ffi
-from segstore.errors import InvalidTypeError, StorageError
+from segstore.errors import InvalidTypeError, SegstoreError, StorageError
 from segstore.files import Files, Handle
+from segstore.storage.gaps import MayBeMissing
+from segstore.storage.reader import first_batch
 from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
 
@@ -23,28 +26,43 @@ _BUFFER = 1 << 16
 Send = Callable[[Handle, int, int], int]
 
 
+class SinkError(Exception):
+    """What the sink said; `error` is the OSError, which names no file of ours."""
+
+    def __init__(self, error: OSError) -> None:
+        self.error = OSError(error.errno, error.strerror)
+
+
 def transfer(
-    view: LogView, sink: int, offset: int, max_bytes: int, method: str, files: Files
+    view: LogView, sink: int, offset: int, max_bytes: int, method: str, files: Files, gaps: MayBeMissing
 ) -> tuple[int, int]:
     """Send batches from the one that holds `offset` on, up to `max_bytes`, at least one where there is one.
 
     (bytes, next offset). A sink that takes no more for now is waited for, so that it always gets
-    whole batches. OSError of the sink (BrokenPipeError, ConnectionResetError).
+    whole batches. SinkError; OSError of a segment's file, CorruptRecordError: nothing was sent then.
     """
     done = 0
     with contextlib.ExitStack() as stack:
         send = _sender(files, sink, method, stack)
         for slot in range(view.slot(offset), len(view.segments)):
-            segment, end = view.segments[slot], view.end_of(slot)
-            found = segment.locate(offset, end)
-            if found is None:
-                continue
-            if found.base_offset >= view.end_offset or (done and found.size > max_bytes - done):
+            if offset >= view.end_offset:
                 break
-            position = int(found.position)
-            stop, offset = _boundary(segment, found, position + max_bytes - done, end, view.end_offset)
-            _send_all(files, send, sink, segment.handle, position, stop - position)
-            done += stop - position
+            segment, end = view.segments[slot], view.end_of(slot)
+            try:
+                handle = segment.handle
+                found = first_batch(view, slot, offset, view.end_offset, gaps, handle)
+                if found is None:
+                    continue
+                if done and found.size > max_bytes - done:
+                    break
+                position, most = int(found.position), int(found.position) + max_bytes - done
+                stop, behind = _boundary(segment, found, most, end, view.end_offset)
+            except (OSError, SegstoreError):
+                if done:
+                    break
+                raise
+            _send_all(files, send, sink, handle, position, stop - position)
+            done, offset = done + stop - position, min(behind, view.next_base(slot))
             if stop < end or done >= max_bytes:
                 break
     return done, offset
@@ -90,6 +108,10 @@ def _send_all(files: Files, send: Send, sink: int, handle: Handle, position: int
             sent = send(handle, position + done, count - done)
         except BlockingIOError:
             sent = 0
+        except OSError as error:
+            if error.errno == errno.EIO:
+                raise StorageError(error.errno, error.strerror, handle.path) from error
+            raise SinkError(error) from None
         else:
             if not sent and position + done >= files.size(handle):
                 raise StorageError(5, "the segment became shorter while it was sent", handle.path)
@@ -116,5 +138,14 @@ def _sender(files: Files, sink: int, method: str, stack: contextlib.ExitStack) -
 
 def _by_mmap(files: Files, sink: int, handle: Handle, position: int, count: int) -> int:
     # A log below its visible end never becomes shorter, so that the mapping is safe to touch.
-    with memoryview(files.map(handle, position + count)) as mapped:
-        return files.write(sink, mapped[position : position + count])
+    try:
+        memory = files.map(handle, position + count)
+    except OSError as error:
+        raise StorageError(error.errno, error.strerror, handle.path) from error
+    with memoryview(memory) as mapped:
+        try:
+            return files.write(sink, mapped[position : position + count])
+        except OSError as error:
+            # Its traceback holds the mapping, which then could not be let go of.
+            failed = OSError(error.errno, error.strerror)
+    raise failed
