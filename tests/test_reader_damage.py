@@ -237,3 +237,22 @@ def test_an_index_leads_a_time_past_damage(tmp_path: Path) -> None:
         assert log.offset_for_time(1100) is None
         with pytest.raises(segstore.CorruptRecordError):
             log.offset_for_time(1035)
+
+
+def test_a_read_decompresses_a_bounded_number_of_bytes(tmp_path: Path) -> None:
+    size, count = 1 << 20, 150
+    with segstore.open(tmp_path) as store:
+        store.create_topic("t", config={"compression.type": "zstd", "segment.bytes": 2000})
+        log = store.partition("t")
+        for _ in range(0, count, 10):
+            log.append_batch([bytes(size)] * 10, batch_bytes=size)
+        assert log.size < 1 << 20
+        at, held = 0, []
+        while at < count:
+            records = log.read(at)
+            assert int(records.offsets[0]) == at
+            assert records.next_offset == int(records.offsets[-1]) + 1
+            at = records.next_offset
+            held.append(len(records.arena))
+        assert max(held) <= (64 << 20) + 2 * size
+        assert len(held) == 3

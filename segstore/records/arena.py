@@ -23,10 +23,11 @@ def corrupt(where: str, batch: np.void, reason: str) -> NoReturn:
 
 
 def decompress_batches(
-    buf: Any, batches: NDArray[np.void], where: str, position: int, limit: int
+    buf: Any, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """The plain records of all batches of `buf`, which begins at `position`: arena, where each batch's
-    lie in it, and their sizes. CorruptRecordError where one is damaged or above `limit`."""
+    """The plain records of the batches of `buf`, which begins at `position`: arena, where each batch's
+    lie in it, and their sizes. It ends with the batch that makes them `most` bytes or more.
+    CorruptRecordError where one is damaged or above `limit`."""
     view = memoryview(buf)
     starts = (batches["position"] - (position - HEADER_SIZE)).tolist()
     ends = (batches["position"] - position + batches["size"]).tolist()
@@ -39,6 +40,8 @@ def decompress_batches(
             at.append(arena.add(codec, view[start:end], limit if codec else end - start))
         except DecompressError as e:
             corrupt(where, batches[i], str(e))
+        if at[-1] >= most:
+            break
     places = np.array(at, np.int64)
     return arena.bytes(), places[:-1], np.diff(places)
 

@@ -109,12 +109,14 @@ def decode(
     next_offset: int | None = None,
     limit: int = MAX_PLAIN,
     from_offset: int = 0,
+    most: int = _NO_LIMIT,
 ) -> Records:
     """The records of `batches` (from `scan`, or some of them) in `buf`, read at `position` of file `where`.
 
     Uncompressed ones stay in `buf` where that is bytes: the Records keep it. `next_offset` is by
-    default the one after the last batch; records below `from_offset` are left out. CorruptRecordError
-    where the bytes are damaged, or one batch is more than `limit` once decompressed.
+    default the one after the last batch; records below `from_offset` are left out. Compressed batches end
+    with the one that makes them `most` bytes or more: `Records.batches` tells. CorruptRecordError where
+    the bytes are damaged, or one batch is more than `limit` once decompressed.
     """
     n = len(batches)
     if n == 0:
@@ -125,7 +127,10 @@ def decode(
     if n <= _FEW and (arguments := _few(headers, n, position - HEADER_SIZE)):
         arena = buf if type(buf) is bytes else bytes(buf)
     else:
-        arena, starts, sizes = _arena(buf, batches, where, position, limit)
+        arena, starts, sizes = _arena(buf, batches, where, position, limit, most)
+        if len(starts) < n:
+            n = len(starts)
+            batches, next_offset = batches[:n], headers[n - 1].last_offset + 1
         counts = _counts(batches, sizes, where)
         pointers = ffi.from_buffer("int64_t *", starts), ffi.from_buffer("int64_t *", sizes)
         arguments = (*pointers, n, int(counts.sum()))
@@ -167,11 +172,11 @@ def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
 
 
 def _arena(
-    buf: Bytes, batches: NDArray[np.void], where: str, position: int, limit: int
+    buf: Bytes, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
     """The plain records of all batches in one piece of memory; where each batch's lie, and their sizes."""
     if (batches["attributes"] & CODEC_MASK).any():
-        return decompress_batches(buf, batches, where, position, limit)
+        return decompress_batches(buf, batches, where, position, limit, most)
     starts = batches["position"] - (position - HEADER_SIZE)
     sizes = np.subtract(batches["size"], HEADER_SIZE, dtype=np.int64)
     return buf if type(buf) is bytes else bytes(buf), starts, sizes

@@ -199,7 +199,7 @@ class PartitionLog:
             if not found:
                 at = limit
                 break
-            records = reader.to_records(found, offset)
+            records = reader.to_records(found, offset, max_bytes)
             if committed:
                 records = self._aborted.without(view, records)
             if len(records):

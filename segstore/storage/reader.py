@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CHUNK = 1 << 20
+_PLAIN_TIMES, _PLAIN_LEAST = 16, 64 << 20
+"""Decompressed bytes at which a read ends: this many times what it may read, and not less than that."""
 _ON = (lib.SEG_END, lib.SEG_SHORT)
 """How a scan ends that the next segment may go on from."""
 
@@ -163,16 +165,22 @@ def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> A
     return segment.locate_from(position, offset, end, bad)
 
 
-def to_records(found: list[Fetched], offset: int) -> Records:
-    """Columns of what was fetched, without records before `offset` and without control records."""
-    if len(found) == 1:
-        part = found[0]
-        records = decode(part.data, part.batches, part.segment.path, part.position, from_offset=offset)
-        return without_control(records) if part.control else records
-    parts = [
-        decode(part.data, part.batches, part.segment.path, part.position, from_offset=offset)
-        for part in found
-    ]
+def to_records(found: list[Fetched], offset: int, max_bytes: int) -> Records:
+    """Columns of what was fetched, without records before `offset` and without control records.
+
+    Of batches that are many times as large once decompressed only the first ones: memory is bounded.
+    """
+    most, parts = max(_PLAIN_TIMES * max_bytes, _PLAIN_LEAST), []
+    for part in found:
+        records = decode(
+            part.data, part.batches, part.segment.path, part.position, from_offset=offset, most=most
+        )
+        parts.append(records)
+        most -= len(records.arena)
+        if most <= 0 or len(records.batches) < len(part.batches):
+            break
+    if len(parts) == 1:
+        return without_control(parts[0]) if found[0].control else parts[0]
     return without_control(concat(parts))
 
 
