@@ -17,7 +17,7 @@ from stores import START_MS, Clock, in_child, records, values
 
 import segstore
 from segstore import errors
-from segstore.client.producer import Producer
+from segstore.client.producer import FutureRecordMetadata, Producer
 from segstore.client.structs import TopicPartition
 from segstore.records import CODECS
 
@@ -411,6 +411,21 @@ def test_close_sends_what_lingers(store: segstore.Store) -> None:
     with Producer(store, linger_ms=60_000) as producer:
         future = producer.send("t", b"x")
     assert future.get(0).offset == 0
+
+
+def test_a_send_that_close_overtakes_fails(store: segstore.Store) -> None:
+    producer = Producer(store)
+    producer.send("t", b"x").get(LONG)
+    queue = producer._accumulator.queue(TopicPartition("t", 0))
+    # As `send` does when its thread stood still between looking `queue` up and appending.
+    future = FutureRecordMetadata()
+    future._holder, future._at, future._time = queue, b"late", time.time()
+    producer.close()
+    queue.append(future)
+    producer._accumulator.late(queue)
+    with pytest.raises(errors.ClientClosedError):
+        future.get(0)
+    assert values(store.partition("t")) == [b"x"]
 
 
 def test_close_in_a_callback(store: segstore.Store) -> None:

@@ -46,6 +46,7 @@ class Accumulator:
         self._backing_off: dict[PartitionQueue, None] = {}
         self._incomplete: dict[ProducerBatch, None] = {}
         self.refusal: BaseException | None = None
+        self._ended = False
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """The partition's queue, the same each time."""
@@ -57,12 +58,13 @@ class Accumulator:
 
     # --- appending ----------------------------------------------------------------------
 
-    def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int, rich: bool) -> None:
+    def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int) -> None:
         """Put a record of `size` bytes into the open batch, or a new one. BufferExhaustedError; `refusal`."""
         with self.lock:
             self._make_room(queue, size)
             record._holder = queue
-            queue.rich = queue.rich or rich
+            queue.rich = queue.rich or type(record._at) is tuple
+            queue.stamped = queue.stamped or type(record._time) is int
             queue.append(record)
 
     def _make_room(self, queue: PartitionQueue, size: int) -> None:
@@ -104,11 +106,17 @@ class Accumulator:
                 self._wake()
 
     def late(self, queue: PartitionQueue) -> None:
-        """A record was appended whose batch was sealed at that moment: see that it is sent all the same."""
+        """A record was appended whose batch was sealed at that moment: see that it is sent all the same, or
+        fails where the sender has ended meanwhile.
+        """
         with self.lock:
-            if queue.left == NO_BLOCK and queue.records:
-                self._seal(queue)
-                self._wake()
+            if queue.left != NO_BLOCK or not queue.records:
+                return
+            self._seal(queue)
+            self._wake()
+            ended = self._ended
+        if ended and self.refusal is not None:
+            self.abort(self.refusal)
 
     def _seal(self, queue: PartitionQueue) -> None:
         self._open.pop(queue, None)
@@ -263,10 +271,21 @@ class Accumulator:
                 with contextlib.suppress(RuntimeError):  # another opened it at this moment
                     self._gate.release()
 
+    def end(self) -> bool:
+        """Whether the sender may end: nothing waits, and nothing will be taken any more."""
+        with self.lock:
+            if self.refusal is None:
+                return False
+            self._ended = self._idle()
+            return self._ended
+
     def idle(self) -> bool:
         """Whether nothing waits."""
         with self.lock:
-            return not (self._incomplete or self._open or any(q.records for q in self.queues.values()))
+            return self._idle()
+
+    def _idle(self) -> bool:
+        return not (self._incomplete or self._open or any(q.records for q in self.queues.values()))
 
     def abort(self, error: BaseException) -> None:
         """What has not been written, and is not being written now, fails with `error`."""

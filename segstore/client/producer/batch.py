@@ -14,24 +14,38 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from segstore.client.producer.latch import Latch
-from segstore.client.producer.record import Headers, RecordMetadata, Rich, headers_size
+from segstore.client.producer.record import Headers, RecordMetadata, Row, headers_size
 from segstore.client.structs import TopicPartition
 from segstore.records import Columns
 
 if TYPE_CHECKING:
     from segstore.client.producer.futures import Callback, FutureRecordMetadata
 
+Sizes = list[int] | None
 Waiting = tuple["FutureRecordMetadata", "Callback | None", "Callback | None"]
 
 
 class ProducerBatch:
-    """`values`: bytes, None, or a Rich each; `times`: float seconds, or int ms as given; `created` and
-    `attempts` as in Kafka's ProducerBatch; `block`: bytes of the pool that it holds.
+    """`values`: bytes, None, or a Row each (`rich`: there may be some); `times`: float seconds, or int ms as
+    given (`stamped`: there may be some); `created` and `attempts` as in Kafka's ProducerBatch; `block`: bytes
+    of the pool that it holds.
     """
 
     __slots__ = (
         *("append_time", "attempts", "base_offset", "block", "callbacks", "created", "done", "error"),
-        *("latch", "lock", "n", "results", "rich", "size", "sizes", "times", "topic_partition", "values"),
+        *(
+            "latch",
+            "lock",
+            "n",
+            "results",
+            "rich",
+            "size",
+            "sizes",
+            "stamped",
+            "times",
+            "topic_partition",
+            "values",
+        ),
     )
 
     def __init__(
@@ -43,7 +57,7 @@ class ProducerBatch:
     ) -> None:
         self.lock, self.topic_partition = lock, topic_partition
         self.values, self.times, self.n = values, times, len(values)
-        self.rich = False
+        self.rich = self.stamped = False
         self.size = self.block = self.attempts = 0
         self.created = 0.0
         self.latch: Latch | None = None
@@ -53,7 +67,8 @@ class ProducerBatch:
         self.base_offset = self.append_time = -1
         # Outcomes one by one, where the batch had to be split: an offset or an error.
         self.results: list[int | BaseException] | None = None
-        self.sizes: Sequence[Any] = ()
+        # Of values, keys and headers, once the records are written.
+        self.sizes: tuple[Sizes, Sizes, Sizes] = (None, None, None)
 
     # --- the outcome ----------------------------------------------------------------------
 
@@ -75,7 +90,7 @@ class ProducerBatch:
             assert isinstance(result, int)
             offset = result
         timestamp = self.append_time if self.append_time >= 0 else milliseconds(stamp)
-        key, value, headers = _three(self.sizes[at])
+        value, key, headers = (-1 if sizes is None else sizes[at] for sizes in self.sizes)
         return RecordMetadata(
             topic, partition, self.topic_partition, offset, timestamp, None, key, value, headers
         )
@@ -83,30 +98,33 @@ class ProducerBatch:
     def record(self, at: int) -> tuple[bytes | None, bytes | None, Headers, int]:
         """Value, key, headers and timestamp (ms) of record `at`."""
         value, stamp = self.values[at], milliseconds(self.times[at])
-        return (*value, stamp) if isinstance(value, Rich) else (value, None, (), stamp)
+        return (*value, stamp) if type(value) is tuple else (value, None, (), stamp)
 
     def forget_records(self) -> None:
         """Keep sizes only: futures may live long after their records."""
-        try:
-            self.sizes = list(map(len, self.values))
-        except TypeError:
-            self.sizes = [_sizes_of(value) for value in self.values]
         if self.rich:
-            self.sizes = [_sizes_of(value) for value in self.values]
+            values, keys, headers = split(self.values)
+            of_headers = [headers_size(h) if h else -1 for h in headers] if any(headers) else None
+            self.sizes = _lengths(values), _lengths(keys), of_headers
+        else:
+            self.sizes = _lengths(self.values), None, None
         self.values, self.times = [], []
 
 
-def _sizes_of(value: Any) -> tuple[int, int, int]:
-    if not isinstance(value, Rich):
-        return -1, -1 if value is None else len(value), -1
-    key, headers = value.key, headers_size(value.headers) if value.headers else -1
-    return -1 if key is None else len(key), -1 if value.value is None else len(value.value), headers
+def split(values: Sequence[Any]) -> tuple[Sequence[bytes | None], Sequence[bytes | None], Sequence[Headers]]:
+    """Columns of values, keys and headers."""
+    rows: list[Row] = [value if type(value) is tuple else (value, None, ()) for value in values]
+    if not rows:
+        return (), (), ()
+    of_values, keys, headers = zip(*rows, strict=True)
+    return of_values, keys, headers
 
 
-def _three(sizes: Any) -> tuple[int, int, int]:
-    """Sizes of key, value and headers; one number is that of a value alone."""
-    key, value, headers = sizes if isinstance(sizes, tuple) else (-1, sizes, -1)
-    return key, value, headers
+def _lengths(items: Sequence[bytes | None]) -> list[int]:
+    try:
+        return list(map(len, items))  # type: ignore[arg-type]
+    except TypeError:
+        return [-1 if item is None else len(item) for item in items]
 
 
 def milliseconds(stamp: float | int) -> int:
@@ -121,14 +139,11 @@ def columns_of(batches: Sequence[ProducerBatch]) -> Columns:
     for batch in batches:
         values += batch.values
         times += batch.times
+    if any(batch.stamped for batch in batches):
+        stamps = np.array([milliseconds(stamp) for stamp in times], np.int64)
+    else:
+        stamps = (np.frombuffer(array("d", times)) * 1000).astype(np.int64)
     if not any(batch.rich for batch in batches):
-        return Columns(values, timestamps=(np.frombuffer(array("d", times)) * 1000).astype(np.int64))
-    rich = [value if isinstance(value, Rich) else Rich(value, None, ()) for value in values]
-    stamps = np.array([milliseconds(stamp) for stamp in times], np.int64)
-    headers = [record.headers for record in rich]
-    return Columns(
-        [record.value for record in rich],
-        keys=[record.key for record in rich],
-        timestamps=stamps,
-        headers=headers if any(headers) else None,
-    )
+        return Columns(values, timestamps=stamps)
+    of_values, keys, headers = split(values)
+    return Columns(of_values, keys, stamps, headers if any(headers) else None)

@@ -31,7 +31,7 @@ class FutureRecordMetadata:
     """The outcome of one `send`: a `RecordMetadata` or an error."""
 
     __slots__ = ("_at", "_holder", "_time")
-    # The value (or a Rich) while the holder is a queue, the place in the batch afterwards.
+    # The value (or a Row) while the holder is a queue, the place in the batch afterwards.
     _at: Any
     _holder: PartitionQueue | ProducerBatch
     _time: float | int  # a float is the clock's seconds, an int ms as they were given

@@ -26,7 +26,6 @@ from segstore.client.producer.record import (
     MAX_RECORD_OVERHEAD,
     RECORD_OVERHEAD,
     ProducerRecord,
-    Rich,
     check_headers,
     size_of,
 )
@@ -78,7 +77,9 @@ class Producer:
         # What `send` looks up first; without an entry a record goes the long way.
         plain = not (config.key_serializer or config.value_serializer or config.partitioner)
         self._plain_size = min(config.batch_size, config.max_request_size, config.buffer_memory) - HEADER_SIZE
-        self._sticky = self._routing.sticky if plain and not self._interceptors else {}
+        plain = plain and not self._interceptors
+        self._sticky = self._routing.sticky if plain else {}
+        self._by_key = self._routing.by_key if plain else {}
         self._sender = Sender(store, config, self._accumulator, self._routing, self._metrics)
         self._sender.start()
         _live.add(self)
@@ -104,18 +105,21 @@ class Producer:
         InvalidTypeError, UnknownTopicOrPartitionError, RecordTooLargeError, ClientClosedError, ForkedError:
         nothing was taken.
         """
-        if (
-            type(value) is bytes
-            and key is None
-            and partition is None
-            and headers is None
-            and timestamp_ms is None
-        ):
-            try:
-                queue = self._sticky[topic]
-            except (KeyError, TypeError):
-                return self._send(topic, value, key, headers, partition, timestamp_ms)
+        if type(value) is bytes and partition is None and headers is None and timestamp_ms is None:
             size = len(value) + RECORD_OVERHEAD
+            row: Any = value
+            try:
+                if key is None:
+                    queue = self._sticky[topic]
+                elif type(key) is bytes:
+                    queue = self._by_key[topic][key]
+                    size += len(key)
+                    row = (value, key, ())
+                    queue.rich = True
+                else:
+                    return self._send(topic, value, key)
+            except (KeyError, TypeError):
+                return self._send(topic, value, key)
             # From reading `left` to writing it nothing is called, so that CPython changes no thread in
             # between; an interpreter that did would only make a batch too large or too small.
             left = queue.left - size
@@ -123,7 +127,7 @@ class Producer:
                 queue.left = left
                 future = FutureRecordMetadata()
                 future._holder = queue
-                future._at = value
+                future._at = row
                 now = self._now  # calls of what a local name holds are the quicker ones
                 future._time = now()
                 append = queue.append
@@ -131,7 +135,7 @@ class Producer:
                 if queue.left < 0:
                     self._accumulator.late(queue)
                 return future
-            if size <= self._plain_size:
+            if key is None and size <= self._plain_size:
                 return self._open_batch(topic, value, size)
         return self._send(topic, value, key, headers, partition, timestamp_ms)
 
@@ -139,11 +143,17 @@ class Producer:
         """As `_send`, for a record that is a value alone, and in size beyond doubt."""
         future = FutureRecordMetadata()
         future._at, future._time = value, self._now()
-        self._accumulator.append(self._routing.stick(topic, size), future, size, False)
+        self._accumulator.append(self._routing.stick(topic, size), future, size)
         return future
 
     def _send(
-        self, topic: str, value: Any, key: Any, headers: Any, partition: int | None, timestamp_ms: int | None
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
         self._check_open()
         record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
@@ -166,11 +176,10 @@ class Producer:
         size = size_of(value, key, headers)
         self._check_size(size)
         future = FutureRecordMetadata()
-        rich = key is not None or bool(headers) or stamp is not None
-        future._at = Rich(value, key, headers) if rich else value
+        future._at = (value, key, headers) if key is not None or headers else value
         future._time = self._now() if stamp is None else arguments.whole("timestamp_ms", stamp, -1)
         queue = self._routing.pick(topic, record.partition, record.key, key, record.value, value)
-        self._accumulator.append(queue, future, size + RECORD_OVERHEAD, rich)
+        self._accumulator.append(queue, future, size + RECORD_OVERHEAD)
         return future
 
     def _check_size(self, size: int) -> None:

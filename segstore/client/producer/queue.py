@@ -27,7 +27,7 @@ class PartitionQueue:
 
     __slots__ = (
         *("append", "batches", "block", "callbacks", "created", "done", "error", "latch", "left", "lock"),
-        *("produced", "records", "retry_at", "rich", "room", "topic_partition"),
+        *("produced", "records", "retry_at", "rich", "room", "stamped", "topic_partition"),
     )
 
     def __init__(self, lock: threading.Lock, topic_partition: TopicPartition) -> None:
@@ -39,7 +39,9 @@ class PartitionQueue:
         self.block = 0  # bytes of the pool that the open batch holds
         self.room = 0  # bytes of records that it had room for
         self.created = 0.0  # when it was opened, monotonic seconds
-        self.rich = False  # whether an open record has more than a value
+        # Whether a record ever had more than a value, or a time of its own. Set before it is appended and
+        # never taken back: no record lies in a batch that does not know.
+        self.rich = self.stamped = False
         self.produced = 0  # bytes that were ever sealed
         self.retry_at = 0.0  # nothing is sent before, monotonic seconds
         self.latch: Latch | None = None
@@ -66,7 +68,7 @@ class PartitionQueue:
         batch = ProducerBatch(
             self.lock, self.topic_partition, [r._at for r in taken], [r._time for r in taken]
         )
-        batch.rich, self.rich = self.rich, False
+        batch.rich, batch.stamped = self.rich, self.stamped
         batch.block, batch.created = self.block, self.created if self.block else now
         batch.size = self.room - max(self.left, 0)
         batch.latch, self.latch = self.latch, None

@@ -48,12 +48,8 @@ class RecordMetadata(NamedTuple):
     serialized_header_size: int
 
 
-class Rich(NamedTuple):
-    """What a record holds beside a plain value."""
-
-    value: bytes | None
-    key: bytes | None
-    headers: Headers
+Row = tuple["bytes | None", "bytes | None", Headers]
+"""Value, key and headers of a record that is more than a value."""
 
 
 def check_headers(headers: Any) -> Headers:

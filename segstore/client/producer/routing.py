@@ -62,7 +62,9 @@ class Route:
 
 
 class Routing:
-    """`sticky` has the queue of a topic's next record without a key, for `Producer.send` to look up."""
+    """`sticky` has the queue of a topic's next record without a key, and `by_key` those of keys that came
+    before, for `Producer.send` to look up.
+    """
 
     def __init__(
         self,
@@ -77,6 +79,7 @@ class Routing:
         self._choose = _chooser(partitioner, Cluster(store))
         self._routes: dict[str, Route] = {}
         self.sticky: dict[str, PartitionQueue] = {}
+        self.by_key: dict[str, dict[bytes, PartitionQueue]] = {}
 
     def partitions(self, topic: str) -> tuple[int, ...]:
         """Numbers of a topic's partitions. UnknownTopicOrPartitionError."""
@@ -114,11 +117,13 @@ class Routing:
     def forget(self, topic: str) -> None:
         """The topic is gone, or is another now: look at it anew."""
         self.sticky.pop(topic, None)
+        self.by_key.pop(topic, None)
         self._routes.pop(topic, None)
 
     def clear(self) -> None:
         """Have every `send` come the long way."""
         self.sticky.clear()
+        self.by_key.clear()
 
     def _look(self, topic: str) -> Route:
         if not isinstance(topic, str):
@@ -135,7 +140,7 @@ class Routing:
         queues = {p: self._accumulator.queue(TopicPartition(topic, p)) for p in info.partition_ids}
         route = Route(info.partition_ids, queues, queues[self._rng.choice(info.partition_ids)])
         self._routes[topic] = route
-        self.sticky[topic] = route.sticky
+        self.sticky[topic], self.by_key[topic] = route.sticky, route.by_key
         return route
 
     def _given(self, topic: str, route: Route, partition: Any) -> PartitionQueue:

@@ -77,7 +77,7 @@ class Sender(threading.Thread):
                     log.exception("the producer's sender failed")
                     self._fail([batch for batch in batches if not batch.done], error)
             if not ready:
-                if accumulator.refusal is not None and accumulator.idle():
+                if accumulator.end():
                     return
                 accumulator.sleep(look)
 
