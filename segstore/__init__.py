@@ -15,7 +15,11 @@ Byte strings are `bytes`, times int64 ms since the epoch (UTC), offsets int64.
 from __future__ import annotations
 
 from segstore import errors
+from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
+from segstore.client.structs import TopicPartition
 from segstore.errors import (
+    BufferExhaustedError,
+    ClientClosedError,
     ConfigError,
     CorruptCheckpointError,
     CorruptRecordError,
@@ -23,10 +27,12 @@ from segstore.errors import (
     InvalidArgumentError,
     InvalidTopicError,
     InvalidTypeError,
+    KafkaTimeoutError,
     OffsetOutOfRangeError,
     ReadOnlyError,
     RecordTooLargeError,
     SegstoreError,
+    SerializationError,
     StorageError,
     StoreClosedError,
     StoreLockedError,
@@ -40,6 +46,8 @@ from segstore.storage.store import Store, open
 from segstore.storage.topics import TopicInfo
 
 __all__ = [
+    "BufferExhaustedError",
+    "ClientClosedError",
     "ConfigError",
     "CorruptCheckpointError",
     "CorruptRecordError",
@@ -48,19 +56,25 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidTopicError",
     "InvalidTypeError",
+    "KafkaTimeoutError",
     "OffsetOutOfRangeError",
     "PartitionLog",
+    "Producer",
+    "ProducerRecord",
     "ReadOnlyError",
     "Record",
+    "RecordMetadata",
     "RecordTooLargeError",
     "Records",
     "SegstoreError",
+    "SerializationError",
     "StorageError",
     "Store",
     "StoreClosedError",
     "StoreLockedError",
     "TopicAlreadyExistsError",
     "TopicInfo",
+    "TopicPartition",
     "UnknownTopicOrPartitionError",
     "check",
     "errors",
