@@ -14,9 +14,12 @@ Byte strings are `bytes`, times int64 ms since the epoch (UTC), offsets int64.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from segstore import errors
+from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
 from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
-from segstore.client.structs import TopicPartition
+from segstore.client.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from segstore.errors import (
     BufferExhaustedError,
     ClientClosedError,
@@ -45,10 +48,17 @@ from segstore.storage.log import PartitionLog
 from segstore.storage.store import Store, open
 from segstore.storage.topics import TopicInfo
 
+if TYPE_CHECKING:
+    from segstore.client.aio import AsyncConsumer
+
 __all__ = [
+    "AsyncConsumer",
     "BufferExhaustedError",
     "ClientClosedError",
     "ConfigError",
+    "Consumer",
+    "ConsumerRebalanceListener",
+    "ConsumerRecord",
     "CorruptCheckpointError",
     "CorruptRecordError",
     "Finding",
@@ -57,6 +67,8 @@ __all__ = [
     "InvalidTopicError",
     "InvalidTypeError",
     "KafkaTimeoutError",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
     "OffsetOutOfRangeError",
     "PartitionLog",
     "Producer",
@@ -80,3 +92,12 @@ __all__ = [
     "errors",
     "open",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # asyncio is imported by those who use it.
+    if name == "AsyncConsumer":
+        from segstore.client.aio import AsyncConsumer
+
+        return AsyncConsumer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -142,7 +142,10 @@ def _largest_column(records: Records) -> int:
 def gather(column: ByteColumn, kind: Any = None) -> pa.Array:
     """A pa.binary() array (or `kind`) of a column, copied out of its arena by C."""
     n, at, lengths = len(column), np.ascontiguousarray(column.at), np.ascontiguousarray(column.lengths)
-    data = np.empty(max(int(np.maximum(lengths, 0).sum()), 1), np.uint8)
+    nulls = n > 0 and lengths.min() < 0
+    if nulls and lengths.max() < 0:
+        return pa.nulls(n, kind or pa.binary())
+    data = np.empty(max(int((np.maximum(lengths, 0) if nulls else lengths).sum()), 1), np.uint8)
     offsets = np.empty(n + 1, np.int32)
     done = lib.seg_gather(
         ffi.from_buffer("uint8_t[]", column.arena), len(column.arena), _int64s(at), _int64s(lengths), n, 0,
@@ -150,7 +153,8 @@ def gather(column: ByteColumn, kind: Any = None) -> pa.Array:
     )  # fmt: skip
     if done < 0:
         raise AssertionError(f"columns of Records can't be gathered: {done}")
-    buffers = [validity_bitmap(lengths), pa.py_buffer(offsets), pa.py_buffer(data)]
+    validity = validity_bitmap(lengths) if nulls else None
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind or pa.binary(), n, buffers)
 
 

@@ -7,13 +7,14 @@ from segstore.records import Records
 
 class Buffer:
     """Records of one read. `at` is the offset where the first one left goes on: a consumer whose position is
-    another has no use for them. `memory` is the bytes that they keep, `stored` what was read for them.
+    another has no use for them. `memory` is the bytes that they keep, `stored` what was read for them,
+    `start` and `end` the log's offsets then.
     """
 
-    __slots__ = ("_given", "_records", "at", "memory", "stored")
+    __slots__ = ("_given", "_records", "at", "end", "memory", "start", "stored")
 
-    def __init__(self, records: Records, at: int) -> None:
-        self._records, self._given, self.at = records, 0, at
+    def __init__(self, records: Records, at: int, start: int, end: int) -> None:
+        self._records, self._given, self.at, self.start, self.end = records, 0, at, start, end
         self.memory, self.stored = records.nbytes, int(records.batches["size"].sum())
 
     def __len__(self) -> int:

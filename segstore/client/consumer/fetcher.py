@@ -101,7 +101,7 @@ class Fetcher:
             self._kept = _Kept(state, buffer.at, error)
         elif not len(buffer):
             self._drop(state)
-        self._tell(tp, state, buffer.at)
+        self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
         return Given(tp, state, records, buffer.at)
 
     def columns(self) -> list[tuple[TopicPartition, Records]]:
@@ -128,7 +128,7 @@ class Fetcher:
                 found.append((tp, buffer.take()))
                 self._drop(state)
                 state.seek(buffer.at, int(found[-1][1].batches["leader_epoch"][-1]))
-                self._tell(tp, state, buffer.at)
+                self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
                 left -= buffer.stored
             if left <= 0:
                 break
@@ -167,10 +167,6 @@ class Fetcher:
         kept, self._kept = self._kept, None
         if kept is not None and kept.state.fetchable and kept.state.position == kept.position:
             raise kept.error
-
-    def _tell(self, tp: TopicPartition, state: PartitionState, at: int) -> None:
-        if state.log is not None:
-            self._metrics.given(tp, at, state.log.start_offset, state.log.end_offset)
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -217,6 +213,7 @@ class Fetcher:
                 isolation_level=self._config.isolation_level,
                 check_crcs=self._config.check_crcs,
             )
+            start, end = log.start_offset, log.end_offset
         except OffsetOutOfRangeError as error:
             self._positions.out_of_range(state, error)
             return None
@@ -227,7 +224,7 @@ class Fetcher:
             # Markers and aborted records are passed over.
             state.position = records.next_offset
             return None
-        buffer = Buffer(records, position)
+        buffer = Buffer(records, position, start, end)
         self._metrics.fetched(buffer.stored, len(records), (time.perf_counter() - began) * 1000)
         return buffer
 

@@ -6,7 +6,8 @@ pyarrow is imported when a table is asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from segstore.records import Records
 if TYPE_CHECKING:
     import pyarrow
 
+_LEAST = 1 << 14
+
 
 def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
     """The parts one after the other, with columns "topic" (dictionary of int32 to string) and "partition"
@@ -23,14 +26,7 @@ def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
     """
     import pyarrow as pa
 
-    from segstore.records.arrow import SCHEMA
-
-    fields = [
-        pa.field("topic", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        *SCHEMA,
-    ]
-    schema = pa.schema(fields)
+    whole = schema()
     # All chunks share one dictionary, so that none must be made to agree with another.
     topics = list(dict.fromkeys(tp.topic for tp, _ in parts))
     codes = {topic: code for code, topic in enumerate(topics)}
@@ -39,8 +35,30 @@ def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
     for tp, records in parts:
         for batch in records.to_arrow().to_batches():
             n = batch.num_rows
-            code, partition = (pa.array(np.full(n, x, np.int32)) for x in (codes[tp.topic], tp.partition))
-            topic = pa.DictionaryArray.from_arrays(code, names, safe=False)
-            arrays = [topic, partition, *batch.columns]
-            batches.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
-    return pa.Table.from_batches(batches, schema)
+            topic = pa.DictionaryArray.from_arrays(_constant(codes[tp.topic], n), names, safe=False)
+            arrays = [topic, _constant(tp.partition, n), *batch.columns]
+            batches.append(pa.RecordBatch.from_arrays(arrays, schema=whole))
+    return pa.Table.from_batches(batches, whole)
+
+
+@lru_cache(maxsize=1)
+def schema() -> pyarrow.Schema:
+    """Of every table that `poll_arrow` gives."""
+    import pyarrow as pa
+
+    from segstore.records.arrow import SCHEMA
+
+    topic = pa.field("topic", pa.dictionary(pa.int32(), pa.string()), nullable=False)
+    return pa.schema([topic, pa.field("partition", pa.int32(), nullable=False), *SCHEMA])
+
+
+def _constant(value: int, n: int) -> Any:
+    """An int32 array of `value` n times over: the beginning of one that serves many fetches."""
+    return _repeated(value, max(_LEAST, 1 << (n - 1).bit_length()))[:n]
+
+
+@lru_cache(maxsize=32)
+def _repeated(value: int, n: int) -> Any:
+    import pyarrow as pa
+
+    return pa.array(np.full(n, value, np.int32))

@@ -17,7 +17,7 @@ from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, To
 from segstore.errors import IllegalStateError
 from segstore.storage.store import Store
 
-_SHARE = 20
+_SHARE = 100
 """Looking at the topics takes at most one part in so many of a consumer's time."""
 
 
