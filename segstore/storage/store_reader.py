@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import NamedTuple
 
 from segstore import names
@@ -107,8 +108,12 @@ class StoreReader:
 
     def _published(self, key: int) -> Callable[[], Ends | None]:
         def get() -> Ends | None:
-            ends = self._look_for_ends()
-            return ends.get(key) if ends is not None and self._believed() else None
+            ends, held = self._ends, self._belief
+            if ends is None or not held.holds or monotonic_ns() - held.at >= _BELIEF_NS:
+                if not self._believed():
+                    return None
+                ends = self._ends
+            return ends.get(key) if ends is not None else None
 
         return get
 
@@ -117,7 +122,7 @@ class StoreReader:
 
         They hold while there is no clean shutdown marker, or the one that was written with them.
         """
-        ends, held, now = self._look_for_ends(), self._belief, time.monotonic_ns()
+        ends, held, now = self._look_for_ends(), self._belief, monotonic_ns()
         if ends is None:
             return False
         nonce = ends.nonce
