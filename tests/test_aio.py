@@ -34,7 +34,7 @@ def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 
 def public(of: type) -> set[str]:
-    return {name for name in vars(of) if not name.startswith("_")}
+    return {name for name in dir(of) if not name.startswith("_")}
 
 
 def test_has_the_methods_of_a_consumer() -> None:

@@ -1,4 +1,5 @@
-"""`Consumer`: reads the records of a store's topics, as kafka-python's KafkaConsumer does. A façade.
+"""`Consumer`: reads the records of a store's topics, as kafka-python's KafkaConsumer does. A façade:
+`assigning`, `seeking` and `committing` have the rest of its methods.
 
 Nothing on disk of its own. Threads: one at a time; another is told so (ConcurrentModificationError).
 """
@@ -6,32 +7,20 @@ Nothing on disk of its own. Threads: one at a time; another is told so (Concurre
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from segstore.client.consumer.config import ConsumerConfig
-from segstore.client.consumer.coordination import Coordination, Offsets, OnCommit
-from segstore.client.consumer.fetcher import Fetcher, Given
-from segstore.client.consumer.guard import Guard, alone
-from segstore.client.consumer.interceptors import Interceptors, Polled
-from segstore.client.consumer.iteration import Iteration
-from segstore.client.consumer.lookups import Lookups
-from segstore.client.consumer.metrics import ConsumerMetrics, NoMetrics
-from segstore.client.consumer.positions import Positions
+from segstore.client.consumer.assigning import Assigning
+from segstore.client.consumer.committing import Committing
+from segstore.client.consumer.fetcher import Given
+from segstore.client.consumer.guard import alone
+from segstore.client.consumer.interceptors import Polled
 from segstore.client.consumer.records import ConsumerRecord
-from segstore.client.consumer.subscription import Subscription, topic_partition
-from segstore.client.consumer.ungrouped import Ungrouped
-from segstore.client.structs import (
-    ConsumerGroupMetadata,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    TopicPartition,
-)
-from segstore.errors import IllegalStateError, InvalidArgumentError, InvalidTypeError
+from segstore.client.consumer.seeking import Seeking
+from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.storage import arguments
 from segstore.storage.store import Store
-from segstore.storage.topics import find_topic
 
 if TYPE_CHECKING:
     import pyarrow
@@ -40,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Consumer:
+class Consumer(Assigning, Seeking, Committing):
     """Pulls records of the partitions that it was assigned, or that follow from the topics it subscribed to.
 
     `settings` are kafka-python's, with its defaults; those of the network are refused by name. Without a
@@ -50,95 +39,12 @@ class Consumer:
 
     def __init__(self, store: Store, *topics: str, **settings: Any) -> None:
         """ConfigError, InvalidTypeError, UnknownTopicOrPartitionError."""
-        if not isinstance(store, Store):
-            raise InvalidTypeError(
-                f"store must be a Store, as segstore.open() gives, not {type(store).__name__}"
-            )
-        self.config = ConsumerConfig.parse(settings)
-        self._store, self._guard, self._iteration = store, Guard(), Iteration()
-        self._subscription = Subscription()
-        self._lookups = Lookups(store, self.config.isolation_level)
-        self._metrics = (ConsumerMetrics if self.config.metrics_enabled else NoMetrics)(self.config)
-        self._interceptors = Interceptors(self.config.interceptors)
-        self._coordination: Coordination = Ungrouped(store, self._subscription, self.config)
-        self._positions = Positions(
-            store, self._subscription, self._coordination, self._lookups, self.config.auto_offset_reset
-        )
-        self._fetcher = Fetcher(self._subscription, self._positions, self.config, self._metrics)
+        super().__init__(store, settings)
         if topics:
             self.subscribe(topics)
 
     def __repr__(self) -> str:
         return f"<Consumer {self.config.client_id} of {self._store!r}>"
-
-    # --- topics and partitions --------------------------------------------------------------
-
-    @alone
-    def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None, listener: Any = None) -> None:
-        """Read the topics named, or all whose name matches the regular expression `pattern` at its start,
-        those made later too. Replaces an earlier subscription.
-
-        `listener` (ConsumerRebalanceListener) is told of partitions in `poll`, `unsubscribe` and `close`;
-        without a group of those that come and go only. UnknownTopicOrPartitionError for a topic that is not
-        there (a pattern waits for it), IllegalStateError after `assign`, InvalidArgumentError,
-        InvalidTypeError.
-        """
-        if isinstance(topics, Collection) and not isinstance(topics, str):
-            there = self._store.topics()
-            for name in topics:
-                find_topic(there, name)
-        self._subscription.subscribe(topics, pattern, listener)
-        self._coordination.stale()
-        self._iteration.clear()
-
-    @alone
-    def subscription(self) -> set[str] | None:
-        """The topics subscribed to; of a pattern those found so far. None without a subscription."""
-        topics = self._subscription.topics
-        return None if topics is None else set(topics)
-
-    @alone
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, in place of those assigned before; partitions that stay keep their position.
-
-        UnknownTopicOrPartitionError: nothing is changed; IllegalStateError after `subscribe`.
-        """
-        wanted = [topic_partition(tp) for tp in partitions]
-        if not wanted:
-            self._unsubscribe()
-            return
-        for tp in wanted:
-            self._lookups.log(tp)
-        self._subscription.assign(wanted)
-        self._metrics.forget(set(wanted))
-
-    @alone
-    def unsubscribe(self) -> None:
-        """Give up topics and partitions."""
-        self._unsubscribe()
-
-    def _unsubscribe(self) -> None:
-        self._coordination.unsubscribe()
-        self._subscription.unsubscribe()
-        self._iteration.clear()
-        self._metrics.forget(set())
-
-    @alone
-    def assignment(self) -> set[TopicPartition]:
-        """The partitions assigned now."""
-        return set(self._subscription.states)
-
-    @alone
-    def topics(self) -> set[str]:
-        """The names of all topics of the store, but internal ones."""
-        hide = self.config.exclude_internal_topics
-        return {name for name, info in self._store.topics().items() if not (hide and info.internal)}
-
-    @alone
-    def partitions_for_topic(self, topic: str) -> set[int]:
-        """The numbers of a topic's partitions; empty where there is no such topic."""
-        info = self._store.topics().get(topic)
-        return set() if info is None else set(info.partition_ids)
 
     # --- records ----------------------------------------------------------------------------
 
@@ -255,128 +161,6 @@ class Consumer:
     @alone
     def _give_back(self) -> None:
         self._fetcher.give_back()
-
-    # --- positions --------------------------------------------------------------------------
-
-    @alone
-    def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
-        """The offset of the next record that will be given. IllegalStateError where it is not assigned,
-        NoOffsetForPartitionError.
-        """
-        state = self._subscription.state(partition)
-        self._positions.resolve()
-        if state.position is None:
-            self._lookups.log(topic_partition(partition))
-            raise IllegalStateError(f"{partition} has no position yet: poll() first")
-        return state.position
-
-    @alone
-    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Go on at `offset`; one that is not there is dealt with by auto_offset_reset in the next poll.
-        IllegalStateError where the partition is not assigned, InvalidArgumentError.
-        """
-        epoch = offset.leader_epoch if isinstance(offset, OffsetAndMetadata) else -1
-        at = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
-        self._subscription.state(partition).seek(arguments.whole("offset", at, 0), epoch)
-        self._iteration.clear()
-
-    @alone
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go on at the log start offset of these partitions, by default of all that are assigned: found in
-        the next poll or `position`. IllegalStateError.
-        """
-        self._seek_to("earliest", partitions)
-
-    @alone
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on behind the last record; as `seek_to_beginning`."""
-        self._seek_to("latest", partitions)
-
-    def _seek_to(self, where: str, partitions: Sequence[TopicPartition]) -> None:
-        self._subscription.look(self._subscription.chosen(partitions), where)
-        self._iteration.clear()
-
-    @alone
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Give no records of these partitions until they are resumed. IllegalStateError."""
-        for state in [self._subscription.state(tp) for tp in partitions]:
-            state.paused = True
-
-    @alone
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Give records of paused partitions again. IllegalStateError."""
-        for state in [self._subscription.state(tp) for tp in partitions]:
-            state.paused = False
-
-    @alone
-    def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
-        return {tp for tp, state in self._subscription.states.items() if state.paused}
-
-    @alone
-    def highwater(self, partition: TopicPartition) -> int:
-        """The high watermark of an assigned partition: the offset behind its last record."""
-        self._subscription.state(partition)
-        return self._lookups.log(topic_partition(partition)).high_watermark
-
-    @alone
-    def beginning_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """The log start offsets. UnknownTopicOrPartitionError."""
-        return {tp: self._lookups.log(tp).start_offset for tp in map(topic_partition, partitions)}
-
-    @alone
-    def end_offsets(
-        self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
-    ) -> dict[TopicPartition, int]:
-        """The offsets behind the last record that may be read: the high watermark, with read_committed the
-        last stable offset. UnknownTopicOrPartitionError.
-        """
-        lookups = self._lookups
-        return {tp: lookups.end(lookups.log(tp)) for tp in map(topic_partition, partitions)}
-
-    @alone
-    def offsets_for_times(
-        self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition its first record stamped at or after a time (ms since the epoch), None where
-        there is none. UnknownTopicOrPartitionError, InvalidArgumentError for a negative time.
-        """
-        wanted = {topic_partition(tp): arguments.whole("timestamp", at, 0) for tp, at in timestamps.items()}
-        return {tp: self._lookups.for_time(self._lookups.log(tp), at) for tp, at in wanted.items()}
-
-    # --- committed offsets -------------------------------------------------------------------
-
-    @alone
-    def commit(self, offsets: Offsets | None = None, timeout_ms: float | None = None) -> None:
-        """Commit `offsets`, by default the positions of all partitions. IllegalStateError without a group."""
-        committed = self._subscription.consumed() if offsets is None else offsets
-        self._coordination.commit(committed)
-        self._interceptors.on_commit(committed)
-
-    @alone
-    def commit_async(self, offsets: Offsets | None = None, callback: OnCommit | None = None) -> Any:
-        """Commit without waiting: a future. IllegalStateError without a group."""
-        committed = self._subscription.consumed() if offsets is None else offsets
-        default: Any = self.config.default_offset_commit_callback
-        return self._coordination.commit_async(committed, callback or default)
-
-    @alone
-    def committed(
-        self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
-    ) -> int | OffsetAndMetadata | None:
-        """The committed offset, None where there is none. IllegalStateError without a group."""
-        tp = topic_partition(partition)
-        if self.config.group_id is None:
-            raise IllegalStateError("committed offsets belong to a group, and group_id is None")
-        found = self._coordination.committed([tp]).get(tp)
-        return found if found is None or metadata else found.offset
-
-    @alone
-    def group_metadata(self) -> ConsumerGroupMetadata:
-        """The membership of a group, for a transaction's offsets."""
-        return self._coordination.group_metadata()
 
     # --- the consumer itself -----------------------------------------------------------------
 
