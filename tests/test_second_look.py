@@ -13,6 +13,7 @@ import pytest
 from faults import FailingFiles
 
 import segstore
+from segstore.files import Files
 
 PER_BATCH = 10
 
@@ -233,7 +234,7 @@ def test_a_failed_sync_makes_the_next_open_write_the_bytes_again(tmp_path: Path)
     assert not (root / ".kafka_cleanshutdown").exists()
     written: list[int] = []
 
-    class Counting(segstore.storage.store.Files):
+    class Counting(Files):
         def pwrite(self, handle, data, position):  # type: ignore[no-untyped-def]
             if handle.path.endswith(".log"):
                 written.append(len(data))
@@ -290,3 +291,21 @@ def test_a_log_keeps_its_store(tmp_path: Path) -> None:
             break
         threading.Event().wait(0.01)
     assert log._source.recovery_point == 1
+
+
+def test_a_segment_is_trimmed_before_the_next_one_has_a_name(tmp_path: Path) -> None:
+    root, seen = tmp_path / "store", []
+
+    class Watching(Files):
+        def open(self, path, *, write=False, create=False):  # type: ignore[no-untyped-def]
+            if create and str(path).endswith(".log") and not str(path).endswith("0" * 20 + ".log"):
+                index, times = (root / "t-0" / ("0" * 20 + suffix) for suffix in (".index", ".timeindex"))
+                seen.append((index.stat().st_size, times.stat().st_size))
+            return super().open(path, write=write, create=create)
+
+    with segstore.open(root, files=Watching()) as store:
+        store.create_topic("t", config={"segment.bytes": 20_000, "index.interval.bytes": 512})
+        store.partition("t").append_batch([b"x" * 100] * 300, batch_bytes=1000)
+    sealed = [(root / "t-0" / ("0" * 20 + suffix)).stat().st_size for suffix in (".index", ".timeindex")]
+    assert seen[0] == tuple(sealed)
+    assert segstore.check(root) == []

@@ -119,6 +119,8 @@ class LogWriter:
             raise RecordTooLargeError(
                 f"a batch is larger than segment.bytes={self.config.segment_bytes} allows"
             )
+        # Trimmed first: to other processes the next segment's name says that this one is sealed.
+        active.trim()
         segment = create_segment(self.pool, self.directory, active.next_offset, self.config)
         self.segments.append(segment)
         self.active = ActiveSegment(segment, self.config, active.next_offset)
