@@ -102,11 +102,10 @@ def from_list(items: Sequence[Any], name: str) -> Column:
     try:
         # The common case, all of it bytes: `join` refuses everything else but what lends its buffer.
         data, offsets = b"".join(items), offsets_of(items)
-        if offsets[-1] == len(data):
-            return Column(WIDE_OFFSETS, len(items), data, offsets)
     except TypeError:
-        pass
-    return _from_mixed(items, name)
+        return _from_mixed(items, name)
+    whole = offsets[-1] == len(data)
+    return Column(WIDE_OFFSETS, len(items), data, offsets) if whole else _from_mixed(items, name)
 
 
 def _from_mixed(items: Sequence[Any], name: str) -> Column:
