@@ -74,6 +74,8 @@ def test_a_base_offset_below_the_segments_own(tmp_path: Path) -> None:
         log.flush()
         fill(log, 5)
         shutil.copytree(live, root)
+    # What a roll flushed in the background may have come before the copy, or not.
+    forget_end(root)
     last = sorted((root / "t-0").glob("*.log"))[-1]
     set_base_offset(last, 0, 0)
     with segstore.open(root) as store:
