@@ -54,31 +54,6 @@ CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
 
 
-def codec_of(attributes: int) -> int:
-    """The compression code (index in CODECS, or above it where the bytes are wrong)."""
-    return attributes & CODEC_MASK
-
-
-def is_append_time(attributes: int) -> bool:
-    """True for LogAppendTime: every record has the batch's max timestamp."""
-    return bool(attributes & APPEND_TIME_FLAG)
-
-
-def is_transactional(attributes: int) -> bool:
-    """True for a batch that belongs to a transaction."""
-    return bool(attributes & TRANSACTIONAL_FLAG)
-
-
-def is_control(attributes: int) -> bool:
-    """True for a batch of control records, which no consumer sees."""
-    return bool(attributes & CONTROL_FLAG)
-
-
-def has_delete_horizon(attributes: int) -> bool:
-    """True where the base timestamp field holds the delete horizon (KIP-534)."""
-    return bool(attributes & DELETE_HORIZON_FLAG)
-
-
 def batch_ptr(batches: NDArray[np.void]) -> Any:
     """A `seg_batch *` to the first of a contiguous BATCH array; valid while the array lives."""
     return ffi.from_buffer("seg_batch *", batches) if len(batches) else ffi.NULL

@@ -196,11 +196,6 @@ class EndsReader(_Mapped):
         super().__init__(files, path, write=False)
         self._last: dict[int, Ends] = {}
 
-    @property
-    def generation(self) -> int:
-        """Counts topics created and deleted."""
-        return self._read_generation()
-
     def get(self, key: int) -> Ends | None:
         """What is published under `key`; None where nothing is.
 

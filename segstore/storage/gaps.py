@@ -34,9 +34,9 @@ class Gaps:
         """Below this offset there may be gaps; -1: anywhere."""
         try:
             info = TopicFiles(self._files, self._root).load()[0].get(self._key[0])
-            if info is None or not info.ours or "compact" in info.settings.cleanup_policy:
+            if info is None:
                 return -1
             path = os.path.join(self._root, names.CLEANER_OFFSETS)
-            return read_offsets(self._files, path).get(self._key, 0)
+            return info.gaps_end(read_offsets(self._files, path).get(self._key))
         except (SegstoreError, OSError):
             return -1  # what can't be told is not called damage
