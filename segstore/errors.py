@@ -169,6 +169,98 @@ class RecordDeserializationError(SerializationError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+# --- producers with an id, and transactions -----------------------------------------------------
+
+
+class OutOfOrderSequenceError(SegstoreError):
+    """A batch's first sequence does not follow the producer's last one: batches in between are missing
+    (Kafka: OutOfOrderSequenceException).
+    """
+
+
+class DuplicateSequenceError(SegstoreError):
+    """A batch was written before, so long ago that its offsets are no longer known."""
+
+
+class InvalidProducerEpochError(SegstoreError):
+    """A batch or marker carries an older epoch than its producer id has in this partition."""
+
+
+class ProducerFencedError(InvalidProducerEpochError):
+    """A newer producer with the same transactional_id has taken over; this one can only be closed."""
+
+
+class InvalidTxnStateError(IllegalStateError):
+    """A transaction can't do this in the state that it is in (Kafka: InvalidTxnStateException)."""
+
+
+class InvalidTxnTimeoutError(InvalidArgumentError):
+    """`transaction_timeout_ms` is above the store's `transaction.max.timeout.ms`."""
+
+
+class ConcurrentTransactionsError(SegstoreError):
+    """The producer's last transaction is still being ended: what was asked may be asked again."""
+
+
+class TransactionAbortedError(SegstoreError):
+    """A record was not written, or its transaction was aborted before it was."""
+
+
+class TransactionalIdNotFoundError(SegstoreError):
+    """There is no such transactional_id, or it has expired."""
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+class CommitFailedError(SegstoreError):
+    """Offsets were not committed: the member was taken for failed, and its partitions may be another's."""
+
+
+class UnknownMemberIdError(SegstoreError):
+    """The group has no such member: it left, failed, or never joined."""
+
+
+class IllegalGenerationError(SegstoreError):
+    """The group has gone on to another generation than the member's."""
+
+
+class RebalanceInProgressError(SegstoreError):
+    """The group is handing out its partitions anew: the member has to join again first."""
+
+
+class FencedInstanceIdError(SegstoreError):
+    """Another member has joined with the same group_instance_id; this one can only be closed."""
+
+
+class InconsistentGroupProtocolError(SegstoreError):
+    """A member and its group have no assignment strategy, or no protocol type, in common."""
+
+
+class InvalidGroupIdError(InvalidArgumentError):
+    """A group id is empty or no str."""
+
+
+class GroupNotFoundError(SegstoreError):
+    """There is no such group; the message lists what is there."""
+
+
+class NonEmptyGroupError(SegstoreError):
+    """The group has members: stop them before its offsets are reset or deleted."""
+
+
+class GroupMaxSizeReachedError(SegstoreError):
+    """The group has as many members as `group.max.size` allows."""
+
+
+class InvalidSessionTimeoutError(InvalidArgumentError):
+    """A session timeout is outside what the store allows."""
+
+
+class OffsetMetadataTooLargeError(InvalidArgumentError):
+    """A committed offset's metadata is longer than `offset.metadata.max.bytes`."""
+
+
 def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[str, object]) -> SegstoreError:
     error = kind.__new__(kind)
     error.args = args

@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from segstore.config import StoreConfig
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 MODES = ("rw", "r")
+A = TypeVar("A")
 
 
 def open(
@@ -84,6 +86,8 @@ class Store:
         self._context, self._side = context, side
         # Weak: a log keeps its store, so that background work goes on for as long as anybody has the log.
         self._logs: WeakValueDictionary[tuple[str, int], PartitionLog] = WeakValueDictionary()
+        self._attached: dict[Callable[[], Any], Any] = {}
+        self._attaching = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Store {self._context.root} mode={'rw' if self._context.writable else 'r'}>"
@@ -185,7 +189,19 @@ class Store:
         self._context.check_open()
         self._side.wait(count, seconds)
 
+    def _nudge(self) -> None:
+        """Wake who waits in `wait`, although nothing was published: a client has news for another."""
+        self._writer().nudge()
+
     # --- all of it --------------------------------------------------------------------------
+
+    def _attach(self, make: Callable[[], A]) -> A:
+        """The one `make()` that goes with this store; `close` closes it first."""
+        with self._attaching:
+            if make not in self._attached:
+                self._attached[make] = make()
+            attached: A = self._attached[make]
+        return attached
 
     def flush(self) -> None:
         """Make all partitions durable, and the checkpoints in the root say so. StorageError."""
@@ -199,6 +215,8 @@ class Store:
         if self._context.forked:
             self._context.closed = True
         if not self._context.closed:
+            for attached in self._attached.values():
+                attached.close()
             with os_errors():
                 self._side.close()
 

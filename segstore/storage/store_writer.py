@@ -237,6 +237,10 @@ class StoreWriter:
         """See `Store.wait`."""
         self._ends.wait(seen, seconds)
 
+    def nudge(self) -> None:
+        """See `Store._nudge`."""
+        self._ends.publish([], [])
+
     # --- closing -----------------------------------------------------------------------------
 
     def flush(self) -> None:

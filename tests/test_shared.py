@@ -1,0 +1,81 @@
+"""segstore.client.shared: one part of a kind a store, closed before it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import segstore
+from segstore.client.shared import shared
+from segstore.errors import ReadOnlyError, StoreClosedError
+
+
+class Part:
+    made: list[Part]
+
+    def __init__(self, store: segstore.Store) -> None:
+        self.store, self.seen_open = store, False
+        Part.made.append(self)
+
+    def close(self) -> None:
+        self.store.topics()  # still open
+        self.seen_open = True
+        Part.made.remove(self)
+
+
+class Second(Part):
+    def __init__(self, store: segstore.Store) -> None:
+        shared(store, Part)
+        super().__init__(store)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    Part.made = []
+
+
+def test_a_store_has_one_of_a_kind_whoever_asks_first(tmp_path: Path) -> None:
+    with segstore.open(tmp_path) as store:
+        found: list[Part] = []
+        threads = [threading.Thread(target=lambda: found.append(shared(store, Part))) for _ in range(8)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert len(found) == 8
+        assert len(Part.made) == len(set(map(id, found))) == 1
+    assert found[0].seen_open
+
+
+def test_what_was_made_last_is_closed_first(tmp_path: Path) -> None:
+    with segstore.open(tmp_path) as store:
+        second, first = shared(store, Second), shared(store, Part)
+        closed = []
+        first.close, second.close = lambda: closed.append("first"), lambda: closed.append("second")
+    assert closed == ["second", "first"]
+
+
+def test_two_stores_share_nothing(tmp_path: Path) -> None:
+    with segstore.open(tmp_path / "a") as a, segstore.open(tmp_path / "b") as b:
+        assert shared(a, Part) is not shared(b, Part)
+
+
+def test_a_reader_and_a_closed_store_are_refused(tmp_path: Path) -> None:
+    with segstore.open(tmp_path) as store, segstore.open(tmp_path, mode="r") as reader:
+        with pytest.raises(ReadOnlyError):
+            shared(reader, Part)
+    with pytest.raises(StoreClosedError):
+        shared(store, Part)
+    assert not Part.made
+
+
+def test_a_nudge_wakes_who_waits(tmp_path: Path) -> None:
+    with segstore.open(tmp_path) as store:
+        seen = store.publications
+        woken = threading.Event()
+        waiter = threading.Thread(target=lambda: (store.wait(seen, 60_000), woken.set()))
+        waiter.start()
+        store._nudge()
+        assert woken.wait(30)
+        waiter.join()
+        assert store.publications == seen + 1
