@@ -61,9 +61,12 @@ def test_two_stores_share_nothing(tmp_path: Path) -> None:
 
 
 def test_a_reader_and_a_closed_store_are_refused(tmp_path: Path) -> None:
-    with segstore.open(tmp_path) as store, segstore.open(tmp_path, mode="r") as reader:
-        with pytest.raises(ReadOnlyError):
-            shared(reader, Part)
+    with (
+        segstore.open(tmp_path) as store,
+        segstore.open(tmp_path, mode="r") as reader,
+        pytest.raises(ReadOnlyError),
+    ):
+        shared(reader, Part)
     with pytest.raises(StoreClosedError):
         shared(store, Part)
     assert not Part.made
