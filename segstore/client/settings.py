@@ -9,19 +9,16 @@ Threads: any; settings are immutable.
 
 from __future__ import annotations
 
-import difflib
 import math
 import numbers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from segstore.config.judging import judge, shown, unknown
 from segstore.errors import ConfigError
 
 S = TypeVar("S", bound="ClientSettings")
-
-_SHOWN = 80  # characters of a wrong value in a message
-_CLOSE = 0.75
 
 
 class Setting(NamedTuple):
@@ -45,14 +42,7 @@ class ClientSettings:
     def __post_init__(self) -> None:
         for f in fields(self):
             setting = f.metadata["option"]
-            value = getattr(self, f.name)
-            try:
-                object.__setattr__(self, f.name, setting.read(value))
-            except ConfigError:
-                raise
-            except (ValueError, OverflowError):
-                unit = f" ({setting.unit})" if setting.unit else ""
-                raise ConfigError(f"{f.name}={_shown(value)}: must be {setting.allowed}{unit}") from None
+            object.__setattr__(self, f.name, judge(f.name, setting, getattr(self, f.name)))
         conflict = self.conflict()
         if conflict is not None:
             raise ConfigError(conflict)
@@ -69,9 +59,7 @@ class ClientSettings:
             if name in cls.REFUSED:
                 raise ConfigError(f"{name} is refused: {cls.REFUSED[name]}")
             if name not in known:
-                close = difflib.get_close_matches(name, known, n=3, cutoff=_CLOSE)
-                hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
-                raise ConfigError(f"no setting {name!r}; {hint}")
+                raise unknown(name, known)
         return cls(**given)
 
 
@@ -150,14 +138,9 @@ def absent(name: str, reason: str) -> Any:
 
     def read(value: Any) -> None:
         if value is not None:
-            raise ConfigError(f"{name}={_shown(value)} is refused: {reason}")
+            raise ConfigError(f"{name}={shown(value)} is refused: {reason}")
 
     return made(None, "None", reason, read)
-
-
-def _shown(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
 
 
 NO_NETWORK = "there is no network, a store is opened by its path"

@@ -5,17 +5,15 @@ Threads: any; settings are immutable.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from segstore.config.judging import judge, unknown
 from segstore.config.options import Option, OptionRow, Value
 from segstore.errors import ConfigError, InvalidTypeError
 
 S = TypeVar("S", bound="Settings")
-
-_SHOWN = 80  # characters of a wrong value in a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +31,7 @@ class Settings:
         made = set(self.explicit)
         for name, option in options(type(self)).items():
             attribute = _attribute(name)
-            value = _judge(name, option, getattr(self, attribute))
+            value = judge(name, option, getattr(self, attribute))
             object.__setattr__(self, attribute, value)
             if value != option.default:
                 made.add(name)
@@ -96,22 +94,4 @@ def _check_names(cls: type[Settings], mapping: object) -> None:
     known = options(cls)
     for name in mapping:
         if not isinstance(name, str) or name not in known:
-            close = difflib.get_close_matches(_shown(name)[1:-1], known, n=3, cutoff=0.75)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
-            raise ConfigError(f"no setting {_shown(name)}; {hint}")
-
-
-def _judge(name: str, option: Option, value: object) -> Value:
-    try:
-        return option.read(value)
-    except (ValueError, OverflowError):
-        unit = f" ({option.unit})" if option.unit else ""
-        raise ConfigError(f"{name}={_shown(value)}: must be {option.allowed}{unit}") from None
-
-
-def _shown(value: object) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an int of more digits than Python prints
-        text = f"a number of {int(value).bit_length()} bits" if isinstance(value, int) else "?"
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+            raise unknown(name, known)
