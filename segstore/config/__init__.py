@@ -137,6 +137,25 @@ class StoreConfig(Settings):
     max_open_files: int = whole(
         -1, 16, MAX_INT, "files", "segment files kept open; -1: half of RLIMIT_NOFILE (segstore's own)", -1
     )
+    offset_metadata_max_bytes: int = whole(
+        4096, 0, 32_767, "bytes", "largest note that may be committed with an offset, as UTF-8"
+    )
+    offsets_retention_check_interval_ms: int = whole(
+        600_000, 1, MAX_LONG, "ms", "how often committed offsets are looked at for their retention"
+    )
     offsets_retention_minutes: int = whole(
         10_080, 1, MAX_INT, "minutes", "how long committed offsets of a group without members are kept"
     )
+    offsets_topic_compression_codec: int = whole(
+        0, 0, 4, "", "codec of committed offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"
+    )
+    offsets_topic_num_partitions: int = whole(
+        50, 1, 100_000, "partitions", "those of __consumer_offsets, when it is made"
+    )
+    offsets_topic_segment_bytes: int = whole(
+        100 * _MIB, 14, MAX_INT, "bytes", "segment.bytes of __consumer_offsets, when it is made"
+    )
+    quota_window_num: int = whole(
+        11, 1, MAX_INT, "windows", "how many windows' worth of a byte rate an idle client may use at once"
+    )
+    quota_window_size_seconds: int = whole(1, 1, MAX_INT, "s", "how long a window of a byte rate is")
