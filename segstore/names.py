@@ -41,6 +41,7 @@ LOCK = ".lock"
 
 OURS = ".segstore"
 ENDS = "ends"
+PRODUCER_IDS = "producer-ids"
 QUARANTINE = "quarantine"
 TOPICS = "topics"
 

@@ -146,6 +146,24 @@ class StoreConfig(Settings):
     offsets_retention_minutes: int = whole(
         10_080, 1, MAX_INT, "minutes", "how long committed offsets of a group without members are kept"
     )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = whole(
+        10_000, 1, MAX_INT, "ms", "how often transactions are looked at that are open for too long"
+    )
+    transaction_max_timeout_ms: int = whole(
+        900_000, 1, MAX_INT, "ms", "how long a producer may let its transactions be open"
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = whole(
+        3_600_000, 1, MAX_INT, "ms", "how often transactional ids are looked at that are not used"
+    )
+    transaction_state_log_num_partitions: int = whole(
+        50, 1, 100_000, "partitions", "of __transaction_state, when it is made"
+    )
+    transaction_state_log_segment_bytes: int = whole(
+        100 * _MIB, 14, MAX_INT, "bytes", "roll a segment of __transaction_state before it becomes larger"
+    )
+    transactional_id_expiration_ms: int = whole(
+        604_800_000, 1, MAX_INT, "ms", "how long a transactional id that is not used is kept"
+    )
     offsets_topic_compression_codec: int = whole(
         0, 0, 4, "", "codec of committed offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"
     )
