@@ -164,6 +164,12 @@ class StoreConfig(Settings):
     transactional_id_expiration_ms: int = whole(
         604_800_000, 1, MAX_INT, "ms", "how long a transactional id that is not used is kept"
     )
+    producer_id_expiration_ms: int = whole(
+        86_400_000, 1, MAX_INT, "ms", "how long a partition knows a producer that writes nothing"
+    )
+    producer_id_expiration_check_interval_ms: int = whole(
+        600_000, 1, MAX_INT, "ms", "how often partitions forget producers that wrote nothing for so long"
+    )
     offsets_topic_compression_codec: int = whole(
         0, 0, 4, "", "codec of committed offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"
     )
