@@ -43,6 +43,7 @@ OURS = ".segstore"
 ENDS = "ends"
 PRODUCER_IDS = "producer-ids"
 QUARANTINE = "quarantine"
+QUOTAS = "quotas.json"
 TOPICS = "topics"
 
 MAX_NAME = 255
