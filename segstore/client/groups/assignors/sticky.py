@@ -1,6 +1,6 @@
 """Sticky: as even as can be, and of those assignments one that moves few partitions. Nothing on disk.
 
-Threads: any; an assignor has no state, a `Balancer` belongs to one call. KIP-54; Kafka: AbstractStickyAssignor,
+Threads: any; a `Balancer` belongs to one call. KIP-54; Kafka: AbstractStickyAssignor,
 its general algorithm, as kafka-python has it; ties are broken by name, so that every leader answers the same.
 """
 
