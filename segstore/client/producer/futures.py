@@ -88,15 +88,15 @@ class FutureRecordMetadata:
 
     # --- callbacks ----------------------------------------------------------------------
 
-    def add_callback(self, f: Callback, *args: Any, **kwargs: Any) -> Self:
+    def add_callback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
         """Call f(*args, RecordMetadata, **kwargs) when the record is in the log."""
         return self._when_done(partial(f, *args, **kwargs), None)
 
-    def add_errback(self, f: Callback, *args: Any, **kwargs: Any) -> Self:
+    def add_errback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
         """Call f(*args, exception, **kwargs) when the record is known not to get there."""
         return self._when_done(None, partial(f, *args, **kwargs))
 
-    def add_both(self, f: Callback, *args: Any, **kwargs: Any) -> Self:
+    def add_both(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
         """Call f with whichever it is."""
         return self._when_done(partial(f, *args, **kwargs), partial(f, *args, **kwargs))
 
