@@ -16,7 +16,8 @@ class Buffer:
     def __init__(self, records: Records, at: int, start: int, end: int) -> None:
         self._records, self._given, self.at, self.start, self.end = records, 0, at, start, end
         self.charged = False
-        self.memory, self.stored = records.nbytes, int(records.batches["size"].sum())
+        sizes = records.batches["size"]
+        self.memory, self.stored = records.nbytes, int(sizes.item() if len(sizes) == 1 else sizes.sum())
 
     def __len__(self) -> int:
         return len(self._records) - self._given
