@@ -20,6 +20,7 @@ from segstore.cli.delete import delete
 from segstore.cli.demo import demo
 from segstore.cli.dump import dump
 from segstore.cli.produce import produce
+from segstore.cli.quotas import quotas
 from segstore.cli.topics import topics
 from segstore.errors import SegstoreError
 
@@ -78,5 +79,5 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (topics, create, alter, delete, produce, consume, dump, check, demo):
+for command in (topics, create, alter, delete, produce, consume, quotas, dump, check, demo):
     commands.add_command(command)
