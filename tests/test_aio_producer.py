@@ -62,6 +62,8 @@ NAMES = {
     "send": ["topic", "value", "key", "partition", "timestamp_ms", "headers"],
     "send_and_wait": ["topic", "value", "key", "partition", "timestamp_ms", "headers"],
     "start": [], "stop": [], "flush": [], "partitions_for": ["topic"],
+    "begin_transaction": [], "commit_transaction": [], "abort_transaction": [],
+    "send_offsets_to_transaction": ["offsets", "group_metadata"],
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.client.aio.bridge import Awaited, Bridge
 from segstore.client.aio.room import Room
+from segstore.client.aio.transactional import Transactional
 from segstore.client.producer import Producer, RecordMetadata
 from segstore.client.producer.record import MAX_RECORD_OVERHEAD
 from segstore.errors import IllegalStateError
@@ -29,7 +30,7 @@ T = TypeVar("T")
 _OVERHEAD = HEADER_SIZE + MAX_RECORD_OVERHEAD
 
 
-class AsyncProducer:
+class AsyncProducer(Transactional):
     """`Producer` with coroutines in place of methods; `async with` starts and stops.
 
     Serializers, partitioner and `on_send` of interceptors are called in the event loop,
@@ -120,8 +121,12 @@ class AsyncProducer:
     # --- the beginning and the end ---------------------------------------------------------
 
     async def start(self) -> None:
-        """Belong to this event loop, as the first `send` does too."""
+        """Belong to this event loop, as the first `send` does too; with a transactional_id see
+        `Producer.init_transactions`.
+        """
         self._here()
+        if self.config.transactional_id is not None:
+            await self._call(self._producer.init_transactions)
 
     async def stop(self, timeout: float | None = None) -> None:
         """See `Producer.close`. Cancelled, or called again, it goes on, and another call waits for it."""
@@ -131,7 +136,11 @@ class AsyncProducer:
         await asyncio.shield(self._stopping)
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
         return self
 
     async def __aexit__(

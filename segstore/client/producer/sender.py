@@ -187,6 +187,8 @@ class Sender(threading.Thread):
         if self.aborted is not None:
             self._fail(batches, self.aborted)
             return []
+        if self._transactions is not None and self._transactions.refusal() is not None:
+            return batches  # which will not be written
         wait, left = self._throttle.wait_ms(), self._throttle.most_at_once
         sizes = accumulate(batch.size for batch in batches)
         count = 0 if wait else sum(size <= left for size in sizes) or 1
