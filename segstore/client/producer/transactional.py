@@ -163,8 +163,7 @@ class Transactions:
 
         def write() -> None:
             assert member.group_id is not None
-            groups.validate(member)
-            with self.appending([at]):
+            with groups.validated(member), self.appending([at]):
                 kept.commit_transactional(member.group_id, given, *self.identity)
 
         try:
