@@ -274,7 +274,8 @@ class Producer:
         self._transactional().send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
-        """Send what is left, wait for all outcomes, and commit. Once it returns the outcome is decided.
+        """Send what is left, wait for all outcomes, and commit. Once it returns the outcome is decided, and
+        can be read: where the disk refused that for `max_block_ms`, later.
 
         TransactionAbortedError where a record was not written: it can only be aborted then. IllegalStateError
         outside of a transaction. KafkaTimeoutError, StorageError: it may be called again.

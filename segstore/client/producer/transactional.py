@@ -108,6 +108,7 @@ class Transactions:
                 Phase.COMMITTING,
             ):
                 self._failed = self._failed or error
+                self._gate(False)  # `check_send` says so from now on
         return error
 
     def _fence(self, error: BaseException) -> BaseException:
@@ -185,6 +186,7 @@ class Transactions:
                 self.phase = Phase.OPEN
                 self._check_failed()
             identity = self._patiently("commit_transaction()", lambda: self._end(commit=True))
+            self._wait_for_markers()
             self._over(identity)
 
     def abort(self) -> None:
@@ -197,6 +199,7 @@ class Transactions:
             # What is being written now is waited for; what fails is not tried again.
             self._accumulator.flush(None)
             identity = self._patiently("abort_transaction()", lambda: self._end(commit=False))
+            self._wait_for_markers()
             self.restart()
             self._over(identity)
 
@@ -219,6 +222,11 @@ class Transactions:
 
     def _end(self, commit: bool) -> Identity:
         return self._coordinator().end(self._id, self.identity, commit)
+
+    def _wait_for_markers(self) -> None:
+        """What is decided can be read when its markers are written: mostly at once, else it is waited for."""
+        with contextlib.suppress(KafkaTimeoutError):
+            self._patiently("the end of a transaction", lambda: self._coordinator().complete(self._id))
 
     def _over(self, identity: Identity) -> None:
         with self._lock:

@@ -145,6 +145,11 @@ class TransactionCoordinator:
                 return after.next_producer_id, 0
             return after.producer_id, after.producer_epoch
 
+    def complete(self, transactional_id: str) -> None:
+        """See that markers are written where an end was decided. ConcurrentTransactionsError: not yet."""
+        with self._locked(transactional_id) as entry:
+            self._settled(entry)
+
     def transactions(self) -> dict[str, TransactionMetadata]:
         """What is known, by transactional id."""
         with self._lock:

@@ -7,6 +7,8 @@ Threads: any for `append`; `load` once, before.
 
 from __future__ import annotations
 
+import threading
+
 from segstore.client.javahash import partition_of
 from segstore.client.transactions import schema
 from segstore.client.transactions.metadata import TransactionMetadata
@@ -21,7 +23,7 @@ class TransactionStateLog:
     """Reads and writes it; holds nothing of it."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._store, self._making = store, threading.Lock()
 
     @property
     def exists(self) -> bool:
@@ -67,10 +69,17 @@ class TransactionStateLog:
     def _log(self, transactional_id: str) -> PartitionLog:
         info = self._store.topics().get(TOPIC)
         if info is None or not info.ours:
-            info = self._make(new=info is None)
+            info = self._make()
         return self._store.partition(TOPIC, partition_of(transactional_id, info.partitions))
 
-    def _make(self, *, new: bool) -> TopicInfo:
+    def _make(self) -> TopicInfo:
+        with self._making:
+            info = self._store.topics().get(TOPIC)
+            if info is not None and info.ours:
+                return info  # another thread has made it
+            return self._make_ours(new=info is None)
+
+    def _make_ours(self, *, new: bool) -> TopicInfo:
         config = self._store._writer().config
         settings = {
             "cleanup.policy": "compact",
