@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = {
         errors.InvalidTypeError,
         r"headers\[1\]",
     ),
+    "a header without a name": ({}, {"headers": [(None, b"b")]}, errors.InvalidTypeError, r"headers\[0\]"),
+    "a header's value as a number": ({}, {"headers": [("a", 1)]}, errors.InvalidTypeError, r"headers\[0\]"),
     "too large": (
         {"max_request_size": 1000},
         {"value": b"x" * 1000},
@@ -102,6 +105,66 @@ def test_bad_input_is_named_and_the_producer_goes_on(
         assert producer.metrics()["producer-metrics"]["buffer-available-bytes"] == (
             settings.get("buffer_memory", 32 << 20)
         )
+
+
+# What is too large here, where the limit is another.
+LARGE: dict[str, dict[str, Any]] = {"larger than the memory": {"value": b"x" * 1_000}}
+
+
+@pytest.mark.parametrize("kind", ["plain", "idempotent", "transactional"])
+def test_bad_input_does_not_touch_what_waits(store: segstore.Store, kind: str) -> None:
+    """Each of them comes between good records that lie in one open batch."""
+    settings: dict[str, Any] = {"enable_idempotence": kind != "plain", "linger_ms": 60_000}
+    if kind == "transactional":
+        settings["transactional_id"] = "x"
+    bad = [(case, LARGE.get(case, given), error) for case, (_, given, error, _) in BAD.items() if given]
+    good: list[Any] = []
+    with Producer(store, max_request_size=1_000, **settings) as producer:
+        if kind == "transactional":
+            producer.init_transactions()
+            producer.begin_transaction()
+        for case, given, error in bad:
+            good.append(producer.send("t", case.encode(), partition=0))
+            with pytest.raises(error):
+                producer.send(**{"topic": "t", "value": None, **given})
+        if kind == "transactional":
+            producer.commit_transaction()
+        producer.flush()
+        assert [future.get(0).offset for future in good] == list(range(len(good)))
+        assert producer.metrics()["producer-metrics"]["buffer-available-bytes"] == 32 << 20
+    found = store.partition("t").read(0)
+    assert found.values == [case.encode() for case, *_ in bad]
+    assert found.batches["count"].tolist()[0] == len(good) > 15
+
+
+UNKNOWN_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "no such option": ({"linger": 5}, "no setting 'linger'; did you mean linger_ms"),
+    "one of the network's": (
+        {"bootstrap_servers": "x:9092"},
+        "bootstrap_servers is refused: there is no network",
+    ),
+    "a value that can't be": ({"acks": 2}, 'acks=2: must be 0, 1, "all" or -1'),
+    "a value of another type": ({"batch_size": "large"}, "batch_size='large': must be an integer"),
+}
+
+
+@pytest.mark.parametrize(("settings", "match"), UNKNOWN_SETTINGS.values(), ids=UNKNOWN_SETTINGS)
+def test_an_unknown_option_makes_no_producer(store: segstore.Store, settings: dict, match: str) -> None:
+    running = set(threading.enumerate())
+    with pytest.raises(errors.ConfigError, match=match):
+        Producer(store, **settings)
+    assert set(threading.enumerate()) <= running
+
+
+def test_a_closed_producer_leaves_the_others_alone(store: segstore.Store) -> None:
+    closed = Producer(store, client_id="c")
+    with Producer(store, client_id="c") as producer:
+        closed.close()
+        for _ in range(2):
+            with pytest.raises(errors.ClientClosedError, match="closed"):
+                closed.send("t", b"x")
+            producer.send("t", b"y").get(LONG)
+    assert values(store.partition("t")) == [b"y", b"y"]
 
 
 # Refused when they are appended: the future tells, and the others of the batch go their way.
