@@ -237,7 +237,9 @@ def test_cooperative_gives_nothing_away_that_another_still_owns(before: Any, aft
         for member, held in found.items():
             others = {tp for other, t in told.items() if other != member for tp in t.owned}
             assert not others & set(held)
-        assert nth < 3, "one round takes, one gives, and one changes nothing"
+        # One round takes, one gives, one changes nothing; where wishes differ it may take some to be even.
+        alike = len({member.topics for member in new.values()}) == 1
+        assert nth < (3 if alike else 6)
     assert_whole(partitions, members, found)
     assert_even(members, found)
 

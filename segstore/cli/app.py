@@ -19,6 +19,7 @@ from segstore.cli.create import create
 from segstore.cli.delete import delete
 from segstore.cli.demo import demo
 from segstore.cli.dump import dump
+from segstore.cli.groups import groups
 from segstore.cli.produce import produce
 from segstore.cli.quotas import quotas
 from segstore.cli.topics import topics
@@ -79,5 +80,5 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (topics, create, alter, delete, produce, consume, quotas, dump, check, demo):
+for command in (topics, create, alter, delete, produce, consume, groups, quotas, dump, check, demo):
     commands.add_command(command)
