@@ -33,8 +33,8 @@ class GroupMember:
 class PartitionState:
     """How far a group is in one partition. `member_id`: who reads it.
 
-    `start` and `end` are the log's offsets, `lag` those from the committed one to the end; None where they can't
-    be told: `error` says why. `pending`: an open transaction is about to commit.
+    `start` and `end` are the log's offsets, `lag` those from the committed one to the end; None where
+    they can't be told: `error` says why. `pending`: an open transaction is about to commit.
     """
 
     partition: TopicPartition
