@@ -40,6 +40,16 @@ def send(
     return append_batches(log, columns, cuts, template=template, **more)  # type: ignore[arg-type]
 
 
+def committed(log: segstore.PartitionLog) -> list[int]:
+    """Offsets of the records that read_committed gives."""
+    found, at = [], log.start_offset
+    while at < log.last_stable_offset:
+        read = log.read(at, isolation_level="read_committed")
+        found += read.offsets.tolist()
+        at = read.next_offset
+    return found
+
+
 class Said(NamedTuple):
     """At `offset`, in front of the batch there or at the log's end; `aborted` by the segment's base."""
 

@@ -17,6 +17,7 @@ import segstore
 from segstore.errors import StorageError
 from segstore.files import Files
 from segstore.storage.markers import end_transaction, open_transactions
+from segstore.storage.producer_snapshot import format_snapshot, parse_snapshot
 
 SMALL = {"segment.bytes": 600, "index.interval.bytes": 100}
 
@@ -263,6 +264,19 @@ def test_snapshots_that_do_not_hold(store_dir: Path, tmp_path: Path, damage: str
         shutil.rmtree(store_dir)
     else:
         assert_said(store_dir / "t-0")
+
+
+def test_check_holds_snapshots_against_the_log(store_dir: Path, tmp_path: Path) -> None:
+    write_aborts(tmp_path / "made")
+    for path in sorted((tmp_path / "made" / "t-0").glob("*.snapshot"))[1:]:
+        shutil.copytree(tmp_path / "made", store_dir)
+        entries = parse_snapshot(path.read_bytes(), "")
+        wrong = [entries[0]._replace(last_sequence=entries[0].last_sequence + 1), *entries[1:]]
+        (store_dir / "t-0" / path.name).write_bytes(format_snapshot(wrong))
+        (finding,) = segstore.check(store_dir)
+        assert finding.path.endswith(path.name)
+        assert "producer_id=1" in finding.message
+        shutil.rmtree(store_dir)
 
 
 def test_a_snapshot_behind_the_recovery_point_is_no_evidence(store_dir: Path, tmp_path: Path) -> None:

@@ -162,7 +162,11 @@ class ProducerState:
         return state
 
     def dump(self) -> bytes:
-        """The bytes of a snapshot at `map_end_offset`. Of each producer's batches it has the last."""
+        """The bytes of a snapshot at `map_end_offset`."""
+        return format_snapshot(self.entries())
+
+    def entries(self) -> list[SnapshotEntry]:
+        """What a snapshot has of each producer: of its batches the last."""
         none = BatchMetadata(NO_SEQUENCE, _NO_OFFSET, 0, NO_TIMESTAMP)
         saved = []
         for producer_id, e in self.producers.items():
@@ -179,7 +183,7 @@ class ProducerState:
                     e.current_txn_first_offset,
                 )
             )
-        return format_snapshot(saved)
+        return saved
 
     @property
     def ongoing(self) -> dict[int, int]:
