@@ -15,12 +15,13 @@ class InOrder(click.RichGroup):
         return list(self.commands)
 
 
-@click.group(cls=InOrder)
+@click.group(cls=InOrder, no_args_is_help=False)
 def groups() -> None:
     """Look at consumer groups and their lag, set where they go on, forget them.
 
     Committed offsets are records of the topic __consumer_offsets. `list` and `describe` work beside a live
-    writer; `reset` and `delete` need the store for themselves, so that no member is reading.
+    writer; `reset` and `delete` need the store for themselves, so that no member is reading. The store is given
+    with --store after the command, or in SEGSTORE_PATH.
     """
 
 
