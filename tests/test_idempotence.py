@@ -186,6 +186,12 @@ def test_control_batches_come_from_markers_only(log: Log) -> None:
     assert log.end_offset == 0
 
 
+def test_no_records_are_nothing(log: Log) -> None:
+    send(log, 1, 0, 3)
+    for seq in (0, 3, 9):
+        assert send(log, 1, seq, 0) == (3, -1, 0, False)
+
+
 def test_one_record_is_judged_as_many_are(log: Log) -> None:
     def one(seq: int) -> Appended:
         return append_record(log, b"v", None, (), START_MS, template=Template(0, 1, 0, seq))

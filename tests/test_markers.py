@@ -214,6 +214,21 @@ def test_a_transaction_from_below_the_start_stays_open(store_dir: Path) -> None:
         assert reader.partition("t").last_stable_offset == 3
 
 
+def test_markers_are_durable_when_that_is_asked_for(store_dir: Path) -> None:
+    files = FailingFiles(["sync"], OSError(errno.EIO, "no"), 0)
+    with segstore.open(store_dir, files=files, clock=Clock()) as store:
+        store.create_topic("t", 3, config={"flush.messages": 1})
+        a, b, _ = three(store)
+        for log in (a, b):
+            send(log, 1, 0, txn=True)
+        files.arm(1)
+        with pytest.raises(StorageError):
+            end_transaction([a, b], 1, 0, 0, True)
+        # The one's sync failed: it is fenced. The other's is kept all the same.
+        assert [log._writing().recovery_point for log in (a, b)] == [1, 2]
+        assert [log.last_stable_offset for log in (a, b)] == [2, 2]
+
+
 CONFIGS = {"roomy": {}, "rolling": {"segment.bytes": 230, "index.interval.bytes": 50}}
 
 
