@@ -77,6 +77,8 @@ class Sender(threading.Thread):
         self._backoff = config.retry_backoff_ms / 1000
         self._delivery_timeout = config.delivery_timeout_ms / 1000
         self.aborted: BaseException | None = None
+        # Held by nobody, the store would make a log anew for each append.
+        self._logs: dict[TopicPartition, PartitionLog] = {}
 
     def run(self) -> None:
         accumulator = self._accumulator
@@ -230,7 +232,8 @@ class Sender(threading.Thread):
         return None
 
     def _append(self, batches: list[ProducerBatch]) -> Appended:
-        partition = self._store.partition(*batches[0].topic_partition)
+        where = batches[0].topic_partition
+        partition = self._logs[where] = self._store.partition(*where)
         sequences, transactions = self._sequences, self._transactions
         template = PLAIN if sequences is None else sequences.template(batches)
         if transactions is None:
@@ -335,6 +338,7 @@ class Sender(threading.Thread):
             return
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(batches[0].topic_partition.topic)
+            self._logs.pop(batches[0].topic_partition, None)
         error = self._told(error)
         for batch in batches:
             batch.error = error
