@@ -28,7 +28,7 @@ from segstore.client.groups.offsets import GroupOffsets
 from segstore.client.groups.protocol import decode_assignment, encode_subscription
 from segstore.client.shared import shared
 from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from segstore.errors import ReadOnlyError
+from segstore.errors import FencedInstanceIdError, ReadOnlyError
 from segstore.storage.store import Store
 
 _A_POLL = 3
@@ -80,9 +80,17 @@ class Grouped:
         self._seat.polled()
         if self._subscription.automatic:
             self._look()
+            self._keep_up()
+        self._commits.auto()
+
+    def _keep_up(self) -> None:
+        try:
             while self._step():
                 pass
-        self._commits.auto()
+        except FencedInstanceIdError:
+            self._seat.lose(self._seat.member_id)
+            self._give_up(list(self._subscription.states), "lost")
+            raise
 
     def wait_ms(self) -> float:
         alive = self._config.max_poll_interval_ms / _A_POLL if self._subscription.automatic else math.inf
@@ -240,7 +248,8 @@ class Grouped:
         return self._seat.metadata
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        return self._measured.snapshot(len(self._subscription.states), self._seat.pulse)
+        assigned, now = len(self._subscription.states), self._coordinator.now()
+        return self._measured.snapshot(assigned, self._seat.pulse, now)
 
     # --- going -----------------------------------------------------------------------------------------
 

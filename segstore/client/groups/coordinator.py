@@ -60,6 +60,10 @@ class GroupCoordinator:
         self._closed = False
         self._offsets.empty_since = self._empty_since
 
+    def now(self) -> float:
+        """Ms of the clock by which members live."""
+        return self._clock()
+
     # --- membership --------------------------------------------------------------------------
 
     def join(self, group_id: str, joining: Joining) -> Ticket[Joined]:
