@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ import pytest
 import segstore
 from segstore import Producer
 from segstore.client.producer import sender
-from segstore.client.producer.accumulator import MOST_AT_ONCE
+from segstore.client.producer.accumulator import MOST_AT_ONCE, MOST_SEALED, Accumulator
+from segstore.client.producer.config import ProducerConfig
+from segstore.client.producer.futures import FutureRecordMetadata
+from segstore.client.structs import TopicPartition
 from segstore.records import Template, single
 from segstore.storage.log import PartitionLog
 
@@ -80,3 +84,14 @@ def test_single_records_carry_their_own_sequences(sequences: tuple[int, ...]) ->
     ]
     assert [int(batch["base_sequence"]) for batch in made] == list(sequences)
     assert [int(batch["producer_id"]) for batch in made] == ids
+
+
+def test_due_batches_are_closed_some_at_a_time_so_that_the_others_fill_on() -> None:
+    accumulator = Accumulator(ProducerConfig.parse({}))
+    queues = [accumulator.queue(TopicPartition("t", i)) for i in range(2 * MOST_SEALED + 1)]
+    for queue in queues:
+        future = FutureRecordMetadata()
+        future._at, future._time = b"v", 1.0
+        accumulator.append(queue, future, 100)
+    drained = [[queue for queue, _ in accumulator.drain(time.monotonic())[0]] for _ in range(4)]
+    assert drained == [queues[:MOST_SEALED], queues[MOST_SEALED:-1], queues[-1:], []]

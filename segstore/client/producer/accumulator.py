@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from segstore.client.producer.batch import ProducerBatch, Waiting
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE = 1 << 20
 """Bytes of one partition's batches that are appended together: few enough to stay in a core's cache."""
+MOST_SEALED = 32
+"""Partitions whose batches are closed by one look for being due: those of the others fill on meanwhile."""
 Ready = list[tuple[PartitionQueue, list[ProducerBatch]]]
 
 
@@ -138,8 +141,7 @@ class Accumulator:
         """
         with self.lock:
             at_once = self.pool.waiting or self.refusal is not None
-            while self._open:
-                queue = next(iter(self._open))
+            for queue in list(islice(self._open, MOST_SEALED)):
                 if not at_once and queue.created + self._linger > now:
                     break
                 self._seal(queue)
