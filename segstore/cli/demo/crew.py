@@ -112,7 +112,8 @@ class Crew:
 
     def say(self, text: str) -> None:
         """Something happened. Any thread."""
-        self.events.append(f"{time.monotonic() - self._began:5.1f} s  {text}")
+        elapsed = time.monotonic() - self._began if self._replays else 0.0
+        self.events.append(f"{elapsed:5.1f} s  {text}")
 
     # --- looking on -------------------------------------------------------------------------
 
