@@ -40,6 +40,7 @@ from segstore.errors import (
     InconsistentGroupProtocolError,
     InvalidSessionTimeoutError,
     InvalidTypeError,
+    KafkaTimeoutError,
     ReadOnlyError,
     RebalanceInProgressError,
     UnknownTopicOrPartitionError,
@@ -304,6 +305,29 @@ def test_without_membership_a_group_keeps_offsets(store: segstore.Store) -> None
     settled(store, [subscribed])
     with pytest.raises(CommitFailedError, match="has members, and only they commit"):
         consumer.commit()
+
+
+@pytest.mark.parametrize(("end", "first"), [("commit_transaction", 7), ("abort_transaction", 0)])
+def test_an_offset_that_a_transaction_may_change_is_waited_for(
+    store: segstore.Store, end: str, first: int
+) -> None:
+    fill(store)
+    with segstore.Producer(store, transactional_id="x") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction({tp(): OffsetAndMetadata(7)}, "g")
+        consumer = member(store, isolation_level="read_committed", enable_auto_commit=False)
+        consumer.assign([tp()])
+        assert take_turns([consumer]) == []
+        with pytest.raises(KafkaTimeoutError, match="a transaction over the offset"):
+            consumer.committed(tp(), timeout_ms=1)
+        got: list[Any] = []
+        thread = threading.Thread(target=lambda: got.append(consumer.poll(timeout_ms=20_000)))
+        thread.start()
+        getattr(producer, end)()
+        thread.join(10)
+        assert [r.offset for r in got[0][tp()]] == list(range(first, 10))
+        assert consumer.committed(tp()) == (first or None)
 
 
 def test_no_offset_and_no_reset(store: segstore.Store) -> None:
