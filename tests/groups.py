@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import segstore
-from segstore.client.consumer import Consumer, ConsumerRecord
+from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
 from segstore.client.groups.coordinator import GroupCoordinator
 from segstore.client.groups.membership import State
 from segstore.client.groups.offsets import GroupOffsets
@@ -14,6 +14,8 @@ from segstore.client.shared import shared
 from segstore.client.structs import TopicPartition
 from segstore.files import Files, Handle
 
+COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
+KINDS: dict[str, dict[str, Any]] = {"eager": {}, "cooperative": COOPERATIVE}
 SESSION_MS, MAX_POLL_MS, HEARTBEAT_MS = 10_000, 30_000, 1_000
 
 
@@ -25,6 +27,27 @@ class Monotonic:
 
     def __call__(self) -> float:
         return self.now
+
+
+class Told(ConsumerRebalanceListener):
+    """Writes down what it is told, and may do something then."""
+
+    def __init__(self, do: Any = None) -> None:
+        self.told: list[tuple[str, set[int]]] = []
+        self.do = do or (lambda how, partitions: None)
+
+    def _tell(self, how: str, partitions: Any) -> None:
+        self.told.append((how, {each.partition for each in partitions}))
+        self.do(how, partitions)
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self._tell("revoked", revoked)
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._tell("assigned", assigned)
+
+    def on_partitions_lost(self, lost: Any) -> None:
+        self._tell("lost", lost)
 
 
 class Unsynced(Files):
