@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from segstore.config.judging import judge, shown, unknown
+from segstore.config.judging import judge, unknown
 from segstore.errors import ConfigError
 
 S = TypeVar("S", bound="ClientSettings")
@@ -131,16 +131,6 @@ def parts(doc: str, *methods: str) -> Any:
         return given
 
     return made((), f"a list of objects with {' or '.join(methods)}", doc, read)
-
-
-def absent(name: str, reason: str) -> Any:
-    """A field that can only be None."""
-
-    def read(value: Any) -> None:
-        if value is not None:
-            raise ConfigError(f"{name}={shown(value)} is refused: {reason}")
-
-    return made(None, "None", reason, read)
 
 
 NO_NETWORK = "there is no network, a store is opened by its path"
