@@ -17,7 +17,8 @@ _SHARE = 100
 
 class TopicWatch:
     """New topics and partitions are found within moments, at the latest `max_age_ms` after the last look:
-    whoever makes or deletes some publishes that, which wakes a consumer that waits too.
+    whoever makes or deletes some publishes that, which wakes a consumer that waits too. In a directory where
+    nothing is published (a broker's) there is a look as often as may be.
     """
 
     def __init__(self, store: Store, max_age_ms: float) -> None:
@@ -28,7 +29,7 @@ class TopicWatch:
     def look(self) -> dict[str, TopicInfo] | None:
         """The topics; None where nothing was published since the last look, or it is too early for one."""
         now, seen = time.monotonic(), self._store.publications
-        if now < self._may_look or (seen == self._seen and now < self._must_look):
+        if now < self._may_look or (self._told_nothing(seen) and now < self._must_look):
             return None
         found = self._store.topics()
         done = time.monotonic()
@@ -43,5 +44,8 @@ class TopicWatch:
     def wait_ms(self) -> float:
         """When to look again, if nothing is published before."""
         # A look that came too early for what woke the consumer is taken as soon as it may be.
-        at = self._must_look if self._store.publications == self._seen else self._may_look
+        at = self._must_look if self._told_nothing(self._store.publications) else self._may_look
         return max(at - time.monotonic(), 0) * 1000
+
+    def _told_nothing(self, publications: int) -> bool:
+        return publications == self._seen and publications > 0
