@@ -51,6 +51,7 @@ class Accumulator:
         self._incomplete: dict[ProducerBatch, None] = {}
         self.refusal: BaseException | None = None
         self._ended = False
+        self._calling: list[int] = []  # threads that are running callbacks
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """The partition's queue, the same each time."""
@@ -219,16 +220,31 @@ class Accumulator:
                 if batch.callbacks:
                     called += batch.callbacks
                     batch.callbacks = None
-        for future, callback, errback in called:
-            if future.is_done:
-                run_callback(future, callback, errback)
-            else:  # it was registered while its record missed the batch
-                future._when_done(callback, errback)
-        with self.lock:
-            for batch in batches:
-                del self._incomplete[batch]
-                if batch.latch is not None:
-                    batch.latch.open()
+        try:
+            if called:
+                self._call(called)
+        finally:
+            with self.lock:
+                for batch in batches:
+                    del self._incomplete[batch]
+                    if batch.latch is not None:
+                        batch.latch.open()
+
+    def _call(self, called: list[Waiting]) -> None:
+        me = threading.get_ident()
+        self._calling.append(me)
+        try:
+            for future, callback, errback in called:
+                if future.is_done:
+                    run_callback(future, callback, errback)
+                else:  # it was registered while its record missed the batch
+                    future._when_done(callback, errback)
+        finally:
+            self._calling.remove(me)
+
+    def in_callback(self) -> bool:
+        """Whether this thread is running callbacks, of batches that others, and it, may wait for."""
+        return threading.get_ident() in self._calling
 
     # --- all of it ----------------------------------------------------------------------
 

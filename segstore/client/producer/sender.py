@@ -89,13 +89,15 @@ class Sender(threading.Thread):
             for queue, batches in ready:
                 try:
                     self._send_or_keep(queue, batches)
-                except Exception as error:  # ours: no record may stay without an outcome
+                except BaseException as error:  # ours: no record may stay without an outcome
                     log.exception("the producer's sender failed")
                     self._fail([batch for batch in batches if not batch.done], error)
             if not ready:
                 if accumulator.end():
-                    return
+                    break
                 accumulator.sleep(look)
+        if self._transactions is not None:
+            self._transactions.close()
 
     def _enlist(self, ready: Ready, transactions: Transactions) -> None:
         """Make all these partitions part of the transaction in one write."""
