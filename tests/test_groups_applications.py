@@ -29,6 +29,7 @@ from groups import (
 import segstore
 from segstore.client.consumer import Consumer
 from segstore.client.groups.admin import Groups
+from segstore.client.groups.reset import Reset
 from segstore.client.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import ConfigError, InvalidGroupIdError, InvalidTypeError, SegstoreError
 
@@ -160,6 +161,19 @@ def test_positions_in_a_topic_that_was_deleted_are_not_committed(store: segstore
         assert [record.offset for record in settled(store, [other])] == list(range(15))
 
 
+def test_a_position_is_not_committed_when_a_read_finds_the_topic_gone(store: segstore.Store) -> None:
+    """Before the consumer has looked at the topics again."""
+    fill(store)
+    consumer = member(store, "t")
+    settled(store, [consumer])
+    consumer._coordination._watch.look = lambda: None
+    store.delete_topic("t")
+    assert consumer.poll() == {}
+    fill(store, records=15)
+    consumer.close()
+    assert offsets(store).fetch("g") == {}
+
+
 # --- groups that are forgotten, and nobody who looks ------------------------------------------------
 
 
@@ -266,6 +280,36 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "a topic in numbers": (lambda c, r: c.committed(TopicPartition(5, 0)), "topic must be a str, not int"),
 }
+
+
+class Forgetful:
+    """Its on_consume has no return."""
+
+    def on_consume(self, records: Any) -> None:
+        for each in records.values():
+            each.clear()
+        records.clear()
+
+
+def test_an_interceptor_that_returns_nothing_fails(
+    store: segstore.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(store)
+    with member(store, "t", interceptors=[Forgetful()], consumer_timeout_ms=0) as consumer:
+        assert consumer.poll() == {}
+        assert list(consumer) == []
+    assert "on_consume must return a dict of records, not NoneType" in caplog.text
+
+
+@pytest.mark.parametrize("which", [5, [5], [("t",)], [("t", "0")]])
+def test_what_is_no_partition_is_not_reset(store: segstore.Store, which: Any) -> None:
+    fill(store)
+    with pytest.raises(InvalidTypeError):
+        Groups(store).reset("g", Reset.to_earliest(), which)
+    with member(store, "t") as consumer:
+        settled(store, [consumer])
+    with pytest.raises(InvalidTypeError):
+        Groups(store).delete_offsets("g", which)
 
 
 @pytest.mark.parametrize("name", WRONG)
