@@ -4,6 +4,7 @@ interrupted, make topics anew, forget groups, and name things oddly."""
 from __future__ import annotations
 
 import signal
+import statistics
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,65 @@ def test_a_listener_that_polls_is_not_told_of_it(store: segstore.Store) -> None:
     settled(store, [consumer])
     settled(store, [consumer, other])
     assert told.told == [("assigned", {0, 1}), ("revoked", {0, 1}), ("assigned", owned(consumer))]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_listener_without_a_group_may_end_it(store: segstore.Store, end: str) -> None:
+    fill(store)
+    told = Told(lambda *_: ENDS[end](consumer))
+    consumer = earliest(store)
+    consumer.subscribe(["t"], listener=told)
+    assert consumer.poll(1) == {}
+    assert told.told == [("assigned", {0})]
+    if end == "unsubscribe":
+        consumer.subscribe(
+            ["t"], listener=Told(lambda how, _: ENDS[end](consumer) if how == "revoked" else None)
+        )
+        assert consumer.poll()
+        consumer.close()
+
+
+def test_a_listener_that_fails_keeps_no_topic_that_is_gone(store: segstore.Store) -> None:
+    def fail(how: str, _partitions: object) -> None:
+        if how == "revoked":
+            raise ValueError(how)
+
+    fill(store)
+    consumer = earliest(store)
+    consumer.subscribe(["t"], listener=Told(fail))
+    assert len(consumer.poll()[tp()]) == 10
+    store.delete_topic("t")
+    fill(store, records=15)
+    consumer._coordination.stale()
+    with pytest.raises(ValueError, match="revoked"):
+        consumer.poll()
+    assert [record.offset for record in take_turns([consumer])] == list(range(15))
+
+
+BUSY = {
+    "commits": {"auto_commit_interval_ms": 0},
+    "looks": {"metadata_max_age_ms": 0},
+    "looks without a group": {"metadata_max_age_ms": 0, "group_id": None},
+}
+
+
+@pytest.mark.parametrize("name", BUSY)
+def test_a_consumer_that_waits_sleeps(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    fill(store, records=0)
+    consumer, sleeps = member(store, "t", **BUSY[name]), []
+    consumer.poll()
+    wait = segstore.Store.wait
+
+    def counted(self: segstore.Store, seen: int, timeout_ms: float) -> None:
+        sleeps.append(timeout_ms)
+        wait(self, seen, timeout_ms)
+
+    monkeypatch.setattr(segstore.Store, "wait", counted)
+    assert consumer.poll(100) == {}
+    assert statistics.median(sleeps) >= 5
+    consumer.close()
 
 
 CONSUMERS = {"alone": earliest, "in a group": member}
