@@ -45,7 +45,7 @@ def test_a_setting_without_sense_is_refused_by_name(name: str) -> None:
 
 
 def test_what_is_not_available_may_be_off() -> None:
-    with pytest.raises(ConfigError, match="Store.create_topic"):
+    with pytest.raises(ConfigError, match=r"Store\.create_topic"):
         ProducerConfig.parse({"allow_auto_create_topics": True})
     off = {"transactional_id": None, "allow_auto_create_topics": False}
     assert ProducerConfig.parse({"client_id": "c", **off}) == ProducerConfig.parse({"client_id": "c"})
@@ -99,7 +99,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "idempotence": ({"enable_idempotence": 1}, "enable_idempotence=1: must be True or False"),
     "an empty transactional id": ({"transactional_id": ""}, "transactional_id='': must be None, or a str"),
     "no transactional id": ({"transactional_id": b"a"}, "transactional_id=b'a'"),
-    "a long transactional id": ({"transactional_id": "\u00e9" * 16_384}, "must be None, or a str of 1 to 32767"),
+    "a long transactional id": ({"transactional_id": "\u00e9" * 16_384}, "a str of 1 to 32767"),
     "no time": ({"transaction_timeout_ms": 0}, "transaction_timeout_ms=0: must be an integer from 1"),
     "delivery before linger": ({"linger_ms": 100, "delivery_timeout_ms": 50}, "at least linger_ms=100"),
 }
