@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,16 +17,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Transactional:
+class Transactional(ABC):
     """The transactions of `Producer` as coroutines. A commit or abort that is cancelled goes on, and the next
     call waits for it.
     """
 
     _producer: Producer
 
+    @abstractmethod
     async def _call(self, method: Callable[..., T], *arguments: Any) -> T:
         """Run a method in the producer's thread."""
-        raise NotImplementedError
 
     def transaction(self) -> Transaction:
         """`async with producer.transaction():` begins one, and commits it, or aborts it where an exception
