@@ -26,8 +26,8 @@ PLACES = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 LONG = 20
 
 
-def transaction(store: segstore.Store, name: bytes, end: str = "commit") -> None:
-    """One record in each place, and an offset; the producer is not closed."""
+def transaction(store: segstore.Store, name: bytes, end: str = "commit") -> Producer:
+    """One record in each place, and an offset; the producer is not closed, but may be dropped."""
     producer = Producer(store, transactional_id="x")
     producer.init_transactions()
     producer.begin_transaction()
@@ -40,6 +40,7 @@ def transaction(store: segstore.Store, name: bytes, end: str = "commit") -> None
         producer.commit_transaction()
     elif end == "abort":
         producer.abort_transaction()
+    return producer
 
 
 def committed(store: segstore.Store, place: TopicPartition) -> list[bytes | None]:
@@ -97,7 +98,7 @@ LEFT: dict[str, Callable[[segstore.Store], object]] = {
 }
 
 
-def prepare(store: segstore.Store) -> None:
+def prepare(store: segstore.Store) -> Producer:
     """Kill between the decision and the markers: they are never written."""
     coordinator = shared(store, TransactionCoordinator)
     coordinator._ending.write_markers = lambda *_: _raise()
@@ -110,6 +111,7 @@ def prepare(store: segstore.Store) -> None:
     producer.send_offsets_to_transaction({PLACES[0]: OffsetAndMetadata(2)}, "g")
     producer.commit_transaction()
     assert coordinator.transactions()["x"].state is State.PREPARE_COMMIT
+    return producer
 
 
 def _raise() -> None:
@@ -119,8 +121,10 @@ def _raise() -> None:
 def left(tmp_path: Path, how: str) -> Path:
     """What a kill leaves when a transaction is in that state."""
     store = segstore.open(prepared(tmp_path / "live"), config=CONFIG)
-    LEFT[how](store)
-    return killed(tmp_path / "live", tmp_path / "killed")
+    producer = LEFT[how](store)
+    found = killed(tmp_path / "live", tmp_path / "killed")
+    del producer  # whose transaction is aborted now
+    return found
 
 
 @pytest.mark.parametrize("how", LEFT)

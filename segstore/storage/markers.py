@@ -7,7 +7,7 @@ transactions over the same partitions never wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,10 +58,13 @@ def end_transaction(
         with ExitStack() as tokens:
             for it in partitions:
                 tokens.enter_context(it.exclusively())
-            partitions = [it for it in partitions if _is_due(it, marker)]
-            offsets |= _write(partitions, marker)
-            Partition.show_all(partitions)
-        _settle({it: offsets[it] + 1 for it in partitions})
+            due = [it for it in partitions if _is_due(it, marker)]
+            try:
+                offsets |= _write(due, marker)
+            finally:
+                # What an interrupt kept from being shown, now or when it was written, is shown too.
+                Partition.show_all([it for it in partitions if not it.shown])
+        _settle({it: offsets[it] + 1 for it in due})
     return [offsets[it] for it in found]
 
 
@@ -117,6 +120,14 @@ def producer_epoch(log: PartitionLog, producer_id: int) -> int:
     with partition.exclusively():
         entry = partition.producers.state.producers.get(producer_id)
         return -1 if entry is None else entry.producer_epoch
+
+
+def producer_epochs(log: PartitionLog, producer_ids: Collection[int]) -> dict[int, int]:
+    """The epochs of those of these producers that a partition knows. Errors as `open_transactions`."""
+    partition = log._writing()
+    with partition.exclusively():
+        known = partition.producers.state.producers
+        return {each: known[each].producer_epoch for each in known.keys() & set(producer_ids)}
 
 
 def max_producer_id(log: PartitionLog) -> int:

@@ -90,6 +90,14 @@ class Partition:
         return view.view
 
     @property
+    def shown(self) -> bool:
+        """Whether all that was written is visible; with the append token held."""
+        view = self._view
+        if view is None:
+            return True
+        return isinstance(view, LogView) and view.end_offset == self.writer.next_offset
+
+    @property
     def recovery_point(self) -> int:
         """Up to this offset all is durable."""
         return self.flusher.recovery_point

@@ -247,6 +247,10 @@ class StoreWriter:
                     found.append((info.name, partition))
         return found
 
+    def opened(self) -> list[TopicPartitionKey]:
+        """Partitions that are open: after an unclean shutdown all that can be."""
+        return list(self._partitions)
+
     @property
     def publications(self) -> int:
         return self._ends.publications

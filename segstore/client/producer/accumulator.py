@@ -80,7 +80,7 @@ class Accumulator:
             if left >= 0:
                 queue.left = left
                 return
-            if queue.left != NO_BLOCK:
+            if queue.block:
                 self._seal(queue)
                 self._wake()
             if self._open_batch(queue, size):
@@ -93,12 +93,13 @@ class Accumulator:
         if self.pool.waiting or self.pool.available < block:
             self._wake()  # what lingers is sent now
         self.pool.allocate(block, self._max_block)
-        if queue.left != NO_BLOCK or self.refusal is not None:
+        if queue.block or self.refusal is not None:
             self.pool.free(block)
             return False
-        queue.open(block, room, time.monotonic())
-        queue.left = room - size
+        # Nothing is called from `allocate` on, so that no interrupt comes before the block has its owner.
+        queue.block, queue.room, queue.left = block, room, room - size
         self._open[queue] = None
+        queue.created = time.monotonic()
         if not self._linger or len(self._open) == 1:
             self._wake()
         return True
@@ -106,7 +107,7 @@ class Accumulator:
     def close_batch(self, queue: PartitionQueue) -> None:
         """Send what is open, full or not."""
         with self.lock:
-            if queue.left != NO_BLOCK:
+            if queue.block:
                 self._seal(queue)
                 self._wake()
 
@@ -124,15 +125,10 @@ class Accumulator:
             self.abort(self.refusal)
 
     def _seal(self, queue: PartitionQueue) -> None:
-        self._open.pop(queue, None)
-        block = queue.block
-        batch = queue.seal(time.monotonic())
-        if batch is not None:
-            self._incomplete[batch] = None
-            self._sealed[queue] = None
-        elif block:
-            queue.block, queue.left = 0, NO_BLOCK
+        if queue.seal(time.monotonic(), self._incomplete, self._sealed) is None:
+            block, queue.block = queue.block, 0
             self.pool.free(block)
+        self._open.pop(queue, None)
 
     # --- draining, by the sender --------------------------------------------------------
 
@@ -306,20 +302,30 @@ class Accumulator:
     def _idle(self) -> bool:
         return not (self._incomplete or self._open or any(q.records for q in self.queues.values()))
 
+    def hurry(self) -> None:
+        """Hand all that waits to the sender now, what is to be tried again later too."""
+        with self.lock:
+            for queue in self._backing_off:
+                queue.retry_at = 0.0
+        self._start_flush()
+
     def abort(self, error: BaseException) -> None:
         """What has not been written, and is not being written now, fails with `error`."""
-        with self.lock:
-            for queue in list(self.queues.values()):
-                if queue.records:
-                    self._seal(queue)
-            failed = [batch for queue in self.queues.values() for batch in queue.batches]
-            for queue in self.queues.values():
-                queue.batches.clear()
-            self._sealed.clear()
-            self._backing_off.clear()
-        for batch in failed:
-            batch.error = error
-        self.complete(failed)
+        failed: list[ProducerBatch] = []
+        try:
+            with self.lock:
+                for queue in list(self.queues.values()):
+                    if queue.records:
+                        self._seal(queue)
+                for queue in self.queues.values():
+                    failed += queue.batches
+                    queue.batches.clear()
+                self._sealed.clear()
+                self._backing_off.clear()
+        finally:
+            for batch in failed:
+                batch.error = error
+            self.complete(failed)
 
     def abandon(self, error: BaseException) -> None:
         """In a forked child: nothing will ever be sent. Takes no lock, which another thread may have held."""

@@ -54,30 +54,40 @@ class PartitionQueue:
         """What failed for every open record."""
         return self.error
 
-    def open(self, block: int, room: int, now: float) -> None:
-        """Begin a batch that holds `block` bytes of the pool and takes `room` bytes of records."""
-        self.block, self.room, self.left, self.created = block, room, room, now
+    def seal(
+        self, now: float, incomplete: dict[ProducerBatch, None], sealed: dict[PartitionQueue, None]
+    ) -> ProducerBatch | None:
+        """Make a batch of the open records, at the deque's end, and tell the two; None where there are none.
 
-    def seal(self, now: float) -> ProducerBatch | None:
-        """Make a batch of the open records, at the deque's end; None where there are none."""
+        An interrupt leaves it undone, or done.
+        """
+        size, self.left = self.room - max(self.left, 0), NO_BLOCK
+        # Only now: who appends after this sees that the batch is closed, and calls `late`.
         records = self.records
-        n = len(records)
+        taken = records[:]
+        n = len(taken)
         if not n:
             return None
-        taken = records[:n]
         values, times = [r._at for r in taken], [r._time for r in taken]
         batch = ProducerBatch(self.lock, self.topic_partition, values, times, self.rich, self.stamped)
-        batch.block, batch.created = self.block, self.created if self.block else now
-        batch.size = self.room - max(self.left, 0)
+        batch.created, batch.size = self.created if self.block else now, size
+        # Up to the deque nothing is called: no interrupt comes in between.
+        batch.block, self.block, self.room = self.block, 0, 0
         batch.latch, self.latch = self.latch, None
         batch.callbacks, self.callbacks = self.callbacks, None
-        self.produced += batch.size
-        self.block = self.room = 0
-        self.left = NO_BLOCK
-        for at, record in enumerate(taken):
-            record._at, record._time = at, 0  # the less the garbage collector finds in a future the better
-            record._holder = batch
-        # Only now: a record that came meanwhile stays behind those.
+        self.produced += size
         del records[:n]
-        self.batches.append(batch)
+        incomplete[batch] = sealed[self] = None
+        self.batches += (batch,)
+        try:
+            _place(taken, batch)
+        except BaseException:
+            _place(taken, batch)
+            raise
         return batch
+
+
+def _place(records: list[FutureRecordMetadata], batch: ProducerBatch) -> None:
+    for at, record in enumerate(records):
+        record._at, record._time = at, 0  # the less the garbage collector finds in a future the better
+        record._holder = batch

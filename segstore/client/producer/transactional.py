@@ -194,8 +194,8 @@ class Transactions:
             self._check("abort_transaction()", Phase.OPEN, Phase.ABORTING)
             self._gate(False)
             self.phase = Phase.ABORTING
-            self._accumulator.abort(self._aborted())
-            # What is being written now is waited for; what fails is not tried again.
+            # What is being written now is waited for; what waits is refused by the sender.
+            self._accumulator.hurry()
             self._accumulator.flush(None)
             identity = self._patiently("abort_transaction()", lambda: self._end(commit=False))
             self._wait_for_markers()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from segstore.client.shared import shared
 from segstore.client.structs import TopicPartition
@@ -39,14 +40,15 @@ class Entry:
     """One transactional id; `metadata` is what its log says, None before the first record of it.
 
     `orphan`: what is ongoing is to be aborted. It was loaded, so that whoever began it is gone, or it is open
-    for too long.
+    for too long. `aborting`: who asked for the last abort, and may ask again, though its epoch is over.
     """
 
-    __slots__ = ("lock", "metadata", "orphan", "transactional_id")
+    __slots__ = ("aborting", "lock", "metadata", "orphan", "transactional_id")
 
     def __init__(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
         self.transactional_id, self.metadata = transactional_id, metadata
         self.orphan = metadata is not None
+        self.aborting: Identity | None = None
         self.lock = threading.Lock()
 
 
@@ -63,6 +65,7 @@ class TransactionCoordinator:
         loaded = self._log.load()
         self._entries = {name: Entry(name, metadata) for name, metadata in loaded.items()}
         self._dangling = self._ending.dangling(loaded.values()) if self._log.exists else []
+        self._newer = self._ending.newer(loaded.values())
         self._upkeep = Upkeep(self, store, self._config)
         self.settle()
 
@@ -80,6 +83,7 @@ class TransactionCoordinator:
                 f"transaction_timeout_ms={timeout_ms}: must be from 1 to transaction.max.timeout.ms={longest}"
             )
         with self._locked(transactional_id, make=True) as entry:
+            entry.aborting = None
             if entry.metadata is not None and entry.metadata.state is State.ONGOING:
                 self._decide(entry, commit=False)
             self._settled(entry)
@@ -89,6 +93,9 @@ class TransactionCoordinator:
         now, known = self._clock(), entry.metadata
         if known is None:
             known = TransactionMetadata(self._new_id(), NO_EPOCH, timeout_ms)
+        newer = self._newer.get(known.producer_id, NO_EPOCH)
+        if newer > known.producer_epoch:
+            known = replace(known, producer_epoch=newer)
         if known.exhausted:
             fresh = known.rotated(self._new_id(), timeout_ms, now)
         else:
@@ -128,7 +135,9 @@ class TransactionCoordinator:
         other outcome was decided; StorageError: asking for the same again may help.
         """
         with self._locked(transactional_id) as entry:
-            known = _check(entry, identity)
+            known = entry.metadata if not commit and entry.aborting == identity else None
+            known = known or _check(entry, identity)
+            entry.aborting = None if commit else identity
             if known.state.prepared:
                 if (known.state is State.PREPARE_COMMIT) != commit:
                     raise InvalidTxnStateError(

@@ -1,0 +1,156 @@
+"""Ctrl-C, or another thread, in the middle of what a producer does: no record is lost or left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import segstore
+from segstore import Producer
+from segstore.client.producer import FutureRecordMetadata, queue
+from segstore.client.producer.batch import ProducerBatch
+from segstore.client.producer.buffer_pool import BufferPool
+from segstore.client.transactions.coordinator import TransactionCoordinator
+from segstore.storage.partition import Partition
+
+LONG = 20  # seconds: never waited for in full
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    with segstore.open(store_dir, config={"transaction.state.log.num.partitions": 1}) as store:
+        store.create_topic("a")
+        store.create_topic("b")
+        yield store
+
+
+def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool) -> None:
+    """Let the main thread's next call of `owner.name` be interrupted, before or after it did its work."""
+    real: Callable[..., Any] = getattr(owner, name)
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            return real(*args, **kwargs)
+        monkeypatch.setattr(owner, name, real)
+        if after:
+            real(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+def committed(store: segstore.Store, topic: str) -> list[bytes | None]:
+    log = store.partition(topic)
+    assert log.last_stable_offset == log.end_offset
+    return [record.value for record in log.read(0, isolation_level="read_committed")]
+
+
+def test_a_record_that_comes_while_its_batch_is_sealed_is_sent(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late: list[FutureRecordMetadata] = []
+    threads: list[threading.Thread] = []
+
+    def made(*args: Any) -> ProducerBatch:
+        if not threads:
+            threads.append(threading.Thread(target=lambda: late.append(producer.send("a", b"late"))))
+            threads[0].start()
+            threads[0].join(0.1)  # it may have to wait for the lock that is held here
+        return ProducerBatch(*args)
+
+    monkeypatch.setattr(queue, "ProducerBatch", made)
+    with Producer(store) as producer:
+        producer.send("a", b"first").get(LONG)
+        threads[0].join(LONG)
+        assert late[0].get(LONG).offset == 1  # nobody flushed
+
+
+SEAMS = {
+    "a batch is made": (queue, "ProducerBatch", False),
+    "its records are placed": (queue, "_place", False),
+    "they were placed": (queue, "_place", True),
+    "the decision is to be written": (TransactionCoordinator, "_write", False),
+    "it was written": (TransactionCoordinator, "_write", True),
+    "markers are to be shown": (Partition, "show_all", False),
+    "they were shown": (Partition, "show_all", True),
+}
+
+
+@pytest.mark.parametrize("ending", ["commit_transaction", "abort_transaction"])
+@pytest.mark.parametrize("seam", SEAMS.values(), ids=SEAMS)
+def test_an_interrupted_end_is_asked_for_again(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch, seam: tuple[Any, str, bool], ending: str
+) -> None:
+    with Producer(store, transactional_id="x", linger_ms=60_000) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        futures = [producer.send("a", b"1"), producer.send("b", b"2")]
+        producer._accumulator.close_batch(producer._accumulator.queue(segstore.TopicPartition("b", 0)))
+        futures[1].get(LONG)
+        owner, name, after = seam
+        once(monkeypatch, owner, name, after=after)
+        with pytest.raises(KeyboardInterrupt):
+            getattr(producer, ending)()
+        getattr(producer, ending)()
+        assert all(future.is_done for future in futures)
+        producer.begin_transaction()
+        producer.send("a", b"3")
+        producer.commit_transaction()
+    kept = ending == "commit_transaction"
+    assert committed(store, "a") == ([b"1", b"3"] if kept else [b"3"])
+    assert committed(store, "b") == ([b"2"] if kept else [])
+
+
+def test_an_abort_of_nothing_that_was_interrupted(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(store, transactional_id="x") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        once(monkeypatch, TransactionCoordinator, "_write", after=True)
+        with pytest.raises(KeyboardInterrupt):
+            producer.abort_transaction()
+        producer.abort_transaction()
+        producer.begin_transaction()
+        producer.send("a", b"1")
+        producer.commit_transaction()
+    assert committed(store, "a") == [b"1"]
+
+
+def test_one_who_was_overtaken_may_not_ask_for_its_abort_again(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(store, transactional_id="x") as first, Producer(store, transactional_id="x") as second:
+        first.init_transactions()
+        first.begin_transaction()
+        once(monkeypatch, TransactionCoordinator, "_write", after=True)
+        with pytest.raises(KeyboardInterrupt):
+            first.abort_transaction()
+        second.init_transactions()
+        with pytest.raises(segstore.errors.ProducerFencedError):
+            first.abort_transaction()
+        second.begin_transaction()
+        second.send("a", b"1")
+        second.commit_transaction()
+    assert committed(store, "a") == [b"1"]
+
+
+def test_an_interrupted_send_keeps_no_memory(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[FutureRecordMetadata] = []
+
+    def fill() -> None:
+        while True:
+            sent.append(producer.send("a", b"x" * 50))
+
+    with Producer(store, batch_size=300, buffer_memory=600, linger_ms=60_000) as producer:
+        for owner, name in ((queue, "_place"), (queue, "ProducerBatch"), (BufferPool, "allocate")):
+            once(monkeypatch, owner, name, after=False)
+            with pytest.raises(KeyboardInterrupt):
+                fill()
+        producer.flush(LONG)
+        assert all(future.succeeded() for future in sent)
+        assert producer._accumulator.pool.available == 600

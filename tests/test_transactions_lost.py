@@ -1,0 +1,125 @@
+"""What a power cut, or damage, took from one partition of a transaction keeps no reader waiting elsewhere."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from stores import killed, logs
+
+import segstore
+from segstore import Producer, errors
+from segstore.client.shared import shared
+from segstore.client.transactions.coordinator import TransactionCoordinator
+
+CONFIG = {"transaction.state.log.num.partitions": 1}
+STATE = "__transaction_state"
+
+
+def committed(store: segstore.Store, topic: str) -> list[bytes | None]:
+    log = store.partition(topic)
+    assert log.last_stable_offset == log.end_offset
+    return [record.value for record in log.read(0, isolation_level="read_committed")]
+
+
+def opened(path: Path) -> segstore.Store:
+    return segstore.open(path, config=CONFIG)
+
+
+def transaction(producer: Producer, end: str, *sent: tuple[str, bytes]) -> None:
+    producer.begin_transaction()
+    for topic, value in sent:
+        producer.send(topic, value)
+    producer.flush()
+    if end:
+        getattr(producer, end)()
+
+
+def kept_up_to(tmp_path: Path, ends: list[str]) -> Path:
+    """A store whose `__transaction_state` ends where it did when the first transaction was under way, and all
+    else is of later: what was synced.
+    """
+    store = opened(tmp_path / "live")
+    store.create_topic("t")
+    store.create_topic("u")
+    producer = Producer(store, transactional_id="x")
+    producer.init_transactions()
+    transaction(producer, "", ("t", b"a"), ("u", b"b"))
+    size = logs(tmp_path / "live", f"{STATE}-0")[0].stat().st_size
+    for end in ends:
+        if end == "next":
+            transaction(producer, "commit_transaction", ("t", b"c"))
+        elif end == "open":
+            transaction(producer, "", ("t", b"d"))
+        else:
+            getattr(producer, end)()
+    path = killed(tmp_path / "live", tmp_path / "cut")
+    producer.close()
+    store.close()
+    with logs(path, f"{STATE}-0")[0].open("r+b") as file:
+        file.truncate(size)
+    (path / ".segstore" / "ends").unlink()
+    return path
+
+
+CUT = {
+    "nothing": ([], [], []),
+    "an abort": (["abort_transaction"], [], []),
+    "an abort and a commit": (["abort_transaction", "next"], [b"c"], []),
+    "and an abort, and what is open": (
+        ["abort_transaction", "next", "open", "abort_transaction"],
+        [b"c"],
+        [],
+    ),
+    "an abort, a commit, what is open": (["abort_transaction", "next", "open"], [b"c"], []),
+}
+
+
+@pytest.mark.parametrize(("ends", "of_t", "of_u"), CUT.values(), ids=CUT)
+def test_a_power_cut_takes_the_end_of_the_state(
+    tmp_path: Path, ends: list[str], of_t: list[bytes], of_u: list[bytes]
+) -> None:
+    path = kept_up_to(tmp_path, ends)
+    with opened(path) as store:
+        assert (committed(store, "t"), committed(store, "u")) == (of_t, of_u)
+        with Producer(store, transactional_id="x") as producer:
+            producer.init_transactions()
+            transaction(producer, "commit_transaction", ("t", b"z"), ("u", b"z"))
+        assert (committed(store, "t"), committed(store, "u")) == ([*of_t, b"z"], [*of_u, b"z"])
+    assert list(segstore.check(path)) == []
+
+
+def _full(*_: object) -> None:
+    raise errors.StorageError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_damaged_partition_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(tmp_path / "live") as store:
+        store.create_topic("t")
+        store.create_topic("u")
+        with Producer(store, transactional_id="x", max_block_ms=0) as producer:
+            producer.init_transactions()
+            coordinator = shared(store, TransactionCoordinator)
+            with monkeypatch.context() as patch:
+                patch.setattr(coordinator._ending, "write_markers", _full)
+                transaction(producer, "commit_transaction", ("t", b"a"), ("u", b"b"))
+                path = killed(tmp_path / "live", tmp_path / "damaged")
+    epochs = path / "u-0" / "leader-epoch-checkpoint"
+    whole = epochs.read_bytes()
+    epochs.write_bytes(b"junk")
+    with opened(path) as store:
+        assert committed(store, "t") == [b"a"]
+        with pytest.raises(errors.CorruptCheckpointError):
+            store.partition("u")
+        _refused(lambda: Producer(store, transactional_id="x", max_block_ms=0).init_transactions())
+    epochs.write_bytes(whole)
+    with opened(path) as store:
+        assert (committed(store, "t"), committed(store, "u")) == ([b"a"], [b"b"])
+    assert list(segstore.check(path)) == []
+
+
+def _refused(call: Callable[[], None]) -> None:
+    with pytest.raises(errors.KafkaTimeoutError, match="still being ended"):
+        call()
