@@ -12,6 +12,7 @@ import pytest
 import segstore
 from segstore import Producer
 from segstore.client.producer import FutureRecordMetadata, queue
+from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool
 from segstore.client.transactions.coordinator import TransactionCoordinator
@@ -154,3 +155,16 @@ def test_an_interrupted_send_keeps_no_memory(store: segstore.Store, monkeypatch:
         producer.flush(LONG)
         assert all(future.succeeded() for future in sent)
         assert producer._accumulator.pool.available == 600
+
+
+def test_a_close_that_was_interrupted_is_waited_for_by_the_next(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer(store, linger_ms=60_000)
+    future = producer.send("a", b"1")
+    once(monkeypatch, Accumulator, "flush", after=False)
+    with pytest.raises(KeyboardInterrupt):
+        producer.close()
+    producer.close()
+    assert future.succeeded()
+    assert not producer._sender.is_alive()

@@ -320,22 +320,28 @@ class Producer:
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is left, up to `timeout` seconds; what is not written by then fails with
-        ClientClosedError. A transaction that is open is aborted. A second call does nothing. In a callback it
-        waits for nothing.
+        ClientClosedError. A transaction that is open is aborted. A second call waits too. In a callback
+        it waits for nothing.
         """
         if timeout is not None and not timeout >= 0:
             raise InvalidArgumentError(f"timeout={timeout}: must be None or at least 0 s")
         sender = self._sender
-        if self._accumulator.refusal is not None:
+        refusal = self._accumulator.refusal
+        if isinstance(refusal, ForkedError):
             return
-        self._accumulator.refuse(ClientClosedError(f"{self!r} is closed"))
-        self._routing.clear()
+        if refusal is None:
+            self._accumulator.refuse(ClientClosedError(f"{self!r} is closed"))
+            self._routing.clear()
         if not self._accumulator.in_callback():
             with contextlib.suppress(KafkaTimeoutError):
                 self._accumulator.flush(timeout)
             if not self._accumulator.idle():
                 self._abort(sender)
             sender.join(timeout)
+        if refusal is None:
+            self._close_parts()
+
+    def _close_parts(self) -> None:
         for given in (self.config.key_serializer, self.config.value_serializer):
             serializers.close(given)
         self._interceptors.close()
