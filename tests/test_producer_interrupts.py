@@ -15,6 +15,7 @@ from segstore.client.producer import FutureRecordMetadata, queue
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool
+from segstore.client.shared import shared
 from segstore.client.transactions.coordinator import TransactionCoordinator
 from segstore.storage.partition import Partition
 
@@ -168,3 +169,27 @@ def test_a_close_that_was_interrupted_is_waited_for_by_the_next(
     producer.close()
     assert future.succeeded()
     assert not producer._sender.is_alive()
+
+
+def test_no_second_coordinator_is_made_while_the_store_is_closed(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end, or begin, what the first one is ending."""
+    real, told = TransactionCoordinator.close, []
+
+    def close(coordinator: TransactionCoordinator) -> None:
+        with pytest.raises(segstore.errors.StoreClosedError, match="being closed") as caught:
+            shared(store, TransactionCoordinator)
+        told.append(caught.value)
+        real(coordinator)
+
+    monkeypatch.setattr(TransactionCoordinator, "close", close)
+    producer = Producer(store, transactional_id="x")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("a", b"1").get(LONG)
+    store.close()
+    assert len(told) == 1
+    with segstore.open(store.path, mode="r") as reader:
+        assert committed(reader, "a") == []
+    producer.close()

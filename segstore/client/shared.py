@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from segstore.errors import StoreClosedError
 from segstore.storage.store import Store
 
 
@@ -26,14 +27,20 @@ class _Parts:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a part may ask for another while it is made
         self.made: dict[Callable[[Store], Any], Part] = {}
+        self.closed = False
 
     def close(self) -> None:
-        """Last made, first closed: a part may use those that it asked for."""
+        """Last made, first closed: a part may use those that it asked for. No other is made: it would not
+        know what one that is being closed does.
+        """
         with self.lock:
-            parts = list(self.made.values())
-            self.made.clear()
-        for part in reversed(parts):
+            self.closed = True
+        while (part := self._last()) is not None:
             part.close()
+
+    def _last(self) -> Part | None:
+        with self.lock:
+            return self.made.popitem()[1] if self.made else None
 
 
 def existing(store: Store, make: Callable[[Store], P]) -> P | None:
@@ -50,6 +57,8 @@ def shared(store: Store, make: Callable[[Store], P]) -> P:
     parts = store._attach(_Parts)
     with parts.lock:
         if make not in parts.made:
+            if parts.closed:
+                raise StoreClosedError(f"{store.path} is being closed")
             parts.made[make] = make(store)
         part: P = parts.made[make]  # type: ignore[assignment]
         return part
