@@ -91,6 +91,22 @@ def test_a_power_cut_takes_the_end_of_the_state(
     assert list(segstore.check(path)) == []
 
 
+def test_the_state_was_deleted_while_a_transaction_was_open(tmp_path: Path) -> None:
+    store = opened(tmp_path / "live")
+    store.create_topic("t")
+    producer = Producer(store, transactional_id="x")
+    producer.init_transactions()
+    transaction(producer, "", ("t", b"a"))
+    store.delete_topic(STATE)
+    path = killed(tmp_path / "live", tmp_path / "killed")
+    producer.close()
+    store.close()
+    with opened(path) as store, Producer(store, transactional_id="y") as producer:
+        producer.init_transactions()  # the first who asks for transactions
+        assert committed(store, "t") == []
+    assert list(segstore.check(path)) == []
+
+
 def _full(*_: object) -> None:
     raise errors.StorageError(errno.ENOSPC, "No space left on device")
 

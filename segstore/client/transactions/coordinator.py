@@ -64,7 +64,7 @@ class TransactionCoordinator:
         self._lock = threading.Lock()
         loaded = self._log.load()
         self._entries = {name: Entry(name, metadata) for name, metadata in loaded.items()}
-        self._dangling = self._ending.dangling(loaded.values()) if self._log.exists else []
+        self._dangling = self._ending.dangling(loaded.values())
         self._newer = self._ending.newer(loaded.values())
         self._upkeep = Upkeep(self, store, self._config)
         self.settle()

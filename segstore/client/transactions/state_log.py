@@ -25,11 +25,6 @@ class TransactionStateLog:
     def __init__(self, store: Store) -> None:
         self._store, self._making = store, threading.Lock()
 
-    @property
-    def exists(self) -> bool:
-        """Whether there is the topic."""
-        return TOPIC in self._store.topics()
-
     def load(self) -> dict[str, TransactionMetadata]:
         """The last of each transactional id. CorruptRecordError, StorageError."""
         found: dict[str, TransactionMetadata] = {}
