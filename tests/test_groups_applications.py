@@ -1,14 +1,12 @@
-"""What applications do to a group beside polling: they close in listeners and signal handlers, are
-interrupted, make topics anew, forget groups, and name things oddly."""
+"""What applications do to a group beside polling: they close in listeners and signal handlers, make topics
+anew, forget groups, and name things oddly."""
 
 from __future__ import annotations
 
 import signal
 import statistics
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -28,7 +26,6 @@ from groups import (
 )
 
 import segstore
-from segstore.client.consumer import Consumer
 from segstore.client.groups.admin import Groups
 from segstore.client.groups.reset import Reset
 from segstore.client.structs import OffsetAndMetadata, TopicPartition
@@ -137,16 +134,18 @@ CONSUMERS = {"alone": earliest, "in a group": member}
 
 @pytest.mark.parametrize("kind", CONSUMERS)
 @pytest.mark.parametrize("way", ["iterated", "polled"])
-def test_a_signal_handler_that_closes_ends_the_wait(store: segstore.Store, way: str, kind: str) -> None:
+def test_a_signal_handler_that_closes_ends_the_wait(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch, way: str, kind: str
+) -> None:
     fill(store)
     consumer = CONSUMERS[kind](store, "t")
 
-    def handler(_signal: int, _frame: FrameType | None) -> None:
-        consumer.close()
+    def wait(_store: segstore.Store, _seen: int, _timeout_ms: float) -> None:
+        if consumer.assignment():
+            signal.raise_signal(signal.SIGUSR1)
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    main = threading.get_ident()
-    store._context.scheduler.after(0.1, lambda: signal.pthread_kill(main, signal.SIGUSR1))
+    monkeypatch.setattr(segstore.Store, "wait", wait)
+    before = signal.signal(signal.SIGUSR1, lambda *_: consumer.close())
     try:
         if way == "iterated":
             assert len(list(consumer)) == 10
@@ -155,45 +154,6 @@ def test_a_signal_handler_that_closes_ends_the_wait(store: segstore.Store, way: 
             assert consumer.poll(1e9) == {}
     finally:
         signal.signal(signal.SIGUSR1, before)
-
-
-# --- interrupts -------------------------------------------------------------------------------------
-
-
-class Interrupting:
-    def on_consume(self, records: Any) -> Any:
-        raise KeyboardInterrupt
-
-
-def interrupted_in_poll(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> Consumer:
-    consumer = member(store, "t", interceptors=[Interrupting()])
-    with pytest.raises(KeyboardInterrupt):
-        settled(store, [consumer])
-    return consumer
-
-
-def interrupted_in_poll_arrow(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> Consumer:
-    def table(_parts: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("segstore.client.consumer.tables.table", table)
-    consumer = member(store, "t")
-    with pytest.raises(KeyboardInterrupt):
-        consumer.poll_arrow(1e9)
-    return consumer
-
-
-INTERRUPTED = {"poll": interrupted_in_poll, "poll_arrow": interrupted_in_poll_arrow}
-
-
-@pytest.mark.parametrize("name", INTERRUPTED)
-def test_what_an_interrupt_kept_back_is_not_committed(
-    store: segstore.Store, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    fill(store)
-    INTERRUPTED[name](store, monkeypatch).close()
-    with member(store, "t") as consumer:
-        assert [record.offset for record in settled(store, [consumer])] == list(range(10))
 
 
 # --- topics that are made anew --------------------------------------------------------------------

@@ -21,27 +21,20 @@ class Guard:
 
     def __init__(self) -> None:
         self.closed = False
-        self._lock = threading.Lock()
-        self._owner: int | None = None
-        self._depth = 0
+        self._lock = threading.RLock()
+        self._user = 0
 
     def enter(self) -> None:
         """ConcurrentModificationError where another thread is within a method."""
-        me = threading.get_ident()
-        if self._owner != me:
-            if not self._lock.acquire(blocking=False):
-                raise ConcurrentModificationError(
-                    f"a consumer is not made for several threads, and thread {self._owner} uses it"
-                )
-            self._owner = me
-        self._depth += 1
+        if not self._lock.acquire(blocking=False):
+            raise ConcurrentModificationError(
+                f"a consumer is not made for several threads, and thread {self._user} uses it"
+            )
+        self._user = threading.get_ident()
 
     def leave(self) -> None:
         """The other half of `enter`."""
-        self._depth -= 1
-        if not self._depth:
-            self._owner = None
-            self._lock.release()
+        self._lock.release()
 
 
 class Guarded(Protocol):

@@ -238,28 +238,26 @@ class GroupCoordinator:
         """The group, with what is due done, under its lock; those that wait hear of changes.
         StoreClosedError.
         """
-        held = self._locked(group_id)
-        group, before = held.group, held.group.changes
+        due, changed = float("inf"), False
         try:
-            group.settle(self._clock())
-            yield group
+            while not self._closed:
+                held = self._groups.get(group_id) or self._load(group_id)
+                with held.lock:  # and no `acquire`: an interrupt must not leave it locked
+                    if held.gone:
+                        continue
+                    group, before = held.group, held.group.changes
+                    try:
+                        group.settle(self._clock())
+                        yield group
+                        return
+                    finally:
+                        due, changed = group.due(), group.changes != before
+            raise StoreClosedError(f"{self._store.path} is closed")
         finally:
-            due, changed = group.due(), group.changes != before
-            held.lock.release()
             if not self._closed:
                 if changed:
                     self._store._nudge()
                 self._wake_at(due)
-
-    def _locked(self, group_id: str) -> _Held:
-        while True:
-            if self._closed:
-                raise StoreClosedError(f"{self._store.path} is closed")
-            held = self._groups.get(group_id) or self._load(group_id)
-            held.lock.acquire()
-            if not held.gone:
-                return held
-            held.lock.release()
 
     def _empty_since(self, group_id: str) -> int | None:
         """For GroupOffsets: see `offsets_expiry.EmptySince`."""

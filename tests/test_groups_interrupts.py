@@ -1,0 +1,114 @@
+"""Ctrl-C in a consumer of a group: what was not given is not committed, and nobody else is kept waiting."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from consumers import fill
+from groups import coordinator, member, settled
+
+import segstore
+from segstore.client.consumer import Consumer, guard
+from segstore.client.groups import coordinator as coordinating
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    with segstore.open(store_dir, config={"offsets.topic.num.partitions": 2}) as store:
+        yield store
+
+
+class Interrupting:
+    def on_consume(self, records: Any) -> Any:
+        raise KeyboardInterrupt
+
+
+def interrupted_in_poll(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> Consumer:
+    consumer = member(store, "t", interceptors=[Interrupting()])
+    with pytest.raises(KeyboardInterrupt):
+        settled(store, [consumer])
+    return consumer
+
+
+def interrupted_in_poll_arrow(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> Consumer:
+    def table(_parts: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("segstore.client.consumer.tables.table", table)
+    consumer = member(store, "t")
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll_arrow(1e9)
+    return consumer
+
+
+INTERRUPTED = {"poll": interrupted_in_poll, "poll_arrow": interrupted_in_poll_arrow}
+
+
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_what_an_interrupt_kept_back_is_not_committed(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    fill(store)
+    INTERRUPTED[name](store, monkeypatch).close()
+    with member(store, "t") as consumer:
+        assert [record.offset for record in settled(store, [consumer])] == list(range(10))
+
+
+# --- interrupts at every call -----------------------------------------------------------------------
+
+
+def interrupted(nth: int, module: Any, run: Callable[[], object]) -> bool:
+    """Run it, with a KeyboardInterrupt before the `nth` call of a module. False: it has no so many."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename != module.__file__:
+            return None
+        text = linecache.getline(module.__file__, frame.f_lineno).strip()
+        # Python looks for signals where it calls, but not between a block and the end of its `with`.
+        if event == "line" and "(" in text and not text.startswith("with "):
+            count += 1
+            if count == nth:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        run()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def free(lock: Any) -> bool:
+    """Whether this thread gets the lock."""
+    found: bool = lock.acquire(timeout=10)
+    if found:
+        lock.release()
+    return found
+
+
+@pytest.mark.parametrize("module", [coordinating, guard], ids=["coordinator", "guard"])
+def test_an_interrupt_anywhere_locks_nobody_out(store: segstore.Store, module: Any) -> None:
+    fill(store)
+    nth, group = 1, "g1"
+    with ThreadPoolExecutor(1) as other:
+        consumer = member(store, "t", group=group)
+        while interrupted(nth, module, consumer.poll):
+            held = coordinator(store)._groups.get(group)
+            assert held is None or other.submit(free, held.lock).result()
+            consumer.close()
+            nth, group = nth + 1, f"g{nth + 1}"
+            consumer = member(store, "t", group=group)
+        consumer.close()
+    assert nth > 5
