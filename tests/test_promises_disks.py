@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import resource
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import FailingFiles
@@ -278,3 +280,53 @@ def test_a_short_write_at_the_file_size_limit(store_dir: Path) -> None:
         assert part.end_offset == 40
         assert part.append_batch([b"c" * 1000] * 300) == range(40, 340)
         assert values(part) == [b"a" * 1000] * 40 + [b"c" * 1000] * 300
+
+
+class FullDisk(FailingFiles):
+    """Takes `left` more bytes of logs and indexes; `full` then, for everything that needs room."""
+
+    def __init__(self) -> None:
+        self.left = 1 << 40
+        super().__init__({"pwrite", "allocate"}, self._take, nth=1, times=1 << 40)
+
+    def _take(self, name: str, args: tuple[Any, ...]) -> None:
+        self.left -= len(args[1]) if name == "pwrite" else args[2]
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("room", [700, 70_000, 135_000, 200_000, 270_000])
+def test_a_full_disk_over_a_roll_is_put_back_once_there_is_room(store_dir: Path, room: int) -> None:
+    """Taking the append back needs room for an index of the segment that was sealed: it waits for that."""
+    files = FullDisk()
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t", config={"segment.bytes": 1000, "index.interval.bytes": 0})
+        log = store.partition("t")
+        for i in range(3):
+            log.append(value_of(i, 100))
+        files.left = room
+        for _ in range(3):
+            with pytest.raises(StorageError, match=r"[Rr]oom|No space"):
+                log.append_batch([b"x" * 100] * 60, batch_bytes=200)
+            assert values(log) == [value_of(i, 100) for i in range(3)]
+        files.left = 1 << 40
+        assert log.append(value_of(3, 100)) == 3
+        assert log.append_batch([value_of(i, 100) for i in range(4, 40)], batch_bytes=200) == range(4, 40)
+        assert values(log) == [value_of(i, 100) for i in range(40)]
+
+
+def test_a_store_that_closes_while_an_append_is_owed_recovers_at_the_next_open(store_dir: Path) -> None:
+    files = FullDisk()
+    store = segstore.open(store_dir, files=files)
+    store.create_topic("t", config={"segment.bytes": 1000, "index.interval.bytes": 0})
+    log = store.partition("t")
+    log.append(value_of(0, 100))
+    files.left = 200_000
+    with pytest.raises(StorageError):
+        log.append_batch([b"x" * 100] * 60, batch_bytes=200)
+    owed = log._writing().writer._owed is not None
+    with pytest.raises(StorageError, match="No space"):
+        store.close()
+    with segstore.open(store_dir) as store:
+        assert values(store.partition("t")) == [value_of(0, 100)]
+        assert owed

@@ -6,6 +6,8 @@ Threads: `load` and `rebuild` are called with the segment's loading lock held.
 
 from __future__ import annotations
 
+import errno
+import logging
 from typing import TYPE_CHECKING
 
 from segstore import names
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 
     from segstore.storage.segment import Segment
 
+log = logging.getLogger("segstore")
+
 DEFAULT_INTERVAL = 4096
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 MOST_RELATIVE = 2**31 - 1  # offsets in a segment are int32
 _TAIL = 65536
 Indexes = tuple[SealedOffsetIndex, SealedTimeIndex]
@@ -101,10 +106,17 @@ def build(files: Files, segment: Segment, end: int) -> tuple[bytes, bytes]:
 
 
 def rebuild(segment: Segment) -> Indexes:
-    """Make both indexes anew: in their files by the writer, in memory by anybody else."""
+    """Make both indexes anew: in their files by the writer, in memory by anybody else, and where the disk has
+    no room for them.
+    """
     files = segment.pool.files
     offset_entries, time_entries = build(files, segment, segment.size)
     if segment.writable:
-        replace_index(files, segment.file(names.INDEX), offset_entries)
-        replace_index(files, segment.file(names.TIME_INDEX), time_entries)
+        try:
+            replace_index(files, segment.file(names.INDEX), offset_entries)
+            replace_index(files, segment.file(names.TIME_INDEX), time_entries)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("%s: no room for its indexes: they are rebuilt at the next open", segment.path)
     return SealedOffsetIndex.of(offset_entries), SealedTimeIndex.of(time_entries)

@@ -281,7 +281,7 @@ class Partition:
         with self._queue.token:
             self._queue.drain()
             self.writer.closed = True
-        if self.writer.fenced is None:
+        if self.writer.settled():
             self.flush()
             self.writer.active.trim()
             if self.changed:

@@ -306,7 +306,7 @@ class StoreWriter:
                 whole = (
                     not errors
                     and not self._broken
-                    and all(p.writer.fenced is None for p in self._partitions.values())
+                    and all(p.writer.settled() for p in self._partitions.values())
                 )
                 if whole:
                     self.checkpoint()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from segstore import names
@@ -24,6 +25,7 @@ from segstore.records.encoded import checked
 from segstore.storage.aborts import add_aborted, cut_index, index_size
 from segstore.storage.active import ActiveSegment, Mark
 from segstore.storage.handles import HandlePool
+from segstore.storage.indexing import NO_ROOM
 from segstore.storage.judging import Claim
 from segstore.storage.pending import Pending
 from segstore.storage.pipeline import Pipeline
@@ -60,6 +62,8 @@ class LogWriter:
         self.pool, self.directory, self.config, self.producers = pool, directory, config, producers
         self.segments, self.epoch, self.clock, self._rolled = segments, epoch, clock, rolled
         self.fenced: BaseException | None = None
+        # What is left of an append that failed, where the disk is too full to take it back.
+        self._owed: Callable[[], None] | None = None
         self.closed = False
         self.active = ActiveSegment(segments[-1], config, next_offset)
 
@@ -110,8 +114,19 @@ class LogWriter:
         """StoreClosedError, StorageError where nothing can be appended."""
         if self.closed:
             raise StoreClosedError(f"{self.directory} is closed, or its topic deleted")
+        if self.settled():
+            return
         if self.fenced is not None:
             raise StorageError(f"{self.directory} is fenced for writing until it is reopened: {self.fenced}")
+        raise StorageError(errno.ENOSPC, "no room even to take back an append that failed", self.directory)
+
+    def settled(self) -> bool:
+        """Whether the log on disk ends where it should: what a failed append has left is taken back now, if
+        that is owed and there is room again.
+        """
+        if self._owed is not None:
+            self._take_back()
+        return self.fenced is None and self._owed is None
 
     def _attempt(self, chunks: Iterable[Encoded], saved: Saved | None, marker: Marker | None) -> Restore:
         restore = Restore(len(self.segments), self.active, self.active.mark(), saved)
@@ -180,29 +195,51 @@ class LogWriter:
         self._rolled(segment.base_offset)
 
     def put_back(self, restore: Restore) -> None:
-        """Undo the last append. Where the disk refuses that, fence the partition.
+        """Undo the last append. Where the disk has no room for that, it is tried again before the next;
+        where it refuses, the partition is fenced.
 
         The end goes back in memory first: what failed is never shown, whatever the disk says.
         """
         rolled = self.segments[restore.segments :]
         del self.segments[restore.segments :]
-        self.active, mark, segment = restore.active, restore.mark, restore.active.segment
-        self.active.recall(mark)
+        self.active = restore.active
+        self.active.recall(restore.mark)
+        self._owed = partial(self._undo, restore, rolled)
+        self._take_back()
+
+    def _take_back(self) -> None:
+        assert self._owed is not None
         try:
-            self.producers.undo(restore.saved, [gone.base_offset for gone in rolled])
-            for gone in reversed(rolled):
-                remove_segment(gone)
-            if restore.aborts >= 0:
-                cut_index(self.pool.files, segment, restore.aborts)
-            if segment.sealed:
-                self.pool.files.truncate(self.active.handle, mark.size)
-                segment.sealed = False
-                segment.attach(None)
-                self.active = ActiveSegment(segment, self.config, mark.next_offset)
-            else:
-                self.active.rewind(mark)
+            self._owed()
         except BaseException as error:
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                return
             self.fenced = error
+        self._owed = None
+
+    def _undo(self, restore: Restore, rolled: list[Segment]) -> None:
+        """May be repeated, whatever an earlier try has done. OSError."""
+        mark, segment = restore.mark, restore.active.segment
+        self.producers.undo(restore.saved, [gone.base_offset for gone in rolled])
+        for gone in reversed(rolled):
+            remove_segment(gone)
+        if restore.aborts >= 0:
+            cut_index(self.pool.files, segment, restore.aborts)
+        if segment.sealed:
+            self.pool.files.truncate(self.active.handle, mark.size)
+            self._reopen(segment, mark)
+        else:
+            self.active.rewind(mark)
+
+    def _reopen(self, segment: Segment, mark: Mark) -> None:
+        """Go on in a segment that a roll had sealed. OSError: it is as before."""
+        segment.sealed = False
+        segment.attach(None)
+        try:
+            self.active = ActiveSegment(segment, self.config, mark.next_offset)
+        except BaseException:
+            segment.sealed = True
+            raise
 
 
 def create_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
