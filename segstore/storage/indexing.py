@@ -116,7 +116,7 @@ def rebuild(segment: Segment) -> Indexes:
             replace_index(files, segment.file(names.INDEX), offset_entries)
             replace_index(files, segment.file(names.TIME_INDEX), time_entries)
         except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
+            if error.errno not in NO_ROOM or not segment.sealed:
+                raise  # what an active segment's files hold is gone on from
             log.warning("%s: no room for its indexes: they are rebuilt at the next open", segment.path)
     return SealedOffsetIndex.of(offset_entries), SealedTimeIndex.of(time_entries)
