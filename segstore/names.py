@@ -43,6 +43,7 @@ OURS = ".segstore"
 ENDS = "ends"
 QUARANTINE = "quarantine"
 TOPICS = "topics"
+SWEEPS = "sweeps.json"
 
 MAX_NAME = 255
 """Bytes that Linux file systems allow in one name."""

@@ -10,15 +10,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.config import TopicConfig
 from segstore.errors import StoreClosedError
 from segstore.records import Encoded
+from segstore.storage import retention
 from segstore.storage.flusher import Flusher
 from segstore.storage.pending import AppendQueue, Pending
 from segstore.storage.view import LogView
-from segstore.storage.writer import LogWriter, remove_segment
+from segstore.storage.writer import LogWriter, bury_segment
 
 if TYPE_CHECKING:
     from segstore.storage.context import Context
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 AHEAD_PLAIN = 4 << 20
 AHEAD_COMPRESSED = 64 << 20
 NEVER = 2**63 - 1  # Kafka's default for flush.ms
+
+
+class Retained(NamedTuple):
+    """What retention let go: segments, and bytes of their logs."""
+
+    segments: int
+    bytes: int
 
 
 class Partition:
@@ -188,16 +196,54 @@ class Partition:
             view = self.view
             before = view.end_offset if before == -1 else before
             view.check(max(before, view.start_offset) if before >= 0 else before, self.directory)
-            if before <= view.start_offset:
-                return view.start_offset
-            self.flusher.flush(before)
-            self._start_moved(before)
-            with self._queue.token:
-                self._start = before
-                dropped = self._drop_below(before)
+            if before > view.start_offset:
+                self._advance(before, delay_ms=0)
+            return max(before, view.start_offset)
+
+    def retain(self, now_ms: int) -> Retained:
+        """Let the segments go that retention.bytes and retention.ms no longer keep, oldest first.
+
+        Their files stay for file.delete.delay.ms as `.deleted`. StorageError, OSError.
+        """
+        with self._admin:
+            view = self.view
+            count = retention.breached(view, self.config, now_ms, self.context.files)
+            if count == len(view.segments):
+                count -= not self._roll_from(view)
+            if not count:
+                return Retained(0, 0)
+            before = self._segments[count].base_offset
+            self._advance(max(before, view.start_offset), self.config.file_delete_delay_ms)
+            return Retained(count, retention.freed(view, count))
+
+    def _roll_from(self, view: LogView) -> bool:
+        """Roll, so that what `view` shows lies in sealed segments; False where more has come meanwhile."""
+        with self._queue.token:
+            self._queue.drain()
+            if self.writer.closed or self.writer.next_offset != view.end_offset:
+                return False
+            self.writer.roll_apart()
+            self._show()
+        return True
+
+    def roll_if_old(self, now_ms: int) -> None:
+        """Roll a segment that was begun more than segment.ms ago, so that it may go in its time.
+        StorageError.
+        """
+        with self._queue.token:
+            if not self.writer.closed and self.writer.fenced is None and self.writer.active.outlived(now_ms):
+                self.writer.roll_apart()
                 self._show()
-            self._remove(dropped)
-            return before
+
+    def _advance(self, start: int, delay_ms: int) -> None:
+        """Let the log begin at `start`: that is durable before a byte goes."""
+        self.flusher.flush(start)
+        self._start_moved(start)
+        with self._queue.token:
+            self._start = start
+            dropped = self._drop_below(start)
+            self._show()
+        self._remove(dropped, delay_ms)
 
     def _drop_below(self, offset: int) -> list[Segment]:
         keep = next(
@@ -210,10 +256,10 @@ class Partition:
             self._freeze()
         return dropped
 
-    def _remove(self, segments: list[Segment]) -> None:
+    def _remove(self, segments: list[Segment], delay_ms: int) -> None:
         """Oldest first, so that a crash leaves no gap within the log."""
         for segment in segments:
-            remove_segment(segment)
+            self.context.graveyard.put(bury_segment(segment), delay_ms)
             self.producers.forget_snapshot(segment.base_offset)
         if segments:
             self.context.files.sync_dir(self.directory)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 
 log = logging.getLogger("segstore")
-Task = Callable[[], None]
+Task = Callable[[], object]
 LONGEST_WAIT = 86_400.0  # seconds; a condition can't wait for years
 
 

@@ -27,6 +27,8 @@ from segstore.storage.recovery import Recovered
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store_reader import StoreReader
 from segstore.storage.store_writer import StoreWriter
+from segstore.storage.sweep_states import SweepState, read_states
+from segstore.storage.sweeper import Swept
 from segstore.storage.topics import TopicInfo
 
 if TYPE_CHECKING:
@@ -208,6 +210,20 @@ class Store:
         with os_errors():
             self._writer().flush()
 
+    def sweep(self) -> tuple[Swept, ...]:
+        """Run retention now, as it also runs in the background: what was done in each partition where
+        anything was, or why it failed there. ReadOnlyError, StorageError.
+        """
+        with os_errors():
+            return self._writer().sweeper.sweep()
+
+    def sweep_states(self) -> dict[tuple[str, int], SweepState]:
+        """What is known of each partition's sweeps, by (topic, partition); another process's by its last
+        note.
+        """
+        self._context.check_open()
+        return read_states(self._context.files, self._context.root)
+
     def close(self) -> None:
         """Make all durable and let go of the directory. A second call does nothing. StorageError: the next
         open recovers.
@@ -231,4 +247,4 @@ class Store:
     def __del__(self) -> None:
         # Not closed: the lock goes with its descriptor, and the next open recovers, as after a kill.
         if not sys.is_finalizing() and not self._context.closed and not self._context.forked:
-            self._context.scheduler.close()
+            self._side.abandon()

@@ -150,6 +150,10 @@ class StoreReader:
             self._ends = open_reader(self.context.files, path)
         return self._ends
 
+    def abandon(self) -> None:
+        """Nobody can close the store any more: end its threads."""
+        self.context.scheduler.close()
+
     def close(self) -> None:
         self.context.closed = True
         self.context.scheduler.close()

@@ -32,6 +32,7 @@ from segstore.storage.partition_loader import PartitionLoader
 from segstore.storage.recovery import Recovered
 from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.shutdown import put_marker, take_marker
+from segstore.storage.sweeper import Sweeper
 from segstore.storage.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic, new_topic, with_config
 
 log = logging.getLogger("segstore")
@@ -82,6 +83,8 @@ class StoreWriter:
         self._open_partitions()
         seconds = self.config.log_flush_offset_checkpoint_interval_ms / 1000
         self.context.scheduler.every(seconds, self.checkpoint)
+        self.sweeper = Sweeper(self.context, self.config, lambda: self.topics, self.partition)
+        self.sweeper.start()
 
     def _open_partitions(self) -> None:
         """After a clean close a partition is opened when it is asked for; else now, to be recovered."""
@@ -265,8 +268,14 @@ class StoreWriter:
             self._checkpoints.log_starts.update({k: p.view.start_offset for k, p in held.items()})
             self._checkpoints.high_watermarks.update({k: p.view.end_offset for k, p in held.items()})
 
+    def abandon(self) -> None:
+        """Nobody can close the store any more: end its threads. The next open recovers."""
+        self.sweeper.stop()
+        self.context.scheduler.close()
+
     def close(self) -> None:
         """Close cleanly. The first error is raised when all is let go; the next open recovers then."""
+        self.sweeper.close()
         self.context.closed = True
         self.context.scheduler.close()
         with self._lock:

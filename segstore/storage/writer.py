@@ -127,6 +127,17 @@ class LogWriter:
         active.seal()
         self._rolled(segment.base_offset)
 
+    def roll_apart(self) -> None:
+        """Roll outside of an append. StorageError: the log is as before."""
+        restore = _Restore(len(self.segments), self.active, self.active.mark())
+        try:
+            self.roll()
+        except BaseException as error:
+            self._put_back(restore)
+            if isinstance(error, OSError) and not isinstance(error, SegstoreError):
+                raise StorageError(error.errno, error.strerror, error.filename) from error
+            raise
+
     def _put_back(self, restore: _Restore) -> None:
         """Undo an append that failed. Where the disk refuses that as well, fence the partition.
 
@@ -171,8 +182,14 @@ def create_segment(pool: HandlePool, directory: str, base_offset: int, config: T
 
 
 def remove_segment(segment: Segment) -> None:
-    """Take a segment's names away, the log's first: `.deleted`, then gone; what a crash leaves is known by
-    that.
+    """Remove a segment's files. OSError."""
+    for path in bury_segment(segment):
+        segment.pool.files.unlink(path)
+
+
+def bury_segment(segment: Segment) -> list[str]:
+    """Take a segment's names away, the log's first: it is `.deleted` then, and a crash leaves it to the next
+    open. The new paths. OSError.
     """
     files, pool = segment.pool.files, segment.pool
     pool.forget(segment.path)
@@ -181,5 +198,4 @@ def remove_segment(segment: Segment) -> None:
         with contextlib.suppress(FileNotFoundError):
             files.rename(segment.file(suffix), segment.file(suffix + names.DELETED))
             there.append(segment.file(suffix + names.DELETED))
-    for path in there:
-        files.unlink(path)
+    return there
