@@ -13,7 +13,19 @@ from cli import COMMAND, json_lines, ok, run
 import segstore
 from segstore.cli.app import commands, one_line
 
-NAMES = ["topics", "create", "alter", "delete", "produce", "consume", "dump", "check", "demo"]
+NAMES = [
+    "topics",
+    "create",
+    "alter",
+    "delete",
+    "produce",
+    "consume",
+    "stats",
+    "sweep",
+    "dump",
+    "check",
+    "demo",
+]
 
 
 def test_no_arguments_print_help_with_every_command() -> None:

@@ -20,6 +20,8 @@ from segstore.cli.delete import delete
 from segstore.cli.demo import demo
 from segstore.cli.dump import dump
 from segstore.cli.produce import produce
+from segstore.cli.stats import stats
+from segstore.cli.sweep import sweep
 from segstore.cli.topics import topics
 from segstore.errors import SegstoreError
 
@@ -78,5 +80,5 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (topics, create, alter, delete, produce, consume, dump, check, demo):
+for command in (topics, create, alter, delete, produce, consume, stats, sweep, dump, check, demo):
     commands.add_command(command)

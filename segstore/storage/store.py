@@ -23,8 +23,10 @@ from segstore.storage import arguments
 from segstore.storage.context import Clock, Context, os_errors, wall_clock
 from segstore.storage.handles import HandlePool, default_limit
 from segstore.storage.log import PartitionLog
+from segstore.storage.metrics import prometheus_text, store_metrics
 from segstore.storage.recovery import Recovered
 from segstore.storage.scheduler import Scheduler
+from segstore.storage.stats import PartitionStats, store_stats
 from segstore.storage.store_reader import StoreReader
 from segstore.storage.store_writer import StoreWriter
 from segstore.storage.sweep_states import SweepState, read_states
@@ -216,6 +218,24 @@ class Store:
         """
         with os_errors():
             return self._writer().sweeper.sweep()
+
+    def stats(self) -> list[PartitionStats]:
+        """Segments, bytes, records, offsets, dirty ratio and sweeps of every partition. StorageError."""
+        self._context.check_open()
+        with os_errors():
+            return list(store_stats(self))
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """{"topic-partition": {Kafka's name: value}}; `metrics_text` has the same for Prometheus."""
+        self._context.check_open()
+        with os_errors():
+            return store_metrics(self)
+
+    def metrics_text(self) -> str:
+        """All metrics in Prometheus' text format; SegstoreError without the package that writes it."""
+        self._context.check_open()
+        with os_errors():
+            return prometheus_text(self)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
         """What is known of each partition's sweeps, by (topic, partition); another process's by its last
