@@ -1,5 +1,5 @@
-"""What an operator wants to know of each partition: `store_stats`. On disk: reads only, headers of batches and
-no records, beside a live writer too. Threads: any.
+"""What an operator wants to know of each partition: `store_stats`. On disk: reads headers of batches only,
+beside a live writer too. Threads: any.
 """
 
 from __future__ import annotations
