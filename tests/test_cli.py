@@ -14,17 +14,8 @@ import segstore
 from segstore.cli.app import commands, one_line
 
 NAMES = [
-    "topics",
-    "create",
-    "alter",
-    "delete",
-    "produce",
-    "consume",
-    "stats",
-    "sweep",
-    "dump",
-    "check",
-    "demo",
+    *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "stats", "sweep"),
+    *("dump", "check", "demo"),
 ]
 
 

@@ -19,6 +19,8 @@ from segstore.cli.create import create
 from segstore.cli.delete import delete
 from segstore.cli.demo import demo
 from segstore.cli.dump import dump
+from segstore.cli.export import export
+from segstore.cli.import_ import import_
 from segstore.cli.produce import produce
 from segstore.cli.stats import stats
 from segstore.cli.sweep import sweep
@@ -80,5 +82,6 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (topics, create, alter, delete, produce, consume, stats, sweep, dump, check, demo):
+RECORDS = (produce, consume, export, import_)
+for command in (topics, create, alter, delete, *RECORDS, stats, sweep, dump, check, demo):
     commands.add_command(command)
