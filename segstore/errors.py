@@ -261,6 +261,10 @@ class OffsetMetadataTooLargeError(InvalidArgumentError):
     """A committed offset's metadata is longer than `offset.metadata.max.bytes`."""
 
 
+class UnsupportedVersionError(SegstoreError):
+    """A record of a group or transaction has a version that is not known here; the message names it."""
+
+
 def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[str, object]) -> SegstoreError:
     error = kind.__new__(kind)
     error.args = args

@@ -41,7 +41,9 @@ LOCK = ".lock"
 
 OURS = ".segstore"
 ENDS = "ends"
+PRODUCER_IDS = "producer-ids"
 QUARANTINE = "quarantine"
+QUOTAS = "quotas.json"
 TOPICS = "topics"
 SWEEPS = "sweeps.json"
 

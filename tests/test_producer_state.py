@@ -15,9 +15,10 @@ from partitions import broker_partitions
 from segstore.errors import CorruptCheckpointError, CorruptRecordError
 from segstore.index.txn_index import AbortedTxn, format_entries
 from segstore.records import decode, scan
+from segstore.records.control import ABORT, COMMIT, parse_control
 from segstore.records.header import BATCH
 from segstore.storage.producer_snapshot import SnapshotEntry, format_snapshot, parse_snapshot
-from segstore.storage.producer_state import ABORT, COMMIT, BatchMetadata, ProducerState, parse_control
+from segstore.storage.producer_state import BatchMetadata, ProducerState
 
 ENTRIES = [
     SnapshotEntry(0x0102030405060708, 0x1112, 0x21222324, 5000, 24, 1795237704945, 9, 4990),

@@ -36,6 +36,14 @@ class _Parts:
             part.close()
 
 
+def existing(store: Store, make: Callable[[Store], P]) -> P | None:
+    """The store's `make(store)` where somebody has asked for it, and the store is not being closed."""
+    parts = store._attach(_Parts)
+    with parts.lock:
+        part: P | None = parts.made.get(make)  # type: ignore[assignment]
+        return part
+
+
 def shared(store: Store, make: Callable[[Store], P]) -> P:
     """The one `make(store)` of an open store. ReadOnlyError, StoreClosedError, ForkedError."""
     store._context.check_writable()

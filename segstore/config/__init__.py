@@ -143,6 +143,49 @@ class StoreConfig(Settings):
     max_open_files: int = whole(
         -1, 16, MAX_INT, "files", "segment files kept open; -1: half of RLIMIT_NOFILE (segstore's own)", -1
     )
+    offset_metadata_max_bytes: int = whole(
+        4096, 0, 32_767, "bytes", "largest note that may be committed with an offset, as UTF-8"
+    )
+    offsets_retention_check_interval_ms: int = whole(
+        600_000, 1, MAX_LONG, "ms", "how often committed offsets are looked at for their retention"
+    )
     offsets_retention_minutes: int = whole(
         10_080, 1, MAX_INT, "minutes", "how long committed offsets of a group without members are kept"
     )
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = whole(
+        10_000, 1, MAX_INT, "ms", "how often transactions are looked at that are open for too long"
+    )
+    transaction_max_timeout_ms: int = whole(
+        900_000, 1, MAX_INT, "ms", "how long a producer may let its transactions be open"
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = whole(
+        3_600_000, 1, MAX_INT, "ms", "how often transactional ids are looked at that are not used"
+    )
+    transaction_state_log_num_partitions: int = whole(
+        50, 1, 100_000, "partitions", "of __transaction_state, when it is made"
+    )
+    transaction_state_log_segment_bytes: int = whole(
+        100 * _MIB, 14, MAX_INT, "bytes", "roll a segment of __transaction_state before it becomes larger"
+    )
+    transactional_id_expiration_ms: int = whole(
+        604_800_000, 1, MAX_INT, "ms", "how long a transactional id that is not used is kept"
+    )
+    producer_id_expiration_ms: int = whole(
+        86_400_000, 1, MAX_INT, "ms", "how long a partition knows a producer that writes nothing"
+    )
+    producer_id_expiration_check_interval_ms: int = whole(
+        600_000, 1, MAX_INT, "ms", "how often partitions forget producers that wrote nothing for so long"
+    )
+    offsets_topic_compression_codec: int = whole(
+        0, 0, 4, "", "codec of committed offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"
+    )
+    offsets_topic_num_partitions: int = whole(
+        50, 1, 100_000, "partitions", "those of __consumer_offsets, when it is made"
+    )
+    offsets_topic_segment_bytes: int = whole(
+        100 * _MIB, 14, MAX_INT, "bytes", "segment.bytes of __consumer_offsets, when it is made"
+    )
+    quota_window_num: int = whole(
+        11, 1, MAX_INT, "windows", "how many windows' worth of a byte rate an idle client may use at once"
+    )
+    quota_window_size_seconds: int = whole(1, 1, MAX_INT, "s", "how long a window of a byte rate is")

@@ -18,6 +18,7 @@ from segstore.storage import store as store_module
 from segstore.storage.check_partition import PartitionCheck
 from segstore.storage.check_published import Said, check_published, read_checkpoints
 from segstore.storage.finding import Finding
+from segstore.storage.quota_file import check_quotas
 from segstore.storage.topics import TopicFiles, TopicInfo
 
 __all__ = ["Finding", "check"]
@@ -46,6 +47,7 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress) -> Iter
         return
     said, findings = read_checkpoints(files, root)
     yield from findings
+    yield from check_quotas(files, root)
     checked: list[PartitionCheck] = []
     for info in topics.values():
         for partition in info.partition_ids:

@@ -173,12 +173,17 @@ class EndsWriter(_Mapped):
 
     def publish(self, slots: list[int], ends: list[Ends]) -> None:
         """Make the ends of several partitions visible at once."""
-        flat = [value for end in ends for value in end]
         with self._lock:
             if any(
                 end.key and self._slots.get(end.key) != slot for slot, end in zip(slots, ends, strict=True)
             ):
-                return  # a topic was deleted meanwhile: the slot is another's
+                # A topic was deleted meanwhile: the slot is another's.
+                pairs = zip(slots, ends, strict=True)
+                held = [(s, e) for s, e in pairs if not e.key or self._slots.get(e.key) == s]
+                if not held:
+                    return
+                slots, ends = [s for s, _ in held], [e for _, e in held]
+            flat = [value for end in ends for value in end]
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
 
     def set_nonce(self, nonce: int) -> None:

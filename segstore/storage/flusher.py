@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from segstore import names
 from segstore.errors import StorageError
 from segstore.storage.view import LogView
 from segstore.storage.writer import LogWriter
@@ -58,6 +59,10 @@ class Flusher:
         pool = self._writer.pool
         for segment in view.segments[view.slot(self.recovery_point) :]:
             pool.files.sync(pool.get(segment.path, write=True))
+            if segment.unsynced_aborts:
+                segment.unsynced_aborts = False  # first: what comes meanwhile is the next sync's
+                with pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle:
+                    pool.files.sync(handle)
         if view.bases[-1] != self._names_synced:
             pool.files.sync_dir(self._writer.directory)
             self._names_synced = view.bases[-1]

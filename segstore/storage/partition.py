@@ -8,7 +8,8 @@ published to other processes. No sync is done with the token held.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,8 +18,10 @@ from segstore.errors import StoreClosedError
 from segstore.records import Encoded
 from segstore.storage import retention
 from segstore.storage.flusher import Flusher
+from segstore.storage.judging import Claim
 from segstore.storage.pending import AppendQueue, Pending
-from segstore.storage.view import LogView
+from segstore.storage.publisher import Publisher
+from segstore.storage.view import LogView, Together, Turning
 from segstore.storage.writer import LogWriter, bury_segment
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ class Retained(NamedTuple):
 
 
 class Partition:
-    """`published` tells other processes; `start_moved` makes a new log start offset durable."""
+    """`publisher` tells other processes; `start_moved` makes a new log start offset durable."""
 
     def __init__(
         self,
@@ -51,14 +54,14 @@ class Partition:
         opened: Opened,
         epoch: int,
         producers: Producers,
-        published: Callable[[Partition], None],
+        publisher: Publisher,
         start_moved: Callable[[int], None],
         layout: int = 0,
     ) -> None:
         self.context, self.config, self.producers = context, config, producers
         self.directory = opened.segments[0].directory
         self.layout = layout
-        self._published, self._start_moved = published, start_moved
+        self.publisher, self._start_moved = publisher, start_moved
         self._start = opened.start_offset
         self._segments = opened.segments
         self.writer = LogWriter(
@@ -70,26 +73,29 @@ class Partition:
             epoch,
             context.clock,
             self._rolled,
+            producers,
         )
         self._queue = AppendQueue(self._write_all)
         # A view and what is published of it change together, whoever does it.
         self._publishing = threading.Lock()
         self._frozen: tuple[tuple[Segment, ...], tuple[int, ...]] = ((), ())
         self._freeze()
-        self._view: LogView | None = self._look()
+        self._view: LogView | Turning | None = self._look()
         self.flusher = Flusher(self.writer, lambda: self.view, opened.durable_offset, self._flushed)
         self._admin = threading.Lock()
         self._flush_planned = False
         self.changed = opened.recovered is not None
-        self._published(self)
+        self.publisher.publish(self)
 
     @property
     def view(self) -> LogView:
         """What may be seen now; StoreClosedError where the topic was deleted."""
         view = self._view
+        if isinstance(view, LogView):
+            return view
         if view is None:
             raise StoreClosedError(f"{self.directory}: the topic was deleted")
-        return view
+        return view.view
 
     @property
     def recovery_point(self) -> int:
@@ -104,18 +110,39 @@ class Partition:
     def _look(self) -> LogView:
         end = self.writer.next_offset
         segments, bases = self._frozen
-        return LogView(
-            segments, bases, self._start, end, segments[-1].size, self.producers.stable_offset(end)
-        )
+        stable = self.producers.stable_offset(self._start, end)
+        return LogView(segments, bases, self._start, end, segments[-1].size, stable)
 
     def _show(self) -> None:
         if self.writer.closed:  # or deleted: its slot in the published ends may be another's
             return
-        if len(self._frozen[0]) != len(self._segments) or self._frozen[0][-1] is not self._segments[-1]:
-            self._freeze()
+        self._freeze_anew()
         with self._publishing:
             self._view = self._look()
-            self._published(self)
+            self.publisher.publish(self)
+
+    def _freeze_anew(self) -> None:
+        if len(self._frozen[0]) != len(self._segments) or self._frozen[0][-1] is not self._segments[-1]:
+            self._freeze()
+
+    @staticmethod
+    def show_all(partitions: Sequence[Partition]) -> None:
+        """Show what was written to partitions of one store, all of it at once, in this process and to others.
+
+        Their append tokens are held, and the partitions always given in one order.
+        """
+        together = Together()
+        with ExitStack() as held:
+            for it in partitions:
+                it._freeze_anew()
+                held.enter_context(it._publishing)
+            after = [it._look() for it in partitions]
+            for it, view in zip(partitions, after, strict=True):
+                it._view = Turning(it.view, view, together)
+            together.done = True
+            Publisher.publish_all(partitions)
+            for it, view in zip(partitions, after, strict=True):
+                it._view = view
 
     def _rolled(self, base_offset: int) -> None:
         self.layout += 1
@@ -130,7 +157,7 @@ class Partition:
     def _flushed(self, _: int) -> None:
         with self._publishing:
             if self._view is not None:
-                self._published(self)
+                self.publisher.publish(self)
 
     @property
     def sync_failed(self) -> bool:
@@ -144,6 +171,17 @@ class Partition:
             self.writer.write_all(pendings)
         finally:
             self._show()
+
+    def append_claimed(self, chunks: list[Encoded], claim: Claim) -> int:
+        """As `append`, judged by Kafka's rules for a producer with an id. The errors of `judging`."""
+        return self._queue.put(chunks, claim)
+
+    @contextmanager
+    def exclusively(self) -> Iterator[None]:
+        """Holds the append token, with nothing left in the queue before."""
+        with self._queue.token:
+            self._queue.drain()
+            yield
 
     def append(self, chunks: Iterator[Encoded], ahead: int) -> int:
         """Append encoded batches, contiguous, visible together: the first offset. StorageError: nothing is
@@ -263,6 +301,11 @@ class Partition:
             self.producers.forget_snapshot(segment.base_offset)
         if segments:
             self.context.files.sync_dir(self.directory)
+
+    def expire_producers(self, after_ms: int) -> int:
+        """Forget producers that wrote nothing for so long: how many."""
+        with self._queue.token:
+            return self.producers.expire(after_ms)
 
     def configure(self, config: TopicConfig) -> None:
         """Use changed settings from the next append on."""

@@ -16,6 +16,7 @@ from segstore.storage.ends import Ends, EndsWriter, slot_key
 from segstore.storage.opening import Expected, Opened, last_epoch, open_partition
 from segstore.storage.partition import Partition
 from segstore.storage.producers import Producers
+from segstore.storage.publisher import Publisher
 from segstore.storage.recovery import Recovered
 from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.topics import TopicFiles, TopicInfo
@@ -23,7 +24,9 @@ from segstore.storage.writer import create_segment
 
 
 class PartitionLoader:
-    """`clean`: the last shutdown was; `ends_hold`: what is published is that writer's."""
+    """`clean`: the last shutdown was; `ends_hold`: what is published is that writer's; `expiration_ms`: of
+    producers.
+    """
 
     def __init__(
         self,
@@ -33,6 +36,7 @@ class PartitionLoader:
         checkpoints: RootCheckpoints,
         clean: bool,
         ends_hold: bool,
+        expiration_ms: int,
     ) -> None:
         self._context, self._topic_files, self._ends, self._checkpoints = (
             context,
@@ -40,7 +44,7 @@ class PartitionLoader:
             ends,
             checkpoints,
         )
-        self._clean, self._ends_hold = clean, ends_hold
+        self._clean, self._ends_hold, self._expiration_ms = clean, ends_hold, expiration_ms
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
 
@@ -74,10 +78,10 @@ class PartitionLoader:
         epoch = self._begin_epoch(directory, opened, expected.clean)
         if opened.recovered is not None:
             self.recovered.append(opened.recovered)
-        producers = Producers.load(context.files, directory, opened)
+        producers = Producers.load(context.files, directory, opened, context.clock, self._expiration_ms)
         layout = published.layout + 1 if published else 0
-        publish = self._publisher(key, epoch)
-        return Partition(context, info.settings, opened, epoch, producers, publish, start_moved, layout)
+        publisher = Publisher(self._ends, key, epoch)
+        return Partition(context, info.settings, opened, epoch, producers, publisher, start_moved, layout)
 
     def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
         checkpoints = self._checkpoints
@@ -105,17 +109,6 @@ class PartitionLoader:
         epochs.assign(latest + 1, opened.end_offset)
         epochs.save()
         return latest + 1
-
-    def _publisher(self, key: int, epoch: int) -> Callable[[Partition], None]:
-        slots = [self._ends.claim(key)]
-
-        def publish(it: Partition) -> None:
-            view = it.view
-            end, synced = view.end_offset, it.recovery_point ^ -int(it.sync_failed)
-            ends = Ends(key, view.start_offset, end, end, view.stable_offset, synced, it.layout, epoch)
-            self._ends.publish(slots, [ends])
-
-        return publish
 
 
 def _epochs(context: Context, directory: str) -> LeaderEpochs:

@@ -13,15 +13,16 @@ from collections import deque
 from collections.abc import Callable
 
 from segstore.records import Encoded
+from segstore.storage.judging import Claim
 
 
 class Pending:
-    """Encoded batches that wait to be written, and what became of them."""
+    """Encoded batches that wait to be written, and what became of them. `claim`: whose they are."""
 
-    __slots__ = ("chunks", "error", "first")
+    __slots__ = ("chunks", "claim", "error", "first")
 
-    def __init__(self, chunks: list[Encoded]) -> None:
-        self.chunks = chunks
+    def __init__(self, chunks: list[Encoded], claim: Claim | None) -> None:
+        self.chunks, self.claim = chunks, claim
         self.first = -1
         self.error: BaseException | None = None
 
@@ -38,9 +39,9 @@ class AppendQueue:
         self._queue: deque[Pending] = deque()
         self._write = write
 
-    def put(self, chunks: list[Encoded]) -> int:
+    def put(self, chunks: list[Encoded], claim: Claim | None = None) -> int:
         """Queue, and return the first offset when the chunks are written; raises what failed."""
-        pending = Pending(chunks)
+        pending = Pending(chunks, claim)
         self._queue.append(pending)
         with self.token:
             if not pending.done:

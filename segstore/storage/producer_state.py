@@ -2,30 +2,33 @@
 the bytes of snapshots are `producer_snapshot`'s.
 
 The state is a function of the log (Kafka: ProducerStateManager): batches are taken in order of offset, one
-by one, so that it does not depend on how they were read. Nothing is judged here: what is in the log
-happened, and sequences and epochs are checked before an append.
+by one, so that it does not depend on how they were read, or whether they are being written. Nothing is judged
+here: what is in the log happened; `judging` looks at sequences and epochs before an append.
 
 Threads: who holds the partition's append lock.
 """
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segstore.errors import CorruptRecordError
 from segstore.index.txn_index import AbortedTxn
-from segstore.records.header import CONTROL_FLAG, NO_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, TRANSACTIONAL_FLAG
+from segstore.records.control import ABORT, COMMIT
+from segstore.records.header import (
+    CONTROL_FLAG,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
+)
 from segstore.storage.producer_snapshot import SnapshotEntry, format_snapshot, parse_snapshot
-
-ABORT = 0
-COMMIT = 1
 
 BATCHES_TO_RETAIN = 5
 """Last batches of a producer that a repeated one is recognised by."""
@@ -33,30 +36,13 @@ BATCHES_TO_RETAIN = 5
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 """Kafka's default for producer.id.expiration.ms."""
 
-_SEQUENCES = 1 << 31
+SEQUENCES = 1 << 31
+"""After the last of them, 2^31 - 1, a producer counts from 0 again."""
+
 _NO_OFFSET = -1
 
 ReadControl = Callable[[int], tuple[int, int]]
 """From the index of a control batch to what `parse_control` says of its record."""
-
-
-def parse_control(
-    key: bytes | None, value: bytes | None, *, file: str, position: int, offset: int
-) -> tuple[int, int]:
-    """(type, coordinator epoch) of a control record; the epoch is -1 where the type ends no transaction.
-
-    Types (Kafka: ControlRecordType): 0 abort, 1 commit, others are no matter of producers.
-    CorruptRecordError, with the given place, for what is no control record.
-    """
-    if key is None or len(key) < 4 or key[0] & 0x80:
-        raise CorruptRecordError(file, position, offset, "a control record's key is no version and type")
-    (kind,) = struct.unpack_from(">h", key, 2)
-    if kind not in (ABORT, COMMIT):
-        return kind, NO_EPOCH
-    if value is None or len(value) < 6 or value[0] & 0x80:
-        raise CorruptRecordError(file, position, offset, "an end transaction marker has no coordinator epoch")
-    (coordinator_epoch,) = struct.unpack_from(">i", value, 2)
-    return kind, coordinator_epoch
 
 
 class BatchMetadata(NamedTuple):
@@ -66,6 +52,24 @@ class BatchMetadata(NamedTuple):
     last_offset: int
     offset_delta: int
     timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence of its first record."""
+        return (self.last_sequence - self.offset_delta) % SEQUENCES
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class Saved(NamedTuple):
+    """What a `ProducerState` said of one producer, to go back to."""
+
+    producer_id: int
+    entry: ProducerEntry | None
+    map_end_offset: int
+    max_producer_id: int
 
 
 @dataclass
@@ -78,6 +82,13 @@ class ProducerEntry:
     current_txn_first_offset: int = _NO_OFFSET
     batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_TO_RETAIN))
     """Of the current epoch, oldest first."""
+    appended_ms: int = field(default=NO_TIMESTAMP, compare=False)
+    """The clock when this process last appended for it: not in the log, whose stamps are its records'."""
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the last batch of the current epoch, -1 where there is none."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def begin_epoch(self, producer_epoch: int) -> None:
         """Sequences count anew in each epoch."""
@@ -98,6 +109,8 @@ class ProducerState:
     def __init__(self, map_end_offset: int = 0) -> None:
         self.map_end_offset = map_end_offset
         """The offset after the last that was taken in."""
+        self.max_producer_id = NO_PRODUCER_ID
+        """The largest id that was seen, -1 for none; those that expired count."""
         self.producers: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}
 
@@ -114,6 +127,7 @@ class ProducerState:
                     BatchMetadata(saved.last_sequence, saved.last_offset, saved.offset_delta, saved.timestamp)
                 )
             state.producers[saved.producer_id] = entry
+            state.max_producer_id = max(state.max_producer_id, saved.producer_id)
             if saved.current_txn_first_offset >= 0:
                 state._ongoing[saved.producer_id] = saved.current_txn_first_offset
         return state
@@ -171,12 +185,35 @@ class ProducerState:
         self.map_end_offset = max(self.map_end_offset, end)
         return aborted
 
+    def save(self, producer_id: int) -> Saved:
+        """What to hand to `restore` when batches of this producer alone, taken in from now on, are undone."""
+        entry = self.producers.get(producer_id)
+        kept = None if entry is None else replace(entry, batches=entry.batches.copy())
+        return Saved(producer_id, kept, self.map_end_offset, self.max_producer_id)
+
+    def restore(self, saved: Saved) -> None:
+        """Go back to what was saved."""
+        producer_id, entry, self.map_end_offset, self.max_producer_id = saved
+        self.producers.pop(producer_id, None)
+        self._ongoing.pop(producer_id, None)
+        if entry is not None:
+            self.producers[producer_id] = replace(entry, batches=entry.batches.copy())
+            if entry.current_txn_first_offset >= 0:
+                self._ongoing[producer_id] = entry.current_txn_first_offset
+
+    def _entry(self, producer_id: int) -> ProducerEntry:
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            entry = self.producers[producer_id] = ProducerEntry()
+            self.max_producer_id = max(self.max_producer_id, producer_id)
+        return entry
+
     def _take_data(self, batch: np.void) -> None:
         producer_id, base_offset = int(batch["producer_id"]), int(batch["base_offset"])
         last_offset, base_sequence = int(batch["last_offset"]), int(batch["base_sequence"])
         delta = last_offset - base_offset
-        last_sequence = (base_sequence + delta) % _SEQUENCES if base_sequence >= 0 else NO_SEQUENCE
-        entry = self.producers.setdefault(producer_id, ProducerEntry())
+        last_sequence = (base_sequence + delta) % SEQUENCES if base_sequence >= 0 else NO_SEQUENCE
+        entry = self._entry(producer_id)
         entry.add(
             int(batch["producer_epoch"]),
             BatchMetadata(last_sequence, last_offset, delta, int(batch["max_timestamp"])),
@@ -190,7 +227,7 @@ class ProducerState:
         if kind not in (ABORT, COMMIT):
             return []
         producer_id = int(batch["producer_id"])
-        entry = self.producers.setdefault(producer_id, ProducerEntry())
+        entry = self._entry(producer_id)
         entry.begin_epoch(int(batch["producer_epoch"]))
         entry.coordinator_epoch = coordinator_epoch
         # A marker is alone in its batch, so the batch's stamp is its own.
@@ -204,11 +241,16 @@ class ProducerState:
         return [AbortedTxn(producer_id, first_offset, offset, offset + 1 if stable is None else stable)]
 
     def expire(self, now_ms: int, after_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
-        """Forget producers that wrote nothing for `after_ms` and have no open transaction: how many."""
+        """Forget producers that wrote nothing for `after_ms` and have no open transaction: how many.
+
+        The last record's stamp counts (Kafka: ProducerStateManager.isProducerExpired), or the clock at the
+        append where this process made it: who writes old records now is not forgotten.
+        """
         gone = [
             producer_id
             for producer_id, entry in self.producers.items()
-            if entry.current_txn_first_offset < 0 and now_ms - entry.last_timestamp >= after_ms
+            if entry.current_txn_first_offset < 0
+            and now_ms - max(entry.last_timestamp, entry.appended_ms) >= after_ms
         ]
         for producer_id in gone:
             del self.producers[producer_id]

@@ -1,60 +1,111 @@
-"""Owns a partition's `<offset>.snapshot` files: the producer state at that offset.
+"""Owns a partition's `<offset>.snapshot` files, and what is known of its producers as the log grows.
 
 A snapshot is written at every roll and at a clean close, as Kafka does, so that opening replays only the
 headers behind the newest one. One that can't be read is passed over: the log is the authority.
-Threads: the holder of the partition's append token; `stable_offset` is read by nobody else.
+Threads: the holder of the partition's append token.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from segstore import names
 from segstore.errors import SegstoreError
 from segstore.files import Files
-from segstore.storage.opening import Opened
-from segstore.storage.producer_state import ProducerState
-from segstore.storage.replay import replay
+from segstore.index.txn_index import AbortedTxn
+from segstore.records import Encoded
+from segstore.records.control import Marker
+from segstore.storage.aborts import mend
+from segstore.storage.judging import Claim, judge
+from segstore.storage.producer_state import ProducerState, Saved
+
+if TYPE_CHECKING:
+    from segstore.storage.opening import Opened
 
 
 class Producers:
-    """Producer state as of the log end offset."""
+    """`state` is what the log says up to its end: batches of producers go through `take` when they are
+    written, and back through `undo` where they are cut off again.
+    """
 
-    def __init__(self, files: Files, directory: str, state: ProducerState) -> None:
-        self._files, self._directory, self._state = files, directory, state
+    def __init__(self, files: Files, directory: str, state: ProducerState, clock: Callable[[], int]) -> None:
+        self._files, self._directory, self.state, self._clock = files, directory, state, clock
 
     @classmethod
-    def load(cls, files: Files, directory: str, opened: Opened) -> Producers:
-        """State at the log's end: the newest snapshot that holds, and what came behind it. OSError."""
-        taken = snapshots(files, directory)
-        for offset in [o for o in taken if o > opened.end_offset]:
-            files.unlink(_path(directory, offset))
-            taken.remove(offset)
-        state = ProducerState()
-        for newest in reversed(taken):
-            with contextlib.suppress(SegstoreError):
-                path = _path(directory, newest)
-                state = ProducerState.load(files.read_file(path), newest, path)
-                break
-        if state.map_end_offset < opened.end_offset:
-            ends = [*(s.base_offset for s in opened.segments[1:]), opened.end_offset]
-            for segment, end in zip(opened.segments, ends, strict=True):
-                if end > state.map_end_offset:
-                    replay(state, segment, segment.size)
+    def load(
+        cls, files: Files, directory: str, opened: Opened, clock: Callable[[], int], expiration_ms: int
+    ) -> Producers:
+        """State at the log's end: the newest snapshot that holds, and what came behind it; without producers
+        that have expired. Makes `.txnindex` files say what the log says, where that was replayed. OSError.
+        """
+        trusted = opened.end_offset
+        if opened.recovered is not None:
+            # Behind the recovery point the directory may be older, or newer, than the log. What was before
+            # the first segment is known by its snapshot alone.
+            trusted = min(trusted, max(opened.recovered.recovery_point, opened.segments[0].base_offset))
+        taken = _drop_snapshots_above(files, directory, trusted)
+        state = _newest(files, directory, taken)
+        mend(
+            files,
+            opened.segments,
+            opened.end_offset,
+            state,
+            lambda base: _newest(files, directory, [t for t in taken if t <= base]),
+        )
         keep = {s.base_offset for s in opened.segments} | set(taken[-1:])
         for stray in set(taken) - keep:
             files.unlink(_path(directory, stray))
-        return cls(files, directory, state)
+        state.expire(clock(), expiration_ms)
+        return cls(files, directory, state, clock)
 
-    def stable_offset(self, end: int) -> int:
-        """Kafka's last stable offset, where the log ends at `end`."""
-        unstable = self._state.first_unstable_offset
-        return end if unstable is None else min(unstable, end)
+    # --- what an append does -------------------------------------------------------------
+
+    def judge(self, claim: Claim, chunks: Sequence[Encoded]) -> int | None:
+        """As `judging.judge`."""
+        return judge(self.state, claim, chunks)
+
+    def save(self, producer_id: int) -> Saved:
+        """For `undo`, before an append of this producer."""
+        return self.state.save(producer_id)
+
+    def take(self, batches: NDArray[np.void], marker: Marker | None) -> list[AbortedTxn]:
+        """These batches of one producer were written, `marker` in them: the transactions that they abort."""
+        ended = (-1, -1) if marker is None else (marker.kind, marker.coordinator_epoch)
+        aborted = self.state.update(batches, lambda _: ended)
+        self.state.producers[int(batches["producer_id"][0])].appended_ms = self._clock()
+        return aborted
+
+    def undo(self, saved: Saved | None, rolled: Sequence[int]) -> None:
+        """What was taken in since is not in the log, nor are the segments that begin at `rolled`. OSError:
+        snapshots there may be left.
+        """
+        if saved is not None:
+            self.state.restore(saved)
+        for offset in reversed(rolled):
+            self.forget_snapshot(offset)
+
+    # --- what is known -------------------------------------------------------------------
+
+    def stable_offset(self, start: int, end: int) -> int:
+        """Kafka's last stable offset of a log from `start` to `end`."""
+        unstable = self.state.first_unstable_offset
+        return end if unstable is None else min(max(unstable, start), end)
+
+    def expire(self, after_ms: int) -> int:
+        """Forget producers that wrote nothing for so long (producer.id.expiration.ms): how many."""
+        return self.state.expire(self._clock(), after_ms)
+
+    # --- snapshots -----------------------------------------------------------------------
 
     def snapshot(self, offset: int) -> None:
         """Write the state at `offset`. OSError. Not synced: what a power cut leaves of it is passed over."""
-        self._files.write_atomic(_path(self._directory, offset), self._state.dump(), sync=False)
+        self._files.write_atomic(_path(self._directory, offset), self.state.dump(), sync=False)
 
     def forget_snapshot(self, offset: int) -> None:
         """The segment that begins at `offset` was removed."""
@@ -66,6 +117,26 @@ def snapshots(files: Files, directory: str) -> list[int]:
     """Offsets of the snapshots there are, in order."""
     parsed = map(names.parse_segment_file, files.listdir(directory))
     return sorted(p[0] for p in parsed if p is not None and p[1] == names.SNAPSHOT)
+
+
+def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
+    """The state of the newest of these snapshots that can be read."""
+    for offset in reversed(taken):
+        with contextlib.suppress(SegstoreError, FileNotFoundError):
+            path = _path(directory, offset)
+            return ProducerState.load(files.read_file(path), offset, path)
+    return ProducerState()
+
+
+def _drop_snapshots_above(files: Files, directory: str, offset: int) -> list[int]:
+    """Those that stay."""
+    taken = snapshots(files, directory)
+    stray = [o for o in taken if o > offset]
+    for gone in stray:
+        files.unlink(_path(directory, gone))
+    if stray:
+        files.sync_dir(directory)
+    return taken[: len(taken) - len(stray)]
 
 
 def _path(directory: str, offset: int) -> str:

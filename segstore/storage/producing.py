@@ -13,20 +13,25 @@ from segstore.records import HEADER_SIZE, Columns, Encoded, Template, check_size
 from segstore.records.encoded import PLAIN
 from segstore.storage.appending import check_stamps, codec_for, largest_batch
 from segstore.storage.context import os_errors
+from segstore.storage.judging import Claim, claim_of
 
 if TYPE_CHECKING:
-    from segstore.config import TopicConfig
     from segstore.storage.log import PartitionLog
+    from segstore.storage.partition import Partition
 
 _ANY = 1 << 62  # all of it is encoded before it takes its place in the queue
 
 
 class Appended(NamedTuple):
-    """Where the records went: `append_time` in ms, -1 where they keep their own; `size`: bytes on disk."""
+    """Where the records are: `append_time` in ms, -1 where they keep their own; `size`: bytes on disk.
+
+    `duplicate`: the producer had written them before, and nothing was written now.
+    """
 
     first: int
     append_time: int
     size: int
+    duplicate: bool = False
 
 
 def append_batches(
@@ -35,13 +40,22 @@ def append_batches(
     cuts: Sequence[int] = (),
     compression: str | None = None,
     template: Template = PLAIN,
+    *,
+    sequenced: bool = True,
 ) -> Appended:
     """Append all records, contiguous, or none. A batch ends before each record numbered in `cuts`.
 
     A batch that would be above `max.message.bytes` is made several. `compression` holds where the topic's
     `compression.type` is "producer". RecordTooLargeError, InvalidArgumentError: nothing was written;
     StorageError; ReadOnlyError, StoreClosedError, ForkedError.
+
+    Where `template` has a producer id, its epoch, its sequences and its transaction are judged by Kafka's
+    rules (ProducerAppendInfo), and what is there already, batch for batch, is not written again (the last 5
+    batches of a producer are known): InvalidProducerEpochError, OutOfOrderSequenceError,
+    DuplicateSequenceError, InvalidTxnStateError. With `sequenced=False`, or a base sequence of -1, sequences
+    are not judged: a coordinator's own records (Kafka: AppendOrigin.COORDINATOR).
     """
+    claim = claim_of(template, sequenced)
     partition = log._writing()
     config, now = partition.config, partition.context.clock()
     codec, level = codec_for(config, compression if config.compression_type == "producer" else None)
@@ -51,10 +65,7 @@ def append_batches(
     limit = largest_batch(config)
     check_sizes(columns, codec, level, limit)
     chunks = list(encode(columns, codec, level, limit, template, _room(columns, len(cuts) + 1), limit, cuts))
-    with os_errors():
-        first = partition.append(iter(chunks), _ANY)
-        partition.settle(first + columns.n)
-    return Appended(first, _append_time(config, chunks), sum(chunk.size for chunk in chunks))
+    return _append(partition, chunks, columns.n, claim)
 
 
 def append_record(
@@ -65,8 +76,11 @@ def append_record(
     timestamp: int,
     compression: str | None = None,
     template: Template = PLAIN,
+    *,
+    sequenced: bool = True,
 ) -> Appended:
     """As `append_batches` for one record, in a third of the time."""
+    claim = claim_of(template, sequenced)
     partition = log._writing()
     config = partition.config
     codec, level = codec_for(config, compression if config.compression_type == "producer" else None)
@@ -77,10 +91,22 @@ def append_record(
         raise RecordTooLargeError(
             f"the record makes a batch of {encoded.size:,} bytes: allowed are {limit:,}"
         )
+    return _append(partition, [encoded], 1, claim)
+
+
+def _append(partition: Partition, chunks: list[Encoded], n: int, claim: Claim | None) -> Appended:
+    size = sum(chunk.size for chunk in chunks)
     with os_errors():
-        first = partition.append(iter((encoded,)), _ANY)
-        partition.settle(first + 1)
-    return Appended(first, _append_time(config, [encoded]), encoded.size)
+        if claim is None:
+            first = partition.append(iter(chunks), _ANY)
+        else:
+            first = partition.append_claimed(chunks, claim)
+        partition.settle(first + n)
+    append_time = -1
+    if partition.config.message_timestamp_type == "LogAppendTime":
+        repeated = claim is not None and claim.repeated
+        append_time = repeated[0].timestamp if repeated else int(chunks[0].batches["max_timestamp"][0])
+    return Appended(first, append_time, size, claim is not None and bool(claim.repeated))
 
 
 def _room(columns: Columns, batches: int) -> int:
@@ -95,9 +121,3 @@ def _room(columns: Columns, batches: int) -> int:
 
 _NUMBERS = 36
 """Bytes of a record's varints and attributes, at most."""
-
-
-def _append_time(config: TopicConfig, chunks: list[Encoded]) -> int:
-    if config.message_timestamp_type != "LogAppendTime":
-        return -1
-    return int(chunks[0].batches["max_timestamp"][0])

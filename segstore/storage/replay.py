@@ -10,20 +10,26 @@ from numpy.typing import NDArray
 from segstore.errors import CorruptRecordError
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import decode, scan
+from segstore.records.control import ABORT, parse_control
 from segstore.records.header import NO_EPOCH
-from segstore.storage.producer_state import ABORT, ProducerState, parse_control
+from segstore.storage.producer_state import ProducerState
 from segstore.storage.segment import Segment
 from segstore.storage.walk import BAD, walk_past_damage
 
 
-def replay(state: ProducerState, segment: Segment, end: int) -> list[AbortedTxn]:
+def replay(
+    state: ProducerState,
+    segment: Segment,
+    end: int,
+    damaged: dict[int, CorruptRecordError] | None = None,
+) -> list[AbortedTxn]:
     """Take in what is new to `state` in the segment's first `end` bytes: the transactions that it aborts.
-    CorruptRecordError at a transaction marker that can't be read.
+    `damaged` as in `take_in`.
     """
     aborted: list[AbortedTxn] = []
     files, handle = segment.pool.files, segment.handle
     for step in walk_past_damage(files, handle, end, check_crcs=False, sparse=True):
-        aborted += take_in(state, segment, step.batches)
+        aborted += take_in(state, segment, step.batches, damaged)
     return aborted
 
 

@@ -44,6 +44,7 @@ class Segment:
         self.path = self.file(names.LOG)
         self.writable, self.sealed, self.interval = writable, sealed, interval
         self.visible = MOST_OFFSET
+        self.unsynced_aborts = False  # its `.txnindex` has grown since it was synced
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._largest: int | None = None
         self._loading = threading.Lock()

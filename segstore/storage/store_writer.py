@@ -74,7 +74,13 @@ class StoreWriter:
         self._ends.set_nonce(0)
         self._checkpoints = RootCheckpoints(files, root)
         self._loader = PartitionLoader(
-            self.context, self._topic_files, self._ends, self._checkpoints, self._clean, self._ends_hold
+            self.context,
+            self._topic_files,
+            self._ends,
+            self._checkpoints,
+            self._clean,
+            self._ends_hold,
+            self.config.producer_id_expiration_ms,
         )
         self.topics, dying = self._topic_files.load()
         for topic in dying:
@@ -83,6 +89,8 @@ class StoreWriter:
         self._open_partitions()
         seconds = self.config.log_flush_offset_checkpoint_interval_ms / 1000
         self.context.scheduler.every(seconds, self.checkpoint)
+        seconds = self.config.producer_id_expiration_check_interval_ms / 1000
+        self.context.scheduler.every(seconds, self._expire_producers)
         self.sweeper = Sweeper(self.context, self.config, lambda: self.topics, self.partition)
         self.sweeper.start()
 
@@ -243,6 +251,10 @@ class StoreWriter:
     def nudge(self) -> None:
         """See `Store._nudge`."""
         self._ends.publish([], [])
+
+    def _expire_producers(self) -> None:
+        for partition in list(self._partitions.values()):
+            partition.expire_producers(self.config.producer_id_expiration_ms)
 
     # --- closing -----------------------------------------------------------------------------
 

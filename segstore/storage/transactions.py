@@ -17,6 +17,7 @@ from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, Records
+from segstore.storage.outcomes import Outcomes
 from segstore.storage.producer_state import ProducerState
 from segstore.storage.replay import take_in
 from segstore.storage.view import LogView
@@ -55,6 +56,13 @@ class AbortedTransactions:
         self._replay(view)
         unstable = self._state.first_unstable_offset
         return view.end_offset if unstable is None else min(unstable, view.end_offset)
+
+    def outcomes(self, view: LogView) -> Outcomes:
+        """How the transactions up to the view's end ended."""
+        self._replay(view)
+        # What is open is taken first: if it ends meanwhile, it is among the aborted ones too, or committed.
+        ongoing = dict(self._state.ongoing)
+        return Outcomes(self._found.aborted, ongoing)
 
     def without(self, view: LogView, records: Records) -> Records:
         """The records that do not belong to an aborted transaction, up to the first of which that can't be

@@ -43,3 +43,24 @@ class LogView(NamedTuple):
     def end_of(self, slot: int) -> int:
         """Up to which byte segment `slot` is visible."""
         return self.end_position if slot == len(self.segments) - 1 else self.segments[slot].size
+
+
+class Together:
+    """Views of several partitions that become visible by one store, `done`, whatever thread is looking."""
+
+    __slots__ = ("done",)
+
+    def __init__(self) -> None:
+        self.done = False
+
+
+class Turning(NamedTuple):
+    """In place of a partition's view while several are replaced."""
+
+    before: LogView
+    after: LogView
+    together: Together
+
+    @property
+    def view(self) -> LogView:
+        return self.after if self.together.done else self.before

@@ -1,6 +1,7 @@
 """Owns the growing end of a partition: gives offsets, writes, rolls, and puts back what failed.
 
-On disk: the active segment's files; a roll makes the next segment's and a producer snapshot.
+On disk: the active segment's files; a roll makes the next segment's and a producer snapshot, the abort of a
+transaction adds to the `.txnindex`.
 Threads: the holder of the partition's append token. Nothing is visible before `publish` is called,
 which is after the bytes are written.
 """
@@ -16,19 +17,29 @@ from segstore import names
 from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import RecordTooLargeError, SegstoreError, StorageError, StoreClosedError
+from segstore.index.txn_index import AbortedTxn
 from segstore.records import Encoded, batch_ptr
+from segstore.records.control import Marker, end_marker
 from segstore.records.encoded import checked
+from segstore.storage.aborts import add_aborted, cut_index, index_size
 from segstore.storage.active import ActiveSegment, Mark
 from segstore.storage.handles import HandlePool
+from segstore.storage.judging import Claim
 from segstore.storage.pending import Pending
 from segstore.storage.pipeline import Pipeline
+from segstore.storage.producer_state import Saved
+from segstore.storage.producers import Producers
 from segstore.storage.segment import Segment
 
 
-class _Restore(NamedTuple):
+class Restore(NamedTuple):
+    """The log before an append; `aborts`: bytes of the active `.txnindex`, -1 where it stays as it is."""
+
     segments: int
     active: ActiveSegment
     mark: Mark
+    saved: Saved | None
+    aborts: int = -1
 
 
 class LogWriter:
@@ -44,8 +55,9 @@ class LogWriter:
         epoch: int,
         clock: Callable[[], int],
         rolled: Callable[[int], None],
+        producers: Producers,
     ) -> None:
-        self.pool, self.directory, self.config = pool, directory, config
+        self.pool, self.directory, self.config, self.producers = pool, directory, config, producers
         self.segments, self.epoch, self.clock, self._rolled = segments, epoch, clock, rolled
         self.fenced: BaseException | None = None
         self.closed = False
@@ -59,7 +71,7 @@ class LogWriter:
         """Write what was queued, one after the other; each is told its offset or its error."""
         for i, pending in enumerate(pendings):
             try:
-                pending.first = self.write(pending.chunks)
+                pending.first = self.write(pending.chunks, pending.claim)
             except Exception as error:
                 pending.error = error
             except BaseException:
@@ -68,26 +80,62 @@ class LogWriter:
                     left.error = StorageError(errno.EINTR, "the append was interrupted", self.directory)
                 raise
 
-    def write(self, chunks: Iterable[Encoded]) -> int:
-        """Append all of it, or nothing: the first offset. StorageError; the log is as before then."""
+    def write(self, chunks: Iterable[Encoded], claim: Claim | None = None) -> int:
+        """Append all of it, or nothing: the first offset. StorageError; the log is as before then.
+
+        With a `claim` it is judged first: the errors of `judging`. What repeats what is there is not written,
+        and has the first offset of that.
+        """
+        self.check()
+        if claim is None:
+            return self._attempt(chunks, None, None).mark.next_offset
+        ready = list(chunks)
+        known = self.producers.judge(claim, ready)
+        if known is None:
+            saved = self.producers.save(claim.template.producer_id)
+            return self._attempt(ready, saved, None).mark.next_offset
+        for chunk in ready:
+            chunk.release()
+        return known
+
+    def write_marker(self, marker: Marker) -> Restore:
+        """Append a transaction's end. StorageError, as `write`. Until anything else is written `put_back`
+        takes it away again.
+        """
+        self.check()
+        saved = self.producers.save(marker.producer_id)
+        return self._attempt([end_marker(marker, self.clock())], saved, marker)
+
+    def check(self) -> None:
+        """StoreClosedError, StorageError where nothing can be appended."""
         if self.closed:
             raise StoreClosedError(f"{self.directory} is closed, or its topic deleted")
         if self.fenced is not None:
             raise StorageError(f"{self.directory} is fenced for writing until it is reopened: {self.fenced}")
-        restore = _Restore(len(self.segments), self.active, self.active.mark())
+
+    def _attempt(self, chunks: Iterable[Encoded], saved: Saved | None, marker: Marker | None) -> Restore:
+        restore = Restore(len(self.segments), self.active, self.active.mark(), saved)
+        aborted: list[AbortedTxn] = []
         try:
             with Pipeline(self.pool.files) as pipe:
                 for chunk in chunks:
-                    self._write_chunk(chunk, pipe)
+                    aborted += self._write_chunk(chunk, pipe, saved is not None, marker)
+            if aborted:
+                segment = self.active.segment
+                restore = restore._replace(aborts=index_size(self.pool.files, segment))
+                add_aborted(self.pool.files, segment, aborted)
         except BaseException as error:
-            self._put_back(restore)
+            self.put_back(restore)
             if isinstance(error, OSError) and not isinstance(error, SegstoreError):
                 raise StorageError(error.errno, error.strerror, error.filename) from error
             raise
-        return restore.mark.next_offset
+        return restore
 
-    def _write_chunk(self, chunk: Encoded, pipe: Pipeline) -> None:
+    def _write_chunk(
+        self, chunk: Encoded, pipe: Pipeline, of_producer: bool, marker: Marker | None
+    ) -> list[AbortedTxn]:
         batches = chunk.batches
+        aborted: list[AbortedTxn] = []
         stamp = self.clock() if self.config.message_timestamp_type == "LogAppendTime" else -1
         at = 0
         while at < chunk.size:
@@ -109,8 +157,11 @@ class LogWriter:
             checked(after)
             pipe.pwrite(active.handle, chunk.data[at : at + size], position)
             active.appended(part, after)
+            if of_producer:
+                aborted += self.producers.take(part, marker)
             at += size
         pipe.then(chunk.release)
+        return aborted
 
     def roll(self) -> None:
         """Seal the active segment and go on in a new one. OSError."""
@@ -129,17 +180,17 @@ class LogWriter:
 
     def roll_apart(self) -> None:
         """Roll outside of an append. StorageError: the log is as before."""
-        restore = _Restore(len(self.segments), self.active, self.active.mark())
+        restore = Restore(len(self.segments), self.active, self.active.mark(), None)
         try:
             self.roll()
         except BaseException as error:
-            self._put_back(restore)
+            self.put_back(restore)
             if isinstance(error, OSError) and not isinstance(error, SegstoreError):
                 raise StorageError(error.errno, error.strerror, error.filename) from error
             raise
 
-    def _put_back(self, restore: _Restore) -> None:
-        """Undo an append that failed. Where the disk refuses that as well, fence the partition.
+    def put_back(self, restore: Restore) -> None:
+        """Undo the last append. Where the disk refuses that, fence the partition.
 
         The end goes back in memory first: what failed is never shown, whatever the disk says.
         """
@@ -148,8 +199,11 @@ class LogWriter:
         self.active, mark, segment = restore.active, restore.mark, restore.active.segment
         self.active.recall(mark)
         try:
+            self.producers.undo(restore.saved, [gone.base_offset for gone in rolled])
             for gone in reversed(rolled):
                 remove_segment(gone)
+            if restore.aborts >= 0:
+                cut_index(self.pool.files, segment, restore.aborts)
             if segment.sealed:
                 self.pool.files.truncate(self.active.handle, mark.size)
                 segment.sealed = False

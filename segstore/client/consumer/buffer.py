@@ -8,14 +8,16 @@ from segstore.records import Records
 class Buffer:
     """Records of one read. `at` is the offset where the first one left goes on: a consumer whose position is
     another has no use for them. `memory` is the bytes that they keep, `stored` what was read for them,
-    `start` and `end` the log's offsets then.
+    `start` and `end` the log's offsets then; `charged`: whether the client's byte rate has paid for them.
     """
 
-    __slots__ = ("_given", "_records", "at", "end", "memory", "start", "stored")
+    __slots__ = ("_given", "_records", "at", "charged", "end", "memory", "start", "stored")
 
     def __init__(self, records: Records, at: int, start: int, end: int) -> None:
         self._records, self._given, self.at, self.start, self.end = records, 0, at, start, end
-        self.memory, self.stored = records.nbytes, int(records.batches["size"].sum())
+        self.charged = False
+        sizes = records.batches["size"]
+        self.memory, self.stored = records.nbytes, int(sizes.item() if len(sizes) == 1 else sizes.sum())
 
     def __len__(self) -> int:
         return len(self._records) - self._given

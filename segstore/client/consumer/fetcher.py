@@ -16,6 +16,7 @@ from segstore.client.consumer.metrics import ConsumerMetrics
 from segstore.client.consumer.positions import Positions
 from segstore.client.consumer.records import ConsumerRecord, Deserializers, consumer_records
 from segstore.client.consumer.subscription import PartitionState, Subscription
+from segstore.client.quotas import MOST_WAIT_MS, Throttle
 from segstore.client.structs import TopicPartition
 from segstore.errors import OffsetOutOfRangeError, StoreClosedError
 from segstore.records import Records
@@ -47,9 +48,11 @@ class Fetcher:
         positions: Positions,
         config: ConsumerConfig,
         metrics: ConsumerMetrics,
+        throttle: Throttle,
     ) -> None:
         self._subscription, self._positions = subscription, positions
-        self._config, self._metrics = config, metrics
+        self._config, self._metrics, self._throttle = config, metrics, throttle
+        self._throttled = False  # whether something was not read for the byte rate
         self._deserializers = Deserializers(
             deserialize_with(config.key_deserializer), deserialize_with(config.value_deserializer)
         )
@@ -136,6 +139,10 @@ class Fetcher:
 
     def _begin(self, state: PartitionState) -> None:
         assert state.position is not None
+        buffer = self._buffers[state]
+        if self._throttle.bound is not None and not buffer.charged:
+            buffer.charged = True
+            self._metrics.throttled(self._throttle.charge(buffer.stored))
         self._began.append((state, state.position, state.leader_epoch))
 
     def give_back(self) -> None:
@@ -145,7 +152,10 @@ class Fetcher:
         self._began.clear()
 
     def wait_ms(self) -> float:
-        """How long may be waited for more: inf, but where fetch_min_bytes keeps records back."""
+        """How long may be waited for more: inf, but where fetch_min_bytes or a byte rate keeps some back."""
+        if self._throttled:
+            self._throttled = False
+            return min(self._throttle.wait_ms(), MOST_WAIT_MS)
         if math.isnan(self._some_since):
             return math.inf
         waited = (time.monotonic() - self._some_since) * 1000
@@ -206,6 +216,11 @@ class Fetcher:
         try:
             if log.end_offset == position:
                 return None
+            if self._throttle.bound is not None:
+                if self._throttle.wait_ms():
+                    self._throttled = True
+                    return None
+                max_bytes = min(max_bytes, self._throttle.most_at_once)
             began = time.perf_counter()
             records = log.read(
                 position,

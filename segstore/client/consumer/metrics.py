@@ -16,6 +16,7 @@ class ConsumerMetrics:
         self._config = config
         self._bytes, self._records, self._latency = self._sensor(), self._sensor(), self._sensor()
         self._lag, self._between_polls = self._sensor(), self._sensor()
+        self._throttle = self._sensor()
         self._lags: dict[TopicPartition, tuple[int, int]] = {}
         self._polled = math.nan
 
@@ -32,6 +33,10 @@ class ConsumerMetrics:
         """Records were given to the application, which is at offset `at` of `start` to `end` now."""
         self._lags[tp] = end - at, at - start
         self._lag.record(end - at)
+
+    def throttled(self, wait_ms: int) -> None:
+        """So long has the client to wait after what it fetched, for its byte rate."""
+        self._throttle.record(wait_ms)
 
     def polled(self) -> None:
         """A call of poll began."""
@@ -63,6 +68,8 @@ class ConsumerMetrics:
             "fetch-latency-max": latency.max,
             "fetch-rate": latency.count_rate,
             "fetch-total": latency.count,
+            "fetch-throttle-time-avg": self._throttle.avg if self._throttle.count else 0.0,
+            "fetch-throttle-time-max": self._throttle.max if self._throttle.count else 0.0,
             "records-lag-max": self._lag.max,
         }
         for tp, (lag, lead) in self._lags.items():
@@ -86,6 +93,9 @@ class NoMetrics(ConsumerMetrics):
         """Nothing is measured."""
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
+        """Nothing is measured."""
+
+    def throttled(self, wait_ms: int) -> None:
         """Nothing is measured."""
 
     def polled(self) -> None:

@@ -16,6 +16,7 @@ from segstore.client.consumer.metrics import ConsumerMetrics, NoMetrics
 from segstore.client.consumer.positions import Positions
 from segstore.client.consumer.subscription import Subscription
 from segstore.client.consumer.ungrouped import Ungrouped
+from segstore.client.quotas import CONSUMER_BYTE_RATE, quotas
 from segstore.errors import InvalidTypeError
 from segstore.storage.store import Store
 
@@ -39,4 +40,5 @@ class Parts:
         self._positions = Positions(
             store, self._subscription, self._coordination, self._lookups, self.config.auto_offset_reset
         )
-        self._fetcher = Fetcher(self._subscription, self._positions, self.config, self._metrics)
+        throttle = quotas(store).throttle(CONSUMER_BYTE_RATE, self.config.client_id)
+        self._fetcher = Fetcher(self._subscription, self._positions, self.config, self._metrics, throttle)

@@ -50,10 +50,15 @@ class Deserializers(NamedTuple):
     value: Deserialize | None
 
 
+_NONE = Deserializers(None, None)
+
+
 def consumer_records(
     tp: TopicPartition, records: Records, deserializers: Deserializers
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
     """The records up to the first that can't be deserialized, and the error that this one makes."""
+    if len(records) == len(records.batches) == 1 and deserializers == _NONE:
+        return [_only(tp, records)], None
     keys, values = records.keys, records.values
     offsets, headers = records.offsets.tolist(), records.headers.tolist()
     key_column: Sequence[Any] = keys.tolist()
@@ -71,6 +76,17 @@ def consumer_records(
         keys.lengths.tolist(), values.lengths.tolist(), _header_sizes(records, headers),
     )  # fmt: skip
     return list(map(_make, columns)), error
+
+
+def _only(tp: TopicPartition, records: Records) -> ConsumerRecord:
+    """As `consumer_records` for the one record of one batch, which a consumer that keeps up mostly gets."""
+    offset, timestamp, key, value, headers = records[0]
+    batches = records.batches
+    return ConsumerRecord(
+        *(tp.topic, tp.partition, batches["leader_epoch"].item(), offset, timestamp),
+        *(batches["attributes"].item() >> _APPEND_TIME_BIT & 1, key, value, headers, None),
+        *(-1 if key is None else len(key), -1 if value is None else len(value), _header_size(headers)),
+    )
 
 
 def _deserialized(
@@ -113,7 +129,8 @@ def _per_record(of_batch: NDArray[Any], records: Records) -> Iterable[int]:
 def _header_sizes(records: Records, headers: list[Headers]) -> Iterable[int]:
     if not records.headers.present:
         return repeat(-1)
-    return [
-        sum(len(name.encode()) + len(value or b"") for name, value in pairs) if pairs else -1
-        for pairs in headers
-    ]
+    return map(_header_size, headers)
+
+
+def _header_size(pairs: Headers) -> int:
+    return sum(len(name.encode()) + len(value or b"") for name, value in pairs) if pairs else -1

@@ -24,7 +24,8 @@ from segstore.records import HEADER_SIZE
 if TYPE_CHECKING:
     from segstore.client.producer.config import ProducerConfig
 
-MOST_AT_ONCE = 8 << 20  # bytes of one partition's batches that are appended together
+MOST_AT_ONCE = 1 << 20
+"""Bytes of one partition's batches that are appended together: few enough to stay in a core's cache."""
 Ready = list[tuple[PartitionQueue, list[ProducerBatch]]]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,20 +19,22 @@ from segstore.client.structs import TopicPartition
 from segstore.records import Columns
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from segstore.client.producer.futures import Callback, FutureRecordMetadata
 
-Sizes = list[int] | None
+Sizes = Sequence[int] | None
 Waiting = tuple["FutureRecordMetadata", "Callback | None", "Callback | None"]
 
 
 class ProducerBatch:
-    """`values`: bytes, None, or a Row each (`rich`: there may be some); `times`: float seconds, or int ms as
-    given (`stamped`: there may be some); `created` and `attempts` as in Kafka's ProducerBatch; `block`: bytes
+    """`values`: bytes, None, or a Row each (`rich`: there may be some); `times`: the clock's seconds, or all
+    in ms (`stamped`: some may be given); `created` and `attempts` as in Kafka's ProducerBatch; `block`: bytes
     of the pool that it holds.
     """
 
     __slots__ = (
-        *("append_time", "attempts", "base_offset", "block", "callbacks", "created", "done", "error"),
+        *("append_time", "attempts", "base_offset", "block", "callbacks", "created", "done", "doubt", "error"),
         *(
             "latch",
             "lock",
@@ -41,6 +43,7 @@ class ProducerBatch:
             "rich",
             "size",
             "sizes",
+            "stamp",
             "stamped",
             "times",
             "topic_partition",
@@ -54,15 +57,19 @@ class ProducerBatch:
         topic_partition: TopicPartition,
         values: list[Any],
         times: list[float | int],
+        rich: bool = False,
+        stamped: bool = False,
     ) -> None:
         self.lock, self.topic_partition = lock, topic_partition
-        self.values, self.times, self.n = values, times, len(values)
-        self.rich = self.stamped = False
+        self.values, self.n = values, len(values)
+        self.rich, self.stamped = rich, stamped
+        self.times: array[Any] = array("q", map(milliseconds, times)) if stamped else array("d", times)
         self.size = self.block = self.attempts = 0
         self.created = 0.0
         self.latch: Latch | None = None
         self.callbacks: list[Waiting] | None = None
-        self.done = False
+        self.done = self.doubt = False
+        self.stamp: Stamp | None = None
         self.error: BaseException | None = None
         self.base_offset = self.append_time = -1
         # Outcomes one by one, where the batch had to be split: an offset or an error.
@@ -81,7 +88,7 @@ class ProducerBatch:
         result = self.results[at]
         return result if isinstance(result, BaseException) else None
 
-    def metadata(self, at: int, stamp: float | int) -> RecordMetadata:
+    def metadata(self, at: int) -> RecordMetadata:
         """Where record `at` went."""
         topic, partition = self.topic_partition
         offset = self.base_offset + at if self.base_offset >= 0 else -1
@@ -89,7 +96,7 @@ class ProducerBatch:
             result = self.results[at]
             assert isinstance(result, int)
             offset = result
-        timestamp = self.append_time if self.append_time >= 0 else milliseconds(stamp)
+        timestamp = self.append_time if self.append_time >= 0 else milliseconds(self.times[at])
         value, key, headers = (-1 if sizes is None else sizes[at] for sizes in self.sizes)
         return RecordMetadata(
             topic, partition, self.topic_partition, offset, timestamp, None, key, value, headers
@@ -101,14 +108,14 @@ class ProducerBatch:
         return (*value, stamp) if type(value) is tuple else (value, None, (), stamp)
 
     def forget_records(self) -> None:
-        """Keep sizes only: futures may live long after their records."""
+        """Keep sizes and times only: futures may live long after their records."""
         if self.rich:
             values, keys, headers = split(self.values)
             of_headers = [headers_size(h) if h else -1 for h in headers] if any(headers) else None
             self.sizes = _lengths(values), _lengths(keys), of_headers
         else:
             self.sizes = _lengths(self.values), None, None
-        self.values, self.times = [], []
+        self.values = []
 
 
 def split(values: Sequence[Any]) -> tuple[Sequence[bytes | None], Sequence[bytes | None], Sequence[Headers]]:
@@ -120,11 +127,12 @@ def split(values: Sequence[Any]) -> tuple[Sequence[bytes | None], Sequence[bytes
     return of_values, keys, headers
 
 
-def _lengths(items: Sequence[bytes | None]) -> list[int]:
+def _lengths(items: Sequence[bytes | None]) -> Sequence[int]:
+    # Arrays are nothing that the garbage collector looks into.
     try:
-        return list(map(len, items))  # type: ignore[arg-type]
+        return array("i", map(len, items))  # type: ignore[arg-type]
     except TypeError:
-        return [-1 if item is None else len(item) for item in items]
+        return array("i", (-1 if item is None else len(item) for item in items))
 
 
 def milliseconds(stamp: float | int) -> int:
@@ -135,15 +143,17 @@ def milliseconds(stamp: float | int) -> int:
 def columns_of(batches: Sequence[ProducerBatch]) -> Columns:
     """The records of some batches, one after the other."""
     values: list[Any] = []
-    times: list[float | int] = []
     for batch in batches:
         values += batch.values
-        times += batch.times
-    if any(batch.stamped for batch in batches):
-        stamps = np.array([milliseconds(stamp) for stamp in times], np.int64)
-    else:
-        stamps = (np.frombuffer(array("d", times)) * 1000).astype(np.int64)
+    stamps = np.concatenate([_stamps(batch) for batch in batches])
     if not any(batch.rich for batch in batches):
         return Columns(values, timestamps=stamps)
     of_values, keys, headers = split(values)
     return Columns(of_values, keys, stamps, headers if any(headers) else None)
+
+
+def _stamps(batch: ProducerBatch) -> NDArray[np.int64]:
+    """In ms."""
+    if batch.stamped:
+        return np.frombuffer(batch.times, np.int64)
+    return (np.frombuffer(batch.times) * 1000).astype(np.int64)

@@ -1,7 +1,7 @@
 """What `send` returns: where the record went, or what failed, once that is known. Nothing on disk.
 
-A future is three fields: its place, the record's time, and who knows the outcome, which is the partition's
-queue until the record lies in a batch, and that batch from then on.
+A future is three fields: its place, the record's time until it lies in a batch, and who knows the outcome,
+which is the partition's queue until then, and that batch from then on.
 Threads: any. Callbacks run in the sender's thread, or at once where the outcome is known.
 """
 
@@ -70,7 +70,7 @@ class FutureRecordMetadata:
         return self._metadata()
 
     def _metadata(self) -> RecordMetadata:
-        return cast("ProducerBatch", self._holder).metadata(self._at, self._time)
+        return cast("ProducerBatch", self._holder).metadata(self._at)
 
     def _wait(self, timeout: float | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout
@@ -88,15 +88,15 @@ class FutureRecordMetadata:
 
     # --- callbacks ----------------------------------------------------------------------
 
-    def add_callback(self, f: Callback, *args: Any, **kwargs: Any) -> Self:
+    def add_callback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
         """Call f(*args, RecordMetadata, **kwargs) when the record is in the log."""
         return self._when_done(partial(f, *args, **kwargs), None)
 
-    def add_errback(self, f: Callback, *args: Any, **kwargs: Any) -> Self:
+    def add_errback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
         """Call f(*args, exception, **kwargs) when the record is known not to get there."""
         return self._when_done(None, partial(f, *args, **kwargs))
 
-    def add_both(self, f: Callback, *args: Any, **kwargs: Any) -> Self:
+    def add_both(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
         """Call f with whichever it is."""
         return self._when_done(partial(f, *args, **kwargs), partial(f, *args, **kwargs))
 

@@ -49,6 +49,7 @@ class ProducerMetrics:
         self._batch_size, self._queue_time = self._sensor(), self._sensor()
         self._per_request, self._record_size = self._sensor(), self._sensor()
         self._latency, self._splits = self._sensor(), self._sensor()
+        self._throttle = self._sensor()
         self.in_flight = 0
 
     def _sensor(self) -> Sensor:
@@ -93,6 +94,11 @@ class ProducerMetrics:
             for sensors in self._both([batch]):
                 sensors.errors.record(records)
 
+    def throttled(self, wait_ms: int) -> None:
+        """So long has the client to wait after what it sent, for its byte rate."""
+        if self._enabled:
+            self._throttle.record(wait_ms)
+
     def split(self) -> None:
         """A batch was too large as a whole, or one of its records refused: they went one by one."""
         if self._enabled:
@@ -118,6 +124,8 @@ class ProducerMetrics:
             "records-per-request-avg": self._per_request.avg,
             "record-size-avg": self._record_size.avg,
             "record-size-max": self._record_size.max,
+            "produce-throttle-time-avg": self._throttle.avg if self._throttle.count else 0.0,
+            "produce-throttle-time-max": self._throttle.max if self._throttle.count else 0.0,
             "request-latency-avg": self._latency.avg,
             "request-latency-max": self._latency.max,
             "request-rate": self._latency.count_rate,

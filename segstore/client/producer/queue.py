@@ -65,10 +65,8 @@ class PartitionQueue:
         if not n:
             return None
         taken = records[:n]
-        batch = ProducerBatch(
-            self.lock, self.topic_partition, [r._at for r in taken], [r._time for r in taken]
-        )
-        batch.rich, batch.stamped = self.rich, self.stamped
+        values, times = [r._at for r in taken], [r._time for r in taken]
+        batch = ProducerBatch(self.lock, self.topic_partition, values, times, self.rich, self.stamped)
         batch.block, batch.created = self.block, self.created if self.block else now
         batch.size = self.room - max(self.left, 0)
         batch.latch, self.latch = self.latch, None
@@ -77,7 +75,7 @@ class PartitionQueue:
         self.block = self.room = 0
         self.left = NO_BLOCK
         for at, record in enumerate(taken):
-            record._at = at
+            record._at, record._time = at, 0  # the less the garbage collector finds in a future the better
             record._holder = batch
         # Only now: a record that came meanwhile stays behind those.
         del records[:n]

@@ -21,6 +21,7 @@ from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.metrics import ProducerMetrics
 from segstore.client.producer.queue import PartitionQueue
 from segstore.client.producer.routing import Routing
+from segstore.client.quotas import MOST_WAIT_MS, PRODUCER_BYTE_RATE, quotas
 from segstore.errors import (
     InvalidArgumentError,
     KafkaTimeoutError,
@@ -62,6 +63,7 @@ class Sender(threading.Thread):
         super().__init__(name=config.client_id, daemon=True)
         self._store, self._config, self._accumulator = store, config, accumulator
         self._routing, self._metrics = routing, metrics
+        self._throttle = quotas(store).throttle(PRODUCER_BYTE_RATE, config.client_id)
         self._backoff = config.retry_backoff_ms / 1000
         self._delivery_timeout = config.delivery_timeout_ms / 1000
         self.aborted: BaseException | None = None
@@ -72,7 +74,9 @@ class Sender(threading.Thread):
             ready, look = accumulator.drain(time.monotonic())
             for queue, batches in ready:
                 try:
-                    self._send(queue, batches)
+                    self._send(
+                        queue, batches if self._throttle.bound is None else self._admitted(queue, batches)
+                    )
                 except Exception as error:  # ours: no record may stay without an outcome
                     log.exception("the producer's sender failed")
                     self._fail([batch for batch in batches if not batch.done], error)
@@ -109,6 +113,21 @@ class Sender(threading.Thread):
         else:
             self._fail(batches, error)
 
+    def _admitted(self, queue: PartitionQueue, batches: list[ProducerBatch]) -> list[ProducerBatch]:
+        """What the client's byte rate lets go now; the others are put back, and hold their memory."""
+        batches = self._without_expired(batches)
+        if self.aborted is not None:
+            self._fail(batches, self.aborted)
+            return []
+        wait, left = self._throttle.wait_ms(), self._throttle.most_at_once
+        sizes = accumulate(batch.size for batch in batches)
+        count = 0 if wait else sum(size <= left for size in sizes) or 1
+        if count < len(batches):
+            look = time.monotonic() + min(wait, MOST_WAIT_MS) / 1000
+            expiry = batches[count].created + self._delivery_timeout
+            self._accumulator.put_back(queue, batches[count:], min(look, expiry))
+        return batches[:count]
+
     def _without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
         least = time.monotonic() - self._delivery_timeout
         expired = [batch for batch in batches if batch.created <= least]
@@ -140,9 +159,13 @@ class Sender(threading.Thread):
         partition = self._store.partition(*batches[0].topic_partition)
         compression = self._config.compression_type
         if len(batches) == 1 and batches[0].n == 1:
-            return append_record(partition, *batches[0].record(0), compression)
-        cuts = list(accumulate(batch.n for batch in batches[:-1]))
-        return append_batches(partition, columns_of(batches), cuts, compression)
+            appended = append_record(partition, *batches[0].record(0), compression)
+        else:
+            cuts = list(accumulate(batch.n for batch in batches[:-1]))
+            appended = append_batches(partition, columns_of(batches), cuts, compression)
+        if self._throttle.bound is not None:
+            self._metrics.throttled(self._throttle.charge(appended.size))
+        return appended
 
     def _fire(self, batches: list[ProducerBatch]) -> None:
         """acks=0: nobody learns what becomes of them, and nothing is tried again."""
@@ -198,6 +221,8 @@ class Sender(threading.Thread):
                 batch.append_time = appended.append_time
                 stored += appended.size
         failed = sum(isinstance(result, BaseException) for result in batch.results)
+        if self._throttle.bound is not None:
+            self._metrics.throttled(self._throttle.charge(stored))
         self._accumulator.complete([batch])
         self._metrics.failed(batch, failed)
         self._metrics.sent([batch], stored, began, time.monotonic())

@@ -1,0 +1,83 @@
+"""The topic `__consumer_offsets`: made when the first offset is committed, with Kafka's settings.
+
+On disk: the topic, compacted; a broker's becomes one of ours when it is first written to. A group's records
+lie in the partition that Java's hash of its id names (Kafka: GroupMetadataManager.partitionFor).
+Threads: any; the store says at each call what is there.
+"""
+
+from __future__ import annotations
+
+from segstore.client.javahash import partition_of
+from segstore.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
+from segstore.storage.log import PartitionLog
+from segstore.storage.store import Store
+from segstore.storage.topic_info import TopicInfo
+
+TOPIC = "__consumer_offsets"
+
+
+class OffsetsTopic:
+    """Of one open store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def info(self) -> TopicInfo | None:
+        """None where nothing was ever committed."""
+        return self._store._side.topics.get(TOPIC)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The partitions that are there."""
+        info = self.info
+        return () if info is None else info.partition_ids
+
+    def partition_for(self, group: str) -> int:
+        """Where the group's records lie, or will.
+
+        Of a copy that has some partitions only, the number of all of them is taken to be the setting's.
+        """
+        ids = self.ids
+        if ids and ids == tuple(range(len(ids))):
+            return partition_of(group, len(ids))
+        configured = self._store._writer().config.offsets_topic_num_partitions
+        return partition_of(group, max(configured, max(ids, default=0) + 1))
+
+    def log(self, partition: int) -> PartitionLog | None:
+        """To read; None where it is not there."""
+        return self._store.partition(TOPIC, partition) if partition in self.ids else None
+
+    def writable(self, group: str) -> PartitionLog:
+        """The group's log, to write; the topic is made if it is not there.
+
+        UnknownTopicOrPartitionError where a copy does not have that partition; StorageError.
+        """
+        info = self.info
+        if info is None:
+            self._make()
+        elif not info.ours:
+            self._store.alter_topic(TOPIC, self._settings())
+        return self._store.partition(TOPIC, self.partition_for(group))
+
+    def _make(self) -> None:
+        count = self._store._writer().config.offsets_topic_num_partitions
+        try:
+            self._store.create_topic(TOPIC, count, self._settings())
+        except TopicAlreadyExistsError:
+            return  # by another thread, a moment ago
+
+    def _settings(self) -> dict[str, str | int]:
+        config = self._store._writer().config
+        return {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": config.offsets_topic_segment_bytes,
+        }
+
+    def check_topic(self, topic: str, partition: int) -> None:
+        """UnknownTopicOrPartitionError, which says what is there."""
+        info = self._store._side.topics.get(topic)
+        if info is None or partition not in info.partition_ids:
+            there = f"partitions {list(info.partition_ids)}" if info else "no such topic"
+            raise UnknownTopicOrPartitionError(f"{topic}-{partition} is not there: {there}")

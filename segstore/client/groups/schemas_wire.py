@@ -1,0 +1,119 @@
+"""Kafka's primitive types as bytes: integers, strings, byte strings, arrays, tagged fields. Nothing on disk.
+
+Big-endian; a length of -1 stands for null. "Compact" forms are those of flexible versions: an unsigned varint
+of length + 1, 0 for null (KIP-482).
+Threads: a `Reader` belongs to one; functions without state.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from segstore.errors import InvalidArgumentError
+
+T = TypeVar("T")
+
+LONGEST_STRING = 32_767
+"""Bytes of UTF-8 that a string may have: its length is an int16."""
+
+
+def int16(value: int) -> bytes:
+    return struct.pack(">h", value)
+
+
+def int32(value: int) -> bytes:
+    return struct.pack(">i", value)
+
+
+def int64(value: int) -> bytes:
+    return struct.pack(">q", value)
+
+
+def string(text: str | None) -> bytes:
+    """InvalidArgumentError where it is too long, or no text (a lone surrogate)."""
+    if text is None:
+        return b"\xff\xff"
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(f"{text!r:.80} can't be encoded as UTF-8: {error.reason}") from None
+    if len(data) > LONGEST_STRING:
+        raise InvalidArgumentError(
+            f"{text!r:.80}: {len(data):,} bytes of UTF-8, allowed are {LONGEST_STRING:,}"
+        )
+    return int16(len(data)) + data
+
+
+def byte_string(data: bytes | None) -> bytes:
+    return b"\xff\xff\xff\xff" if data is None else int32(len(data)) + data
+
+
+def array(parts: Iterable[bytes]) -> bytes:
+    """Elements that are bytes by now."""
+    held = list(parts)
+    return int32(len(held)) + b"".join(held)
+
+
+class Reader:
+    """Takes one field after the other from `data`. ValueError where it ends before they do."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    @property
+    def left(self) -> int:
+        """Bytes that were not taken yet."""
+        return len(self._data) - self._at
+
+    def _take(self, count: int) -> bytes:
+        if count < 0 or count > self.left:
+            raise ValueError(f"{count} bytes are expected at {self._at}, {self.left} are left")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def int16(self) -> int:
+        return int.from_bytes(self._take(2), "big", signed=True)
+
+    def int32(self) -> int:
+        return int.from_bytes(self._take(4), "big", signed=True)
+
+    def int64(self) -> int:
+        return int.from_bytes(self._take(8), "big", signed=True)
+
+    def varint(self) -> int:
+        """An unsigned varint of at most 32 bits."""
+        value = 0
+        for shift in range(0, 35, 7):
+            byte = self._take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise ValueError(f"a varint at {self._at} does not end")
+
+    def nullable_string(self, compact: bool = False) -> str | None:
+        length = self.varint() - 1 if compact else self.int16()
+        return None if length < 0 else self._take(length).decode()
+
+    def string(self, compact: bool = False) -> str:
+        text = self.nullable_string(compact)
+        if text is None:
+            raise ValueError(f"a string at {self._at} is null")
+        return text
+
+    def nullable_bytes(self, compact: bool = False) -> bytes | None:
+        length = self.varint() - 1 if compact else self.int32()
+        return None if length < 0 else self._take(length)
+
+    def array(self, read: Callable[[], T], compact: bool = False) -> list[T]:
+        count = self.varint() - 1 if compact else self.int32()
+        if count > self.left:
+            raise ValueError(f"{count} elements are expected at {self._at}, {self.left} bytes are left")
+        return [read() for _ in range(count)]
+
+    def skip_tags(self) -> None:
+        """Pass by the tagged fields at the end of a flexible structure: none is known."""
+        for _ in range(self.varint()):
+            self.varint()
+            self._take(self.varint())

@@ -1,0 +1,115 @@
+"""Ends transactions: control batches in several partitions, visible all at once.
+
+On disk: through the partitions.
+Threads: any. Append tokens are taken in order of the partitions' directories, so that two who end
+transactions over the same partitions never wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore.errors import InvalidArgumentError
+from segstore.records.control import ABORT, COMMIT, Marker
+from segstore.storage.context import os_errors
+from segstore.storage.judging import check_epoch
+from segstore.storage.partition import Partition
+from segstore.storage.writer import Restore
+
+if TYPE_CHECKING:
+    from segstore.storage.log import PartitionLog
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that is neither committed nor aborted in a partition; `last_timestamp` in ms."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp: int
+
+
+def end_transaction(
+    logs: Sequence[PartitionLog],
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    commit: bool,
+) -> list[int]:
+    """Commit or abort a producer's transaction in several partitions of one store: the markers' offsets.
+
+    No reader, here or in another process, sees the one partition's end and then not the other's. -1 stands
+    for a partition that needs no marker: no transaction is open there, and the epoch is known. Where there is
+    no transaction and the epoch is new, a marker is written: older epochs are refused from then on.
+
+    InvalidProducerEpochError where a newer epoch is known in one of them; StorageError, StoreClosedError,
+    ReadOnlyError, ForkedError: nothing is written in any of them then. `flush.messages` is kept when the
+    markers are visible: a StorageError of that leaves them so.
+    """
+    if producer_id < 0 or producer_epoch < 0:
+        raise InvalidArgumentError(f"producer {producer_id}, epoch {producer_epoch}: both must be 0 or more")
+    marker = Marker(producer_id, producer_epoch, COMMIT if commit else ABORT, coordinator_epoch)
+    found = [log._writing() for log in logs]
+    partitions = sorted(set(found), key=lambda it: it.directory)
+    offsets = dict.fromkeys(partitions, -1)
+    with os_errors():
+        with ExitStack() as tokens:
+            for it in partitions:
+                tokens.enter_context(it.exclusively())
+            partitions = [it for it in partitions if _is_due(it, marker)]
+            offsets |= _write(partitions, marker)
+            Partition.show_all(partitions)
+        for it in partitions:
+            it.settle(offsets[it] + 1)
+    return [offsets[it] for it in found]
+
+
+def _is_due(partition: Partition, marker: Marker) -> bool:
+    entry = partition.producers.state.producers.get(marker.producer_id)
+    if entry is None:
+        return True
+    check_epoch(entry, marker.producer_id, marker.producer_epoch)
+    return entry.current_txn_first_offset >= 0 or entry.producer_epoch < marker.producer_epoch
+
+
+def _write(partitions: Sequence[Partition], marker: Marker) -> dict[Partition, int]:
+    """Nothing is shown; where one fails, the others are put back."""
+    done: list[tuple[Partition, Restore]] = []
+    try:
+        for it in partitions:
+            restore = it.writer.write_marker(marker)
+            done.append((it, restore))
+    except BaseException:
+        for it, restore in done:
+            it.writer.put_back(restore)
+        raise
+    return {it: restore.mark.next_offset for it, restore in done}
+
+
+def open_transactions(log: PartitionLog) -> list[OpenTransaction]:
+    """The transactions that are open in a partition, by first offset. ReadOnlyError, StoreClosedError."""
+    partition = log._writing()
+    with partition.exclusively():
+        state = partition.producers.state
+        found = []
+        for producer_id, first in sorted(state.ongoing.items(), key=lambda item: item[1]):
+            entry = state.producers[producer_id]
+            found.append(OpenTransaction(producer_id, entry.producer_epoch, first, entry.last_timestamp))
+        return found
+
+
+def producer_epoch(log: PartitionLog, producer_id: int) -> int:
+    """The epoch of a producer as a partition knows it, -1 where it doesn't. Errors as `open_transactions`."""
+    partition = log._writing()
+    with partition.exclusively():
+        entry = partition.producers.state.producers.get(producer_id)
+        return -1 if entry is None else entry.producer_epoch
+
+
+def max_producer_id(log: PartitionLog) -> int:
+    """The largest producer id that a partition has known, -1 without any. Errors as `open_transactions`."""
+    partition = log._writing()
+    with partition.exclusively():
+        return partition.producers.state.max_producer_id

@@ -1,0 +1,64 @@
+"""One record of one batch becomes the same `ConsumerRecord` as among others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import segstore
+from segstore.client.consumer.records import Deserializers, consumer_records
+from segstore.client.structs import TopicPartition
+
+ROWS: dict[str, tuple[Any, ...]] = {
+    "value": (b"v",),
+    "null": (None,),
+    "empty": (b"", b""),
+    "key": (None, b"key"),
+    "headers": (b"v", b"k", [("ä", b"12"), ("b", None)]),
+}
+TP = TopicPartition("t", 0)
+PLAIN = Deserializers(None, None)
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    with segstore.open(store_dir) as store:
+        yield store
+
+
+@pytest.mark.parametrize("stamps", ["CreateTime", "LogAppendTime"])
+def test_alone_as_among_others(store: segstore.Store, stamps: str) -> None:
+    store.create_topic("t", config={"message.timestamp.type": stamps})
+    log = store.partition("t")
+    for at, row in enumerate(ROWS.values()):
+        log.append(*row, timestamp=1_000 + at)
+    together, _ = consumer_records(TP, log.read(0), PLAIN)
+    assert len(together) == len(ROWS)
+    for at, name in enumerate(ROWS):
+        alone, error = consumer_records(TP, log.read(at, 1), PLAIN)
+        assert (alone, error) == ([together[at]], None), name
+        assert type(alone[0]) is type(together[at])
+
+
+def test_the_last_record_left_of_several(store: segstore.Store) -> None:
+    """A slice of one record keeps the batches that were read with it."""
+    store.create_topic("t")
+    log = store.partition("t")
+    log.append_batch([b"a", b"b", b"c"])
+    log.append(b"d")
+    for at in range(4):
+        records = log.read(0)[at : at + 1]
+        (record,), _ = consumer_records(TP, records, PLAIN)
+        assert (record.offset, record.value) == (at, b"abcd"[at : at + 1])
+
+
+def test_a_deserializer_sees_the_only_record(store: segstore.Store) -> None:
+    store.create_topic("t")
+    store.partition("t").append(b"1")
+    seen, _ = consumer_records(
+        TP, store.partition("t").read(0), Deserializers(None, lambda t, h, data: int(data))
+    )
+    assert [record.value for record in seen] == [1]

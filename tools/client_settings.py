@@ -1,0 +1,83 @@
+"""Writes the tables of settings in docs/clients.md out of the settings classes.
+
+Usage: `.venv/bin/python tools/client_settings.py`. On disk: docs/clients.md, between its markers;
+tests/test_clients_doc.py holds that they are up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from segstore.client.consumer.config import ConsumerConfig
+from segstore.client.producer.config import ProducerConfig
+from segstore.client.settings import ClientSettings
+
+PAGE = Path(__file__).parents[1] / "docs" / "clients.md"
+TABLES = {"producer": ProducerConfig, "consumer": ConsumerConfig}
+OFF = ("None", "False")
+"""What a setting allows that can only be off: otherwise it is refused, and its text is the reason."""
+
+
+def taken(settings: type[ClientSettings]) -> str:
+    """A table of the settings that have an effect, in the order of the class."""
+    lines = ["| setting | default | allowed | what |", "|---|---|---|---|"]
+    for field in fields(settings):
+        option = field.metadata["option"]
+        if option.allowed not in OFF:
+            unit = f", {option.unit}" if option.unit else ""
+            allowed = f"{option.allowed}{unit}"
+            lines.append(_row(f"`{field.name}`", f"`{field.default}`", allowed, option.doc))
+    return "\n".join(lines)
+
+
+def refused(settings: type[ClientSettings]) -> str:
+    """A table of kafka-python's settings that are refused, with the reason; one line a reason."""
+    reasons = dict(settings.REFUSED)
+    for field in fields(settings):
+        option = field.metadata["option"]
+        if option.allowed in OFF:
+            reasons[f"{field.name} (but {option.allowed})"] = option.doc
+    lines = ["| refused | because |", "|---|---|"]
+    for reason, names in _by_reason(reasons).items():
+        lines.append(_row(", ".join(_code(name) for name in names), reason))
+    return "\n".join(lines)
+
+
+def page(text: str) -> str:
+    """The page with its tables as they should be. ValueError where a marker is missing."""
+    for client, settings in TABLES.items():
+        for kind, make in (("settings", taken), ("refused", refused)):
+            marks = f"<!-- {client} {kind} -->", f"<!-- end of {client} {kind} -->"
+            text = _between(*marks, text, make(settings))
+    return text
+
+
+def _between(begin: str, end: str, text: str, table: str) -> str:
+    before, found, rest = text.partition(f"{begin}\n")
+    _, found_end, after = rest.partition(f"\n{end}")
+    if not (found and found_end):
+        raise ValueError(f"docs/clients.md has no {begin} or no {end}")
+    return f"{before}{begin}\n{table}\n{end}{after}"
+
+
+def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        found.setdefault(reason, []).append(name)
+    return found
+
+
+def _code(name: str) -> str:
+    word, _, rest = name.partition(" ")
+    return f"`{word}`" + (f" {rest}" if rest else "")
+
+
+def _row(*cells: Any) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
