@@ -79,16 +79,18 @@ def _undo_cleaned(files: Files, directory: str, found: Found) -> bool:
 def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
     swaps = sorted(b for b, suffixes in found.items() if names.LOG + names.SWAP in suffixes)
     half = sorted(b for b, suffixes in found.items() if any(s.endswith(names.SWAP) for s in suffixes))
-    for base in swaps:
-        end = _end_offset(files, _path(directory, base, names.LOG + names.SWAP), base)
-        for old in sorted(b for b in found if base <= b < max(end, base + 1)):
+    if swaps:
+        # All of one rewrite: between two of them an original may have gone whole.
+        end = _end_offset(files, _path(directory, swaps[-1], names.LOG + names.SWAP), swaps[-1])
+        for old in sorted(b for b in found if swaps[0] <= b < max(end, swaps[-1] + 1)):
             plain = {
                 s for s in found[old] if s in (names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.LOG)
             }
             _remove(files, directory, old, plain, found)
     for base in half:
-        # The log last: as long as it is a `.swap`, the originals in its range are not looked for in vain.
-        for suffix in sorted((s for s in found[base] if s.endswith(names.SWAP)), key=_log_last):
+        # The log behind its indexes: as long as it is a `.swap`, what has a plain name in its range goes. The
+        # .txnindex, which could not be made anew, comes behind the log.
+        for suffix in sorted((s for s in found[base] if s.endswith(names.SWAP)), key=_log_late):
             plain_name = suffix[: -len(names.SWAP)]
             files.rename(_path(directory, base, suffix), _path(directory, base, plain_name))
             found[base].discard(suffix)
@@ -96,8 +98,8 @@ def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
     return bool(half)
 
 
-def _log_last(suffix: str) -> tuple[bool, str]:
-    return suffix.startswith(names.LOG), suffix
+def _log_late(suffix: str) -> tuple[int, str]:
+    return suffix.startswith(names.LOG) + 2 * suffix.startswith(names.TXN_INDEX), suffix
 
 
 def _end_offset(files: Files, path: str, base: int) -> int:

@@ -83,6 +83,9 @@ class Partition:
         self._view: LogView | Turning | None = self._look()
         self.flusher = Flusher(self.writer, lambda: self.view, opened.durable_offset, self._flushed)
         self._admin = threading.Lock()
+        self._naming = threading.Lock()  # files get other names, or the directory does
+        self.unsettled: OSError | None = None
+        """Why a compaction's swap was left half done: reopening finishes it, until then there is none."""
         self._flush_planned = False
         self.changed = opened.recovered is not None
         self.publisher.publish(self)
@@ -302,6 +305,46 @@ class Partition:
         if segments:
             self.context.files.sync_dir(self.directory)
 
+    # --- compaction ----------------------------------------------------------------------------
+
+    @contextmanager
+    def names_held(self) -> Iterator[None]:
+        """No segment is removed, and the topic not deleted, meanwhile. StoreClosedError where it was."""
+        with self._admin, self._naming:
+            _ = self.view
+            yield
+
+    def last_records(self) -> dict[int, tuple[int, int]]:
+        """See `Producers.last_records`."""
+        with self._queue.token:
+            return self.producers.last_records()
+
+    def lies_in(self, segments: Sequence[Segment]) -> bool:
+        """Whether these are still sealed segments of the log, side by side."""
+        held = self._segments[:-1]
+        at = held.index(segments[0]) if segments[0] in held else 0
+        return held[at : at + len(segments)] == list(segments)
+
+    def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Let readers of this process see `new` in place of `old`, which lie in the log; with names held."""
+        with self._queue.token:
+            at = self._segments.index(old[0])
+            self._segments[at : at + len(old)] = new
+            self._freeze()
+            self._show()
+
+    def relist(self, gone: Iterable[int]) -> None:
+        """Files of segments were replaced, and those at the bases `gone` are no more: other processes look
+        again. OSError.
+        """
+        for base in gone:
+            self.producers.forget_snapshot(base)
+        with self._queue.token:
+            self.layout += 1
+            self._show()
+
+    # --- settings, closing -----------------------------------------------------------------------
+
     def expire_producers(self, after_ms: int) -> int:
         """Forget producers that wrote nothing for so long: how many."""
         with self._queue.token:
@@ -327,7 +370,7 @@ class Partition:
 
     def abandon(self) -> None:
         """The topic was deleted: appends are refused, readers keep what they have."""
-        with self._queue.token:
+        with self._naming, self._queue.token:
             self._queue.drain()
             self.writer.closed = True
             with self._publishing:

@@ -46,6 +46,7 @@ class Segment:
         self.visible = MOST_OFFSET
         self.unsynced_aborts = False  # its `.txnindex` has grown since it was synced
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
+        self._held: Handle | None = None
         self._largest: int | None = None
         self._loading = threading.Lock()
 
@@ -56,7 +57,27 @@ class Segment:
     @property
     def handle(self) -> Handle:
         """The open log; it stays open for as long as it is referred to."""
-        return self.pool.get(self.path)
+        held = self._held
+        if held is not None:
+            return held
+        handle = self.pool.get(self.path)
+        # The name may have become another file's while it was opened.
+        return self._held or handle
+
+    def hold(self, handle: Handle, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
+        """Read from this file and these indexes, whatever the names stand for, until `release`."""
+        with self._loading:
+            self._held, self._indexes, self._largest = handle, indexes, None
+            self.writable = False  # what is rebuilt is not written under a name that may be another's
+
+    def retire(self) -> None:
+        """Another segment's files are about to get these names: who reads this one goes on with its own."""
+        self.hold(self.handle, self.indexes)
+
+    def release(self) -> None:
+        """The names are this segment's now: let go of what is held. The pool has forgotten the path."""
+        with self._loading:
+            self.writable, self._held, self._indexes = True, None, None
 
     def attach(self, indexes: tuple[OffsetIndex, TimeIndex] | None) -> None:
         """Use the writer's live indexes; None: load them from their files when they are asked for."""
