@@ -44,6 +44,7 @@ from segstore.errors import (
 )
 from segstore.records import Record, Records
 from segstore.storage.check import Finding, check
+from segstore.storage.copying import Copied, copy
 from segstore.storage.log import PartitionLog
 from segstore.storage.store import Store, open
 from segstore.storage.topics import TopicInfo
@@ -59,6 +60,7 @@ __all__ = [
     "Consumer",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
+    "Copied",
     "CorruptCheckpointError",
     "CorruptRecordError",
     "Finding",
@@ -89,6 +91,7 @@ __all__ = [
     "TopicPartition",
     "UnknownTopicOrPartitionError",
     "check",
+    "copy",
     "errors",
     "open",
 ]

@@ -15,7 +15,7 @@ from segstore.cli.app import commands, one_line
 
 NAMES = [
     *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "stats", "sweep"),
-    *("dump", "check", "demo"),
+    *("copy", "dump", "check", "demo"),
 ]
 
 

@@ -15,6 +15,7 @@ from segstore.cli import INTERRUPTED
 from segstore.cli.alter import alter
 from segstore.cli.check import check
 from segstore.cli.consume import consume
+from segstore.cli.copy import copy
 from segstore.cli.create import create
 from segstore.cli.delete import delete
 from segstore.cli.demo import demo
@@ -83,5 +84,5 @@ def commands(ctx: click.Context) -> None:
 
 
 RECORDS = (produce, consume, export, import_)
-for command in (topics, create, alter, delete, *RECORDS, stats, sweep, dump, check, demo):
+for command in (topics, create, alter, delete, *RECORDS, stats, sweep, copy, dump, check, demo):
     commands.add_command(command)

@@ -44,7 +44,7 @@ def check(given: str | None, path: str | None, as_json: bool) -> int:
 def run_check(root: str) -> tuple[int, list[segstore.Finding]]:
     """Bytes of log that were checked, and findings; a progress bar meanwhile, on a terminal."""
     checked = 0
-    with progress_bar(_log_bytes(root), f"checking {root}") as bar:
+    with progress_bar(all_log_bytes(root), f"checking {root}") as bar:
 
         def advance(size: int) -> None:
             nonlocal checked
@@ -55,7 +55,8 @@ def run_check(root: str) -> tuple[int, list[segstore.Finding]]:
     return checked, findings
 
 
-def _log_bytes(root: str) -> int:
+def all_log_bytes(root: str) -> int:
+    """Bytes of all logs of a store."""
     with open_reading(root) as store:
         return sum(
             log_bytes(root, info.name, n) for info in store.topics().values() for n in info.partition_ids
