@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from segstore import errors
 from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
+from segstore.client.opening import open
 from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
 from segstore.client.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from segstore.errors import (
@@ -46,14 +47,15 @@ from segstore.records import Record, Records
 from segstore.storage.check import Finding, check
 from segstore.storage.copying import Copied, copy
 from segstore.storage.log import PartitionLog
-from segstore.storage.store import Store, open
+from segstore.storage.store import Store
 from segstore.storage.topics import TopicInfo
 
 if TYPE_CHECKING:
-    from segstore.client.aio import AsyncConsumer
+    from segstore.client.aio import AsyncConsumer, AsyncProducer
 
 __all__ = [
     "AsyncConsumer",
+    "AsyncProducer",
     "BufferExhaustedError",
     "ClientClosedError",
     "ConfigError",
@@ -99,8 +101,8 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     # asyncio is imported by those who use it.
-    if name == "AsyncConsumer":
-        from segstore.client.aio import AsyncConsumer
+    if name in ("AsyncConsumer", "AsyncProducer"):
+        from segstore.client import aio
 
-        return AsyncConsumer
+        return getattr(aio, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

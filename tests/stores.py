@@ -67,6 +67,11 @@ def records(log: segstore.PartitionLog, **options: object) -> Iterator[segstore.
         at = found.next_offset
 
 
+def stored(store: segstore.Store, topic: str) -> list[segstore.Record]:
+    """All records of a topic, partition by partition."""
+    return [r for p in store.topics()[topic].partition_ids for r in records(store.partition(topic, p))]
+
+
 def write_topic(
     path: Path, batches: Sequence[Sequence[bytes]], config: dict | None = None, close: bool = True
 ) -> segstore.Store:

@@ -14,8 +14,10 @@ import segstore
 from segstore.cli.app import commands, one_line
 
 NAMES = [
-    *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "stats", "sweep"),
-    *("copy", "dump", "check", "demo"),
+NAMES = [
+    *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
+    *("stats", "sweep", "copy", "dump", "check", "demo"),
+]
 ]
 
 

@@ -16,6 +16,7 @@ OURS = {field.name for field in fields(ConsumerConfig)}
 OTHER_DEFAULTS = {
     "client_id": "segstore",  # kafka-python's is its own name
     "default_offset_commit_callback": None,  # there a lambda that does nothing
+    "partition_assignment_strategy": ("range", "roundrobin"),  # there their classes
 }
 
 
@@ -36,6 +37,7 @@ def test_what_makes_no_sense_is_refused_with_a_reason(name: str) -> None:
         ConsumerConfig.parse({name: KAFKA.get(name)})
 
 
+THEIRS = KAFKA["partition_assignment_strategy"]
 GOOD = {
     "a number as text": ("max_poll_records", "7", 7),
     "a whole float": ("fetch_max_bytes", 1e6, 1_000_000),
@@ -47,6 +49,9 @@ GOOD = {
     "no wait": ("consumer_timeout_ms", 0, 0.0),
     "a fraction of a ms": ("fetch_max_wait_ms", 0.5, 0.5),
     "no group": ("group_id", None, None),
+    "a group": ("group_id", "g", "g"),
+    "one strategy": ("partition_assignment_strategy", "sticky", ("sticky",)),
+    "kafka-python's": ("partition_assignment_strategy", THEIRS, THEIRS),
     "no deserializer": ("value_deserializer", None, None),
 }
 
@@ -64,12 +69,27 @@ BAD = {
         "no setting 'auto_ofset_reset'; did you mean auto_offset_reset",
     ),
     "unknown": ("zzz", 1, "no setting 'zzz'; there are client_id, "),
-    "a group": ("group_id", "g", "group_id='g' is refused: "),
-    "a member of a group": (
+    "a group without a name": ("group_id", "", "group_id='': must be a str that is not empty, or None"),
+    "a group that is no str": ("group_id", b"g", "group_id=b'g': must be a str"),
+    "a member of no group": ("group_instance_id", "i", "group_instance_id='i': requires group_id"),
+    "an instance that is no name": (
         "group_instance_id",
-        "i",
-        "group_instance_id='i' is refused: it requires group_id",
+        "a/b",
+        "group_instance_id='a/b': must be 1 to 249 of",
     ),
+    "the directory": ("group_instance_id", "..", r"group_instance_id='\.\.': must be 1 to 249 of"),
+    "no strategy": (
+        "partition_assignment_strategy",
+        [],
+        r"partition_assignment_strategy=\[\]: must be a list",
+    ),
+    "an unknown strategy": (
+        "partition_assignment_strategy",
+        ["best"],
+        "must be a list of range, roundrobin, ",
+    ),
+    "one strategy twice": ("partition_assignment_strategy", ["range", "range"], "must be a list of range"),
+    "a number for a strategy": ("partition_assignment_strategy", 3, "strategy=3: must be a list of range"),
     "no such reset": ("auto_offset_reset", "middle", "auto_offset_reset='middle': must be one of earliest, "),
     "no such isolation": (
         "isolation_level",

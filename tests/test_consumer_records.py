@@ -1,4 +1,4 @@
-"""One record of one batch becomes the same `ConsumerRecord` as among others."""
+"""One record of one batch becomes the same `ConsumerRecord` as among others; tables of every size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 
 import segstore
 from segstore.client.consumer.records import Deserializers, consumer_records
+from segstore.client.consumer.tables import table
 from segstore.client.structs import TopicPartition
+from segstore.records import arrow
 
 ROWS: dict[str, tuple[Any, ...]] = {
     "value": (b"v",),
@@ -62,3 +64,20 @@ def test_a_deserializer_sees_the_only_record(store: segstore.Store) -> None:
         TP, store.partition("t").read(0), Deserializers(None, lambda t, h, data: int(data))
     )
     assert [record.value for record in seen] == [1]
+
+
+@pytest.mark.parametrize("most", [1, 4, 1 << 17], ids=["made anew", "some shared", "shared"])
+@pytest.mark.parametrize("n", [1, 4, 5])
+def test_constant_columns_of_every_size(
+    monkeypatch: pytest.MonkeyPatch, store: segstore.Store, n: int, most: int
+) -> None:
+    monkeypatch.setattr(arrow, "_LEAST", 1)
+    monkeypatch.setattr(arrow, "_MOST", most)
+    store.create_topic("t")
+    store.partition("t").append_batch([b"%d" % i for i in range(n)])
+    records = store.partition("t").read(0)
+    parts = [(TopicPartition("a", 1), records), (TopicPartition("b", 2), records)]
+    rows = table(parts).to_pylist()
+    assert [(row["topic"], row["partition"]) for row in rows] == [("a", 1)] * n + [("b", 2)] * n
+    assert [row["value"] for row in rows] == 2 * records.values.tolist()
+    assert {row["key"] for row in rows} == {row["headers"] for row in rows} == {None}

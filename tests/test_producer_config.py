@@ -16,7 +16,6 @@ REFUSED = ProducerConfig.REFUSED
 OTHERWISE = {
     "client_id": "a name of ours",
     "partitioner": "None stands for murmur2 and sticky, KIP-794",
-    "enable_idempotence": "not available",
     "allow_auto_create_topics": "topics are made by Store.create_topic",
 }
 
@@ -45,22 +44,29 @@ def test_a_setting_without_sense_is_refused_by_name(name: str) -> None:
         ProducerConfig.parse({name: None})
 
 
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"enable_idempotence": True}, "enable_idempotence=True is refused: idempotence is not available"),
-        ({"transactional_id": "a"}, "transactional_id='a' is refused: transactions are not available"),
-        ({"allow_auto_create_topics": True}, "Store.create_topic"),
-    ],
-)
-def test_what_is_not_available_is_said(settings: dict[str, Any], match: str) -> None:
-    with pytest.raises(ConfigError, match=match):
-        ProducerConfig.parse(settings)
-
-
 def test_what_is_not_available_may_be_off() -> None:
-    off = {"enable_idempotence": False, "transactional_id": None, "allow_auto_create_topics": False}
+    with pytest.raises(ConfigError, match="Store.create_topic"):
+        ProducerConfig.parse({"allow_auto_create_topics": True})
+    off = {"transactional_id": None, "allow_auto_create_topics": False}
     assert ProducerConfig.parse({"client_id": "c", **off}) == ProducerConfig.parse({"client_id": "c"})
+
+
+IDEMPOTENCE: dict[str, tuple[dict[str, Any], bool]] = {
+    "by default": ({}, True),
+    "asked for": ({"enable_idempotence": True}, True),
+    "not wanted": ({"enable_idempotence": False}, False),
+    "acks=all": ({"acks": "all"}, True),
+    "acks=1": ({"acks": 1}, False),
+    "acks=0": ({"acks": 0}, False),
+    "no retries": ({"retries": 0}, False),
+    "few retries": ({"retries": 1}, True),
+    "transactions": ({"transactional_id": "a"}, True),
+}
+
+
+@pytest.mark.parametrize(("settings", "expected"), IDEMPOTENCE.values(), ids=IDEMPOTENCE)
+def test_idempotence_is_on_unless_other_settings_are_against_it(settings: dict, expected: bool) -> None:
+    assert ProducerConfig.parse(settings).enable_idempotence is expected
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
@@ -83,6 +89,18 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no interceptor": ({"interceptors": [5]}, r"interceptors=\[5\]"),
     "client": ({"client_id": 5}, "client_id=5"),
     "metrics": ({"metrics_enabled": 1}, "metrics_enabled=1: must be True or False"),
+    "idempotence and acks": ({"enable_idempotence": True, "acks": 1}, "in conflict with acks=1"),
+    "idempotence without retries": ({"enable_idempotence": True, "retries": 0}, "conflict with retries=0"),
+    "transactions and acks": ({"transactional_id": "a", "acks": 0}, "in conflict with acks=0"),
+    "transactions without idempotence": (
+        {"transactional_id": "a", "enable_idempotence": False},
+        "transactional_id='a' needs enable_idempotence",
+    ),
+    "idempotence": ({"enable_idempotence": 1}, "enable_idempotence=1: must be True or False"),
+    "an empty transactional id": ({"transactional_id": ""}, "transactional_id='': must be None, or a str"),
+    "no transactional id": ({"transactional_id": b"a"}, "transactional_id=b'a'"),
+    "a long transactional id": ({"transactional_id": "\u00e9" * 16_384}, "must be None, or a str of 1 to 32767"),
+    "no time": ({"transaction_timeout_ms": 0}, "transaction_timeout_ms=0: must be an integer from 1"),
     "delivery before linger": ({"linger_ms": 100, "delivery_timeout_ms": 50}, "at least linger_ms=100"),
 }
 

@@ -20,11 +20,9 @@ from segstore.cli.create import create
 from segstore.cli.delete import delete
 from segstore.cli.demo import demo
 from segstore.cli.dump import dump
-from segstore.cli.export import export
-from segstore.cli.import_ import import_
-from segstore.cli.produce import produce
-from segstore.cli.stats import stats
-from segstore.cli.sweep import sweep
+RECORDS = (produce, consume, export, import_)
+KEEPING = (stats, sweep, copy, dump, check)
+for command in (topics, create, alter, delete, *RECORDS, groups, quotas, *KEEPING, demo):
 from segstore.cli.topics import topics
 from segstore.errors import SegstoreError
 
@@ -84,5 +82,6 @@ def commands(ctx: click.Context) -> None:
 
 
 RECORDS = (produce, consume, export, import_)
-for command in (topics, create, alter, delete, *RECORDS, stats, sweep, copy, dump, check, demo):
+KEEPING = (stats, sweep, copy, dump, check)
+for command in (topics, create, alter, delete, *RECORDS, groups, quotas, *KEEPING, demo):
     commands.add_command(command)

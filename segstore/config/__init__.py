@@ -108,6 +108,21 @@ class TopicConfig(Settings):
 class StoreConfig(Settings):
     """Settings of one open store."""
 
+    group_initial_rebalance_delay_ms: int = whole(
+        0,
+        0,
+        MAX_INT,
+        "ms",
+        "how long the first members of an empty group wait for others; Kafka's 3000 spares them rebalances "
+        "over a network, which are quick here",
+    )
+    group_max_session_timeout_ms: int = whole(
+        1_800_000, 1, MAX_INT, "ms", "longest session_timeout_ms of a group's member"
+    )
+    group_max_size: int = whole(MAX_INT, 1, MAX_INT, "members", "most that a group may have")
+    group_min_session_timeout_ms: int = whole(
+        6_000, 1, MAX_INT, "ms", "shortest session_timeout_ms of a group's member"
+    )
     log_cleaner_backoff_ms: int = whole(
         15_000, 1, MAX_LONG, "ms", "how long the log cleaner waits when there is nothing to compact"
     )

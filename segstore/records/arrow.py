@@ -6,7 +6,8 @@ only when something that is Arrow's was handed in, or asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,17 +122,19 @@ def table(records: Records, columns: list[str] | None = None) -> pa.Table:
     for name in names:
         if name not in SCHEMA.names:
             raise InvalidArgumentError(f"column {name!r}: allowed are {', '.join(SCHEMA.names)}")
-    schema = pa.schema([SCHEMA.field(name) for name in names])
-    return pa.Table.from_batches(list(_batches(records, schema)), schema)
+    schema = pa.schema([SCHEMA.field(name) for name in names]) if columns else SCHEMA
+    batches = [pa.RecordBatch.from_arrays(part, schema=schema) for part in arrays(records, names)]
+    return pa.Table.from_batches(batches, schema)
 
 
-def _batches(records: Records, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def arrays(records: Records, names: Sequence[str] = SCHEMA.names) -> Iterator[list[pa.Array]]:
+    """The columns of SCHEMA named, in pieces of rows that int32 offsets reach."""
     n = len(records)
     if n > 1 and len(records.arena) > MOST_BYTES and _largest_column(records) > MOST_BYTES:
-        yield from _batches(records[: n // 2], schema)
-        yield from _batches(records[n // 2 :], schema)
+        yield from arrays(records[: n // 2], names)
+        yield from arrays(records[n // 2 :], names)
         return
-    yield pa.RecordBatch.from_arrays([_COLUMNS[name](records) for name in schema.names], schema=schema)
+    yield [_COLUMNS[name](records) for name in names]
 
 
 def _largest_column(records: Records) -> int:
@@ -144,7 +147,7 @@ def gather(column: ByteColumn, kind: Any = None) -> pa.Array:
     n, at, lengths = len(column), np.ascontiguousarray(column.at), np.ascontiguousarray(column.lengths)
     nulls = n > 0 and lengths.min() < 0
     if nulls and lengths.max() < 0:
-        return pa.nulls(n, kind or pa.binary())
+        return all_null(n, kind or pa.binary())
     data = np.empty(max(int((np.maximum(lengths, 0) if nulls else lengths).sum()), 1), np.uint8)
     offsets = np.empty(n + 1, np.int32)
     done = lib.seg_gather(
@@ -158,6 +161,27 @@ def gather(column: ByteColumn, kind: Any = None) -> pa.Array:
     return pa.Array.from_buffers(kind or pa.binary(), n, buffers)
 
 
+def all_null(n: int, kind: pa.DataType) -> pa.Array:
+    """`n` nulls."""
+    return beginning(_nulls, n, kind)
+
+
+@lru_cache(maxsize=16)
+def _nulls(n: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(n, kind)
+
+
+def beginning(make: Callable[..., pa.Array], n: int, *of: object) -> pa.Array:
+    """The first `n` of a constant array `make(m, *of)`, which is made once and serves many tables where it is
+    not large.
+    """
+    size = max(_LEAST, 1 << (n - 1).bit_length())
+    return make(size, *of)[:n] if size <= _MOST else make.__wrapped__(n, *of)  # type: ignore[attr-defined]
+
+
+_LEAST, _MOST = 1 << 14, 1 << 17
+
+
 def _int64s(array: NDArray[np.int64]) -> Any:
     return ffi.from_buffer("int64_t[]", array) if len(array) else ffi.NULL
 
@@ -165,7 +189,7 @@ def _int64s(array: NDArray[np.int64]) -> Any:
 def _headers(records: Records) -> pa.Array:
     n = len(records)
     if not records.headers.present or not n:
-        return pa.nulls(n, HEADER_TYPE)
+        return all_null(n, HEADER_TYPE)
     counts, names, values = records.headers.flat()
     offsets = np.zeros(n + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])

@@ -70,12 +70,13 @@ def mend(
         path = segment.file(names.TXN_INDEX)
         data = files.read_file(path) if files.exists(path) else b""
         held = parse(data, segment.base_offset)
+        held = held[held["last_offset"] < ends[slot]]
         if found is None and len(held) * ENTRY.itemsize == len(data):
             continue
         if found is None or since > segment.base_offset:
             found = _aborted_in(state_at(segment.base_offset), segments[: slot + 1], ends)
         entries = [AbortedTxn(*fields[1:]) for fields in held.tolist()]
-        right = format_entries(_merged(entries, found, ends[slot]))
+        right = format_entries(_merged(entries, found))
         if right != data:
             _replace(files, segment, right)
 
@@ -84,14 +85,13 @@ def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) 
     """What the last of these aborts."""
     found: list[AbortedTxn] = []
     for segment, end in zip(segments, ends, strict=False):
-        if end > state.map_end_offset:
-            found = replay(state, segment, segment.size, {})
+        found = replay(state, segment, segment.size, {}) if end > state.map_end_offset else []
     return found
 
 
-def _merged(held: list[AbortedTxn], found: list[AbortedTxn], end: int) -> list[AbortedTxn]:
+def _merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
     """Where compaction or deletion took batches, the log says less of a transaction than its entry does."""
-    kept = {txn.last_offset: txn for txn in held if txn.last_offset < end}
+    kept = {txn.last_offset: txn for txn in held}
     for txn in found:
         known = kept.get(txn.last_offset)
         if known is None or known.producer_id != txn.producer_id or known.first_offset > txn.first_offset:

@@ -80,6 +80,8 @@ class PartitionCheck:
             yield from one.run()
             one.gapped |= self.end_offset < segment.base_offset
             yield from transactions.check(one)
+            if self.at_rest:
+                yield from transactions.check_snapshot(one.next_offset)
             self.end_offset, cut_short = max(self.end_offset, one.next_offset), one.ends_in_damage
             progress(end)
         if cut_short:
@@ -87,7 +89,7 @@ class PartitionCheck:
             self.end_offset = max(self.end_offset, view.end_offset)
         if transactions.known:
             unstable = transactions.state.first_unstable_offset
-            self.stable_offset = self.end_offset if unstable is None else unstable
+            self.stable_offset = self.end_offset if unstable is None else max(unstable, view.start_offset)
 
     def _check_hole(self, segment: Segment) -> Iterator[Finding]:
         first, base = self.end_offset, segment.base_offset

@@ -14,7 +14,7 @@ from segstore import names
 from segstore._native import lib
 from segstore.errors import CorruptRecordError
 from segstore.index import SealedOffsetIndex, SealedTimeIndex
-from segstore.records import APPEND_TIME_FLAG, CONTROL_FLAG, TRANSACTIONAL_FLAG, decode
+from segstore.records import APPEND_TIME_FLAG, decode
 from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.finding import Finding
 from segstore.storage.segment import Segment
@@ -29,7 +29,7 @@ class SegmentCheck:
 
     `gaps_end`: below it compaction may have left gaps (-1: anywhere). What `run` found: `next_offset`,
     whether it is `damaged`, and up to its end (`ends_in_damage`), has gaps at all (`gapped`), and holds
-    batches of transactions (`transactional`).
+    batches of producers with an id (`of_producers`).
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class SegmentCheck:
         self.segment, self.end, self.below, self.epochs = segment, end, below, epochs
         self.active, self.at_rest, self.gaps_end = active, at_rest, gaps_end
         self.next_offset = segment.base_offset
-        self.damaged = self.gapped = self.transactional = False
+        self.damaged = self.gapped = self.of_producers = False
         self.ends_in_damage = False
         self._starts: list[int] = []
         self._lasts: list[int] = []
@@ -95,7 +95,7 @@ class SegmentCheck:
             )
         yield from self._check_gaps(batches)
         self.next_offset = int(batches["last_offset"][-1]) + 1
-        self.transactional |= bool((batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)).any())
+        self.of_producers |= bool((batches["producer_id"] >= 0).any())
         self._starts += batches["position"].tolist()
         self._lasts += batches["last_offset"].tolist()
         self._stamps += batches["max_timestamp"].tolist()

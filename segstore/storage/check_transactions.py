@@ -1,4 +1,6 @@
-"""Checks `.txnindex` files against the control batches of the logs. On disk: reads only. Threads: one.
+"""Checks `.txnindex` files and producer snapshots against the batches of the logs.
+
+On disk: reads only. Threads: one.
 
 The log is replayed from its first segment, from the producer state that the snapshot there holds. Where that
 is missing, or compaction took batches, the log alone can't tell where every transaction began: then an entry
@@ -16,8 +18,10 @@ from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.index import txn_index
 from segstore.index.txn_index import AbortedTxn
+from segstore.records.header import NO_EPOCH
 from segstore.storage.check_segment import SegmentCheck
 from segstore.storage.finding import Finding
+from segstore.storage.producer_snapshot import SnapshotEntry, parse_snapshot
 from segstore.storage.producer_state import ProducerState
 from segstore.storage.replay import replay
 
@@ -26,7 +30,7 @@ class TransactionCheck:
     """One partition's segments are given to `check` in their order; `state` is what the log came to."""
 
     def __init__(self, files: Files, directory: str, base_offset: int) -> None:
-        self._files = files
+        self._files, self._directory = files, directory
         self.state = ProducerState(base_offset)
         self._whole = base_offset == 0
         self._lost = False
@@ -64,9 +68,26 @@ class TransactionCheck:
         held = {txn.last_offset: txn for txn in (AbortedTxn(*fields[1:]) for fields in found.tolist())}
         yield from self._compare(path, held, replayed, one)
 
+    def check_snapshot(self, offset: int) -> Iterator[Finding]:
+        """Findings of the snapshot at `offset`, if there is one: the end of what was checked last.
+
+        Producers may have expired, and come back without a past.
+        """
+        path = os.path.join(self._directory, names.segment_file(offset, names.SNAPSHOT))
+        if not self.known or not self._files.exists(path):
+            return
+        # One that can't be read is a finding of its own.
+        with contextlib.suppress(SegstoreError, OSError):
+            held = {e.producer_id: e for e in parse_snapshot(self._files.read_file(path), path)}
+            said = {e.producer_id: e for e in self.state.entries()}
+            missing = set(self.state.ongoing) - set(held)
+            for producer_id in sorted({p for p, e in held.items() if not _fits(e, said.get(p))} | missing):
+                message = f"says {held.get(producer_id)}, but the log {said.get(producer_id)}"
+                yield Finding(path, None, offset, message)
+
     def _replay(self, one: SegmentCheck) -> list[AbortedTxn]:
         """What the segment's control batches say. Damage among them was told with the segment's."""
-        if not one.transactional or self._lost:
+        if not one.of_producers or self._lost:
             return []
         try:
             found = replay(self.state, one.segment, one.end)
@@ -94,6 +115,12 @@ class TransactionCheck:
         if self.known:
             return entry == txn
         return entry.producer_id == txn.producer_id and entry.first_offset <= txn.first_offset
+
+
+def _fits(held: SnapshotEntry, said: SnapshotEntry | None) -> bool:
+    if said is not None and held.coordinator_epoch == NO_EPOCH:
+        said = said._replace(coordinator_epoch=NO_EPOCH)
+    return held == said
 
 
 def _named(txn: AbortedTxn) -> str:

@@ -18,6 +18,7 @@ from segstore.errors import (
     InvalidProducerEpochError,
     InvalidTxnStateError,
     OutOfOrderSequenceError,
+    SegstoreError,
 )
 from segstore.records import Encoded, Template
 from segstore.records.header import CONTROL_FLAG, NO_SEQUENCE, TRANSACTIONAL_FLAG
@@ -64,11 +65,10 @@ def judge(state: ProducerState, claim: Claim, chunks: Sequence[Encoded]) -> int 
     check_epoch(entry, t.producer_id, t.producer_epoch)
     if claim.sequenced:
         if t.producer_epoch == entry.producer_epoch:
-            batches = _sequences(chunks)
-            claim.repeated = _repeated(entry, batches)
-            if claim.repeated:
+            # NO_SEQUENCE is -1: 0 follows it, and 2^31 - 1 too.
+            if t.base_sequence != (entry.last_sequence + 1) % SEQUENCES:
+                claim.repeated = _repeated(entry, t, _sequences(chunks))
                 return claim.repeated[0].first_offset
-            _check_follows(entry, t, batches)
         elif t.base_sequence:
             raise OutOfOrderSequenceError(
                 f"producer {t.producer_id} begins epoch {t.producer_epoch} with sequence {t.base_sequence}: "
@@ -100,12 +100,16 @@ def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
     return found
 
 
-def _repeated(entry: ProducerEntry, batches: list[tuple[int, int]]) -> list[BatchMetadata]:
-    """The retained batches that these are, all of them; none where not all are retained."""
+def _repeated(
+    entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]
+) -> list[BatchMetadata]:
+    """The retained batches that these, which do not follow, are. OutOfOrderSequenceError,
+    DuplicateSequenceError where they are not all retained.
+    """
     known = {(batch.first_sequence, batch.last_sequence): batch for batch in entry.batches}
     found = [known[key] for key in batches if key in known]
     if len(found) < len(batches):
-        return []
+        raise _not_retained(entry, template, batches[0][0], batches[-1][1])
     for before, batch in pairwise(found):
         if batch.first_offset != before.last_offset + 1:
             # They were not written together: no first offset tells where all of them are.
@@ -113,16 +117,13 @@ def _repeated(entry: ProducerEntry, batches: list[tuple[int, int]]) -> list[Batc
     return found
 
 
-def _check_follows(entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]) -> None:
-    first, last = batches[0][0], batches[-1][1]
-    known = entry.last_sequence
-    # NO_SEQUENCE is -1: then the first is 0, and so it is behind 2^31 - 1.
-    if first == (known + 1) % SEQUENCES:
-        return
-    who = f"producer {template.producer_id} of epoch {template.producer_epoch}"
-    if known != NO_SEQUENCE and (entry.batches[0].first_sequence - 1 - last) % SEQUENCES < _HALF:
-        raise DuplicateSequenceError(
-            f"{who}: sequences {first} to {last} were written before, and only the last "
-            f"{len(entry.batches)} batches are known, from {entry.batches[0].first_sequence} on"
-        )
-    raise OutOfOrderSequenceError(f"{who}: sequences {first} to {last} do not follow the last one, {known}")
+def _not_retained(entry: ProducerEntry, template: Template, first: int, last: int) -> SegstoreError:
+    what = f"producer {template.producer_id} of epoch {template.producer_epoch}: sequences {first} to {last}"
+    if entry.last_sequence != NO_SEQUENCE:
+        least = entry.batches[0].first_sequence
+        if (least - 1 - last) % SEQUENCES < _HALF:
+            return DuplicateSequenceError(
+                f"{what} were written before, and only the last {len(entry.batches)} batches are known, from "
+                f"{least} on"
+            )
+    return OutOfOrderSequenceError(f"{what} do not follow the last one, {entry.last_sequence}")

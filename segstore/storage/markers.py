@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
-from segstore.errors import InvalidArgumentError
+from segstore.errors import InvalidArgumentError, StorageError
 from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.storage.context import os_errors
 from segstore.storage.judging import check_epoch
@@ -61,8 +61,7 @@ def end_transaction(
             partitions = [it for it in partitions if _is_due(it, marker)]
             offsets |= _write(partitions, marker)
             Partition.show_all(partitions)
-        for it in partitions:
-            it.settle(offsets[it] + 1)
+        _settle({it: offsets[it] + 1 for it in partitions})
     return [offsets[it] for it in found]
 
 
@@ -86,6 +85,18 @@ def _write(partitions: Sequence[Partition], marker: Marker) -> dict[Partition, i
             it.writer.put_back(restore)
         raise
     return {it: restore.mark.next_offset for it, restore in done}
+
+
+def _settle(ends: dict[Partition, int]) -> None:
+    """Keep the flush settings of all; then the first error is raised."""
+    errors: list[StorageError] = []
+    for it, end in ends.items():
+        try:
+            it.settle(end)
+        except StorageError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def open_transactions(log: PartitionLog) -> list[OpenTransaction]:

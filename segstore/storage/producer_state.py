@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -63,6 +63,24 @@ class BatchMetadata(NamedTuple):
         return self.last_offset - self.offset_delta
 
 
+class _Header(NamedTuple):
+    """One of a BATCH array, field for field."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    size: int
+    leader_epoch: int
+    base_sequence: int
+    records: int
+    crc: int
+    attributes: int
+    producer_epoch: int
+
+
 class Saved(NamedTuple):
     """What a `ProducerState` said of one producer, to go back to."""
 
@@ -89,6 +107,17 @@ class ProducerEntry:
     def last_sequence(self) -> int:
         """Of the last batch of the current epoch, -1 where there is none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def copy(self) -> ProducerEntry:
+        """Another of the same content."""
+        return ProducerEntry(
+            self.producer_epoch,
+            self.coordinator_epoch,
+            self.last_timestamp,
+            self.current_txn_first_offset,
+            self.batches.copy(),
+            self.appended_ms,
+        )
 
     def begin_epoch(self, producer_epoch: int) -> None:
         """Sequences count anew in each epoch."""
@@ -133,7 +162,11 @@ class ProducerState:
         return state
 
     def dump(self) -> bytes:
-        """The bytes of a snapshot at `map_end_offset`. Of each producer's batches it has the last."""
+        """The bytes of a snapshot at `map_end_offset`."""
+        return format_snapshot(self.entries())
+
+    def entries(self) -> list[SnapshotEntry]:
+        """What a snapshot has of each producer: of its batches the last."""
         none = BatchMetadata(NO_SEQUENCE, _NO_OFFSET, 0, NO_TIMESTAMP)
         saved = []
         for producer_id, e in self.producers.items():
@@ -150,7 +183,7 @@ class ProducerState:
                     e.current_txn_first_offset,
                 )
             )
-        return format_snapshot(saved)
+        return saved
 
     @property
     def ongoing(self) -> dict[int, int]:
@@ -170,25 +203,30 @@ class ProducerState:
         """
         if not len(batches):
             return []
-        end = int(batches["last_offset"][-1]) + 1
-        taken = np.flatnonzero(
-            (batches["producer_id"] >= 0) & (batches["base_offset"] >= self.map_end_offset)
-        )
         aborted: list[AbortedTxn] = []
-        for index in taken.tolist():
-            batch = batches[index]
-            if batch["attributes"] & CONTROL_FLAG:
+        for index in self._new(batches):
+            batch = _Header._make(batches[index].item())
+            if batch.attributes & CONTROL_FLAG:
                 aborted += self._take_control(batch, index, read_control)
             else:
                 self._take_data(batch)
-            self.map_end_offset = int(batch["last_offset"]) + 1
-        self.map_end_offset = max(self.map_end_offset, end)
+            self.map_end_offset = batch.last_offset + 1
+        self.map_end_offset = max(self.map_end_offset, int(batches["last_offset"][-1]) + 1)
         return aborted
+
+    def _new(self, batches: NDArray[np.void]) -> list[int]:
+        """Which of them are a producer's, and not known."""
+        if len(batches) == 1:  # the usual append, for which arrays of one element are slow
+            batch = batches[0]
+            return [0] if batch["producer_id"] >= 0 and batch["base_offset"] >= self.map_end_offset else []
+        taken = (batches["producer_id"] >= 0) & (batches["base_offset"] >= self.map_end_offset)
+        found: list[int] = taken.nonzero()[0].tolist()
+        return found
 
     def save(self, producer_id: int) -> Saved:
         """What to hand to `restore` when batches of this producer alone, taken in from now on, are undone."""
         entry = self.producers.get(producer_id)
-        kept = None if entry is None else replace(entry, batches=entry.batches.copy())
+        kept = None if entry is None else entry.copy()
         return Saved(producer_id, kept, self.map_end_offset, self.max_producer_id)
 
     def restore(self, saved: Saved) -> None:
@@ -197,7 +235,7 @@ class ProducerState:
         self.producers.pop(producer_id, None)
         self._ongoing.pop(producer_id, None)
         if entry is not None:
-            self.producers[producer_id] = replace(entry, batches=entry.batches.copy())
+            self.producers[producer_id] = entry.copy()
             if entry.current_txn_first_offset >= 0:
                 self._ongoing[producer_id] = entry.current_txn_first_offset
 
@@ -208,35 +246,32 @@ class ProducerState:
             self.max_producer_id = max(self.max_producer_id, producer_id)
         return entry
 
-    def _take_data(self, batch: np.void) -> None:
-        producer_id, base_offset = int(batch["producer_id"]), int(batch["base_offset"])
-        last_offset, base_sequence = int(batch["last_offset"]), int(batch["base_sequence"])
-        delta = last_offset - base_offset
-        last_sequence = (base_sequence + delta) % SEQUENCES if base_sequence >= 0 else NO_SEQUENCE
-        entry = self._entry(producer_id)
+    def _take_data(self, batch: _Header) -> None:
+        delta, sequence = batch.last_offset - batch.base_offset, batch.base_sequence
+        last_sequence = (sequence + delta) % SEQUENCES if sequence >= 0 else NO_SEQUENCE
+        entry = self._entry(batch.producer_id)
         entry.add(
-            int(batch["producer_epoch"]),
-            BatchMetadata(last_sequence, last_offset, delta, int(batch["max_timestamp"])),
+            batch.producer_epoch, BatchMetadata(last_sequence, batch.last_offset, delta, batch.max_timestamp)
         )
-        if batch["attributes"] & TRANSACTIONAL_FLAG and entry.current_txn_first_offset < 0:
-            entry.current_txn_first_offset = self._ongoing[producer_id] = base_offset
+        if batch.attributes & TRANSACTIONAL_FLAG and entry.current_txn_first_offset < 0:
+            entry.current_txn_first_offset = self._ongoing[batch.producer_id] = batch.base_offset
 
-    def _take_control(self, batch: np.void, index: int, read_control: ReadControl) -> list[AbortedTxn]:
+    def _take_control(self, batch: _Header, index: int, read_control: ReadControl) -> list[AbortedTxn]:
         # Compaction leaves a control batch empty when its whole transaction is gone.
-        kind, coordinator_epoch = read_control(index) if batch["count"] else (-1, NO_EPOCH)
+        kind, coordinator_epoch = read_control(index) if batch.records else (-1, NO_EPOCH)
         if kind not in (ABORT, COMMIT):
             return []
-        producer_id = int(batch["producer_id"])
+        producer_id = batch.producer_id
         entry = self._entry(producer_id)
-        entry.begin_epoch(int(batch["producer_epoch"]))
+        entry.begin_epoch(batch.producer_epoch)
         entry.coordinator_epoch = coordinator_epoch
         # A marker is alone in its batch, so the batch's stamp is its own.
-        entry.last_timestamp = int(batch["max_timestamp"])
+        entry.last_timestamp = batch.max_timestamp
         entry.current_txn_first_offset = _NO_OFFSET
         first_offset = self._ongoing.pop(producer_id, None)
         if kind == COMMIT or first_offset is None:
             return []
-        offset = int(batch["base_offset"])
+        offset = batch.base_offset
         stable = self.first_unstable_offset
         return [AbortedTxn(producer_id, first_offset, offset, offset + 1 if stable is None else stable)]
 

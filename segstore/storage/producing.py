@@ -57,6 +57,8 @@ def append_batches(
     """
     claim = claim_of(template, sequenced)
     partition = log._writing()
+    if not columns.n:
+        return Appended(partition.view.end_offset, -1, 0)
     config, now = partition.config, partition.context.clock()
     codec, level = codec_for(config, compression if config.compression_type == "producer" else None)
     stamps = columns.timestamps

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
 
 from segstore.config import StoreConfig
@@ -86,6 +86,9 @@ def _check_root(files: Files, root: str, mode: str) -> None:
 class Store:
     """Topics in a directory. A context manager; `close` makes all durable."""
 
+    _after_delete: ClassVar[list[Callable[[Store, str], None]]] = []
+    """What layers above do when a topic was deleted; they raise nothing."""
+
     def __init__(self, context: Context, side: StoreWriter | StoreReader) -> None:
         self._context, self._side = context, side
         # Weak: a log keeps its store, so that background work goes on for as long as anybody has the log.
@@ -150,6 +153,8 @@ class Store:
             writer.delete_topic(name)
         for key in [key for key in self._logs if key[0] == name]:
             self._logs.pop(key, None)
+        for forget in self._after_delete:
+            forget(self, name)
 
     def _writer(self) -> StoreWriter:
         self._context.check_writable()

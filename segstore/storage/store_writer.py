@@ -240,6 +240,16 @@ class StoreWriter:
         held = self._checkpoints.keys()
         self._checkpoints.forget(frozenset(k for k in held if k[0] == topic and k[1] not in but))
 
+    def unstable(self) -> list[TopicPartitionKey]:
+        """Partitions in which a transaction is open, by what is published: none is opened for it."""
+        found = []
+        for info in self.topics.values():
+            for partition in info.partition_ids:
+                ends = self._ends.get(slot_key(info.topic_id, info.name, partition))
+                if ends is not None and ends.stable < ends.end:
+                    found.append((info.name, partition))
+        return found
+
     @property
     def publications(self) -> int:
         return self._ends.publications

@@ -56,7 +56,7 @@ class AbortedTransactions:
         """The last stable offset of a log whose writer publishes none."""
         self._replay(view)
         unstable = self._state.first_unstable_offset
-        return view.end_offset if unstable is None else min(unstable, view.end_offset)
+        return view.end_offset if unstable is None else min(max(unstable, view.start_offset), view.end_offset)
 
     def outcomes(self, view: LogView) -> Outcomes:
         """How the transactions up to the view's end ended."""

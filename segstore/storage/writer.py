@@ -172,8 +172,9 @@ class LogWriter:
             )
         # Trimmed first: to other processes the next segment's name says that this one is sealed.
         active.trim()
-        segment = create_segment(self.pool, self.directory, active.next_offset, self.config)
-        self.segments.append(segment)
+        segment = _new_segment(self.pool, self.directory, active.next_offset, self.config)
+        self.segments.append(segment)  # first: `put_back` removes what was made of it, or fences
+        _make_files(segment)
         self.active = ActiveSegment(segment, self.config, active.next_offset)
         active.seal()
         self._rolled(segment.base_offset)
@@ -217,22 +218,29 @@ class LogWriter:
 
 def create_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
     """Make the files of an empty segment. OSError: what was made of it is gone again."""
-    segment = Segment(
-        pool, directory, base_offset, 0, writable=True, sealed=False, interval=config.index_interval_bytes
-    )
-    pool.forget(
-        segment.path
-    )  # a reader may have opened a deleted topic's log of that name at the last moment
+    segment = _new_segment(pool, directory, base_offset, config)
     try:
-        for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
-            with pool.files.open(segment.file(suffix), write=True, create=True) as handle:
-                if pool.files.size(handle):
-                    pool.files.truncate(handle, 0)
+        _make_files(segment)
     except OSError:
         with contextlib.suppress(OSError):
             remove_segment(segment)
         raise
     return segment
+
+
+def _new_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
+    interval = config.index_interval_bytes
+    return Segment(pool, directory, base_offset, 0, writable=True, sealed=False, interval=interval)
+
+
+def _make_files(segment: Segment) -> None:
+    pool = segment.pool
+    # A reader may have opened a deleted topic's log of that name at the last moment.
+    pool.forget(segment.path)
+    for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
+        with pool.files.open(segment.file(suffix), write=True, create=True) as handle:
+            if pool.files.size(handle):
+                pool.files.truncate(handle, 0)
 
 
 def remove_segment(segment: Segment) -> None:

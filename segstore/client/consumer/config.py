@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from segstore.client import settings
-from segstore.client.settings import absent, duration, function, made, parts, switch, text
+from segstore.client.groups.assignors import ASSIGNORS, by_name
+from segstore.client.settings import duration, function, made, parts, switch, text
 from segstore.config.options import MAX_INT, choice, whole
+
+_INSTANCE = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 Deserialize = Callable[[str, "list[tuple[str, bytes | None]]", "bytes | None"], Any]
 """(topic, headers, bytes) to whatever the application wants."""
-
-NO_GROUP = "this consumer has no group, assign() or subscribe() without one reads all partitions"
 
 
 def _deserializer(value: Any) -> Any:
@@ -23,6 +25,27 @@ def _deserializer(value: Any) -> Any:
     if value is not None and not callable(deserialize):
         raise ValueError
     return value
+
+
+def _group(value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and value):
+        raise ValueError
+    return value
+
+
+def _instance(value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and _INSTANCE.fullmatch(value)):
+        raise ValueError
+    return None if value is None else str(value)
+
+
+def _strategies(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, (str, Sequence)):
+        raise ValueError
+    given = (value,) if isinstance(value, str) else tuple(value)
+    if len({by_name(each).name for each in given}) != len(given) or not given:
+        raise ValueError
+    return given
 
 
 def deserializer(doc: str) -> Any:
@@ -40,12 +63,28 @@ class ConsumerConfig(settings.ClientSettings):
         "enable_incremental_fetch_sessions": "there are no fetch requests that could be kept short",
         "retry_backoff_ms": "there are no requests to be sent again, a read fails or does not",
         "allow_auto_create_topics": "a consumer never creates a topic, store.create_topic() does",
-        "partition_assignment_strategy": NO_GROUP,
     }
 
     client_id: str = text("segstore", "the name of this client in metrics and messages")
-    group_id: str | None = absent("group_id", NO_GROUP)
-    group_instance_id: str | None = absent("group_instance_id", "it requires group_id")
+    group_id: str | None = made(
+        None,
+        "a str that is not empty, or None",
+        "the group whose members share partitions and offsets",
+        _group,
+    )
+    group_instance_id: str | None = made(
+        None,
+        "1 to 249 of [a-zA-Z0-9._-], not . or .., or None",
+        "makes a static member: it may be away for session_timeout_ms, and come back to its partitions",
+        _instance,
+    )
+    partition_assignment_strategy: tuple[Any, ...] = made(
+        ("range", "roundrobin"),
+        f"a list of {', '.join(ASSIGNORS)}, or of assignors",
+        "how a group's leader hands out partitions; members have the one that most like best of those that "
+        "all have",
+        _strategies,
+    )
     key_deserializer: object = deserializer("makes keys out of bytes")
     value_deserializer: object = deserializer("makes values out of bytes")
     interceptors: tuple[Any, ...] = parts(
@@ -98,6 +137,8 @@ class ConsumerConfig(settings.ClientSettings):
                 f"heartbeat_interval_ms={self.heartbeat_interval_ms}: must be below "
                 f"session_timeout_ms={self.session_timeout_ms}"
             )
+        if self.group_instance_id is not None and self.group_id is None:
+            return f"group_instance_id={self.group_instance_id!r}: requires group_id"
         return None
 
 

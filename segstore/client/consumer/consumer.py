@@ -32,9 +32,10 @@ T = TypeVar("T")
 class Consumer(Assigning, Seeking, Committing):
     """Pulls records of the partitions that it was assigned, or that follow from the topics it subscribed to.
 
-    `settings` are kafka-python's, with its defaults; those of the network are refused by name. Without a
-    group a subscription gives all partitions of its topics, new ones too, from the first `poll` on. Iterating
-    gives records one by one; a context manager.
+    `settings` are kafka-python's, with its defaults; those of the network are refused by name. With a
+    group_id it shares the partitions of its topics with the group's other members, which may be polled by
+    other threads or in turn by one; without one a subscription gives all partitions of its topics, new ones
+    too, from the first `poll` on. Iterating gives records one by one; a context manager.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Any) -> None:
@@ -167,7 +168,7 @@ class Consumer(Assigning, Seeking, Committing):
     @alone
     def metrics(self) -> dict[str, dict[str, float]]:
         """What was measured: group of metrics to name to value, by Kafka's names."""
-        return self._metrics.snapshot()
+        return {**self._metrics.snapshot(), **self._coordination.metrics()}
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Give all up. A second call does nothing. The store stays open."""

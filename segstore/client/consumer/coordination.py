@@ -1,6 +1,7 @@
 """`Coordination`: what a consumer asks of whoever hands out partitions and keeps committed offsets.
 
-The seam between a consumer and its group: `ungrouped.Ungrouped` implements it without one.
+The seam between a consumer and its group: `grouped.Grouped` implements it, and without a group
+`ungrouped.Ungrouped`.
 Nothing on disk. Threads: called by the consumer's thread only.
 """
 
@@ -32,6 +33,11 @@ class Coordination(Protocol):
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """The committed offsets of those partitions that have one: where reading begins."""
 
+    def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those for which an open transaction is about to commit an offset, with read_committed: where
+        reading begins is not known yet (KIP-447).
+        """
+
     def commit(self, offsets: Offsets) -> None:
         """Commit; returns when it is done."""
 
@@ -40,6 +46,9 @@ class Coordination(Protocol):
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         """The consumer's membership as it is now."""
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """What was measured of the membership: group of metrics to name to value."""
 
     def unsubscribe(self) -> None:
         """Give up all partitions and the membership; what was read is committed where that is automatic."""

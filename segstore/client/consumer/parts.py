@@ -8,6 +8,7 @@ from typing import Any
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.coordination import Coordination
 from segstore.client.consumer.fetcher import Fetcher
+from segstore.client.consumer.grouped import Grouped
 from segstore.client.consumer.guard import Guard
 from segstore.client.consumer.interceptors import Interceptors
 from segstore.client.consumer.iteration import Iteration
@@ -25,7 +26,7 @@ class Parts:
     """The base of `Consumer`, which is written in several files: each has the methods of one matter."""
 
     def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
-        """ConfigError, InvalidTypeError."""
+        """ConfigError, InvalidTypeError, ReadOnlyError for a group over a store opened "r"."""
         if not isinstance(store, Store):
             raise InvalidTypeError(
                 f"store must be a Store, as segstore.open() gives, not {type(store).__name__}"
@@ -36,7 +37,11 @@ class Parts:
         self._lookups = Lookups(store, self.config.isolation_level)
         self._metrics = (ConsumerMetrics if self.config.metrics_enabled else NoMetrics)(self.config)
         self._interceptors = Interceptors(self.config.interceptors)
-        self._coordination: Coordination = Ungrouped(store, self._subscription, self.config)
+        self._coordination: Coordination = (
+            Ungrouped(store, self._subscription, self.config)
+            if self.config.group_id is None
+            else Grouped(store, self._subscription, self.config, self._interceptors)
+        )
         self._positions = Positions(
             store, self._subscription, self._coordination, self._lookups, self.config.auto_offset_reset
         )

@@ -40,10 +40,10 @@ class Positions:
         subscription = self._subscription
         if not subscription.unresolved:
             return
-        self._from_committed()
+        undecided = self._from_committed()
         nowhere = []
         for tp, state in subscription.states.items():
-            if state.position is None:
+            if state.position is None and tp not in undecided:
                 where = state.reset or self._policy
                 if where == NONE:
                     nowhere.append(tp)
@@ -53,12 +53,17 @@ class Positions:
             raise NoOffsetForPartitionError(nowhere)
         subscription.unresolved = any(s.position is None for s in subscription.states.values())
 
-    def _from_committed(self) -> None:
+    def _from_committed(self) -> set[TopicPartition]:
+        """Begin at committed offsets; those that are not decided are given back."""
         states = self._subscription.states
         missing = [tp for tp, s in states.items() if s.position is None and s.reset is None]
-        if missing:
-            for tp, committed in self._coordination.committed(missing).items():
-                states[tp].seek(committed.offset, committed.leader_epoch)
+        if not missing:
+            return set()
+        undecided = self._coordination.undecided(missing)
+        missing = [tp for tp in missing if tp not in undecided]
+        for tp, committed in self._coordination.committed(missing).items():
+            states[tp].seek(committed.offset, committed.leader_epoch)
+        return undecided
 
     def _reset(self, tp: TopicPartition, state: PartitionState, where: str) -> None:
         log = self.log(tp, state)

@@ -17,8 +17,6 @@ from segstore.records import Records
 if TYPE_CHECKING:
     import pyarrow
 
-_LEAST = 1 << 14
-
 
 def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
     """The parts one after the other, with columns "topic" (dictionary of int32 to string) and "partition"
@@ -26,18 +24,18 @@ def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
     """
     import pyarrow as pa
 
+    from segstore.records.arrow import arrays, beginning
+
     whole = schema()
     # All chunks share one dictionary, so that none must be made to agree with another.
-    topics = list(dict.fromkeys(tp.topic for tp, _ in parts))
-    codes = {topic: code for code, topic in enumerate(topics)}
-    names = pa.array(topics, pa.string())
+    topics = tuple(dict.fromkeys(tp.topic for tp, _ in parts))
     batches = []
     for tp, records in parts:
-        for batch in records.to_arrow().to_batches():
-            n = batch.num_rows
-            topic = pa.DictionaryArray.from_arrays(_constant(codes[tp.topic], n), names, safe=False)
-            arrays = [topic, _constant(tp.partition, n), *batch.columns]
-            batches.append(pa.RecordBatch.from_arrays(arrays, schema=whole))
+        for columns in arrays(records):
+            n = len(columns[0])
+            topic = beginning(_topic, n, topics, topics.index(tp.topic))
+            partition = beginning(_constant, n, tp.partition)
+            batches.append(pa.RecordBatch.from_arrays([topic, partition, *columns], schema=whole))
     return pa.Table.from_batches(batches, whole)
 
 
@@ -52,13 +50,24 @@ def schema() -> pyarrow.Schema:
     return pa.schema([topic, pa.field("partition", pa.int32(), nullable=False), *SCHEMA])
 
 
-def _constant(value: int, n: int) -> Any:
-    """An int32 array of `value` n times over: the beginning of one that serves many fetches."""
-    return _repeated(value, max(_LEAST, 1 << (n - 1).bit_length()))[:n]
-
-
 @lru_cache(maxsize=32)
-def _repeated(value: int, n: int) -> Any:
+def _constant(n: int, value: int) -> Any:
     import pyarrow as pa
 
     return pa.array(np.full(n, value, np.int32))
+
+
+@lru_cache(maxsize=32)
+def _topic(n: int, topics: tuple[str, ...], code: int) -> Any:
+    import pyarrow as pa
+
+    from segstore.records.arrow import beginning
+
+    return pa.DictionaryArray.from_arrays(beginning(_constant, n, code), _dictionary(topics), safe=False)
+
+
+@lru_cache(maxsize=32)
+def _dictionary(topics: tuple[str, ...]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(topics, pa.string())

@@ -80,6 +80,9 @@ class Ungrouped:
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         return {}
 
+    def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        return set()
+
     def commit(self, offsets: Offsets) -> None:
         _no_group()
 
@@ -88,6 +91,9 @@ class Ungrouped:
 
     def group_metadata(self) -> ConsumerGroupMetadata:
         return ConsumerGroupMetadata()
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        return {}
 
     def unsubscribe(self) -> None:
         self._revoke(list(self._subscription.states))

@@ -8,6 +8,7 @@ What is in memory changes after the log did. A partition is read when one of its
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,10 +27,14 @@ from segstore.client.groups.schemas import (
     offset_key,
     offset_value,
 )
+from segstore.client.shared import existing, shared
 from segstore.client.structs import OffsetAndMetadata, TopicPartition
+from segstore.errors import SegstoreError
 from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.records.encoded import PLAIN
 from segstore.storage.store import Store
+
+log = logging.getLogger("segstore")
 
 __all__ = ["TOPIC", "GroupOffsets", "GroupRecord", "MemberRecord"]
 
@@ -77,12 +82,12 @@ class GroupOffsets:
             held = self._partitions.setdefault(partition, _Partition())
         with held.lock:
             if held.state is None:
-                log = self._topic.log(partition)
-                if log is None:
+                source = self._topic.log(partition)
+                if source is None:
                     # Nothing is kept of what is not there: it may come with other partitions.
                     yield OffsetsState()
                     return
-                held.state = load(log)
+                held.state = load(source)
             yield held.state
 
     def _all(self) -> Iterator[OffsetsState]:
@@ -93,11 +98,11 @@ class GroupOffsets:
     @contextmanager
     def _writing(self, group: str, checked: bool = True) -> Iterator[tuple[OffsetsState, Writer]]:
         """The state and a writer of the group's partition; the topic is made where it is not there."""
-        log = self._topic.writable(group)
-        with self._held(log.partition) as state:
+        target = self._topic.writable(group)
+        with self._held(target.partition) as state:
             if checked:
                 state.classic(group)
-            yield state, Writer(log, self._config.offsets_topic_compression_codec, self._clock())
+            yield state, Writer(target, self._config.offsets_topic_compression_codec, self._clock())
 
     # --- offsets ------------------------------------------------------------------------------
 
@@ -297,3 +302,18 @@ class GroupOffsets:
         if gone:
             with self._writing(group, checked=False) as (_, writer):
                 self._drop(state, writer, group, gone, whole=False)
+
+
+def _after_delete(store: Store, topic: str) -> None:
+    """A topic of that name that is made later begins without what was committed for this one."""
+    if topic != TOPIC and TOPIC not in store.topics():
+        return
+    part = existing(store, GroupOffsets) if topic == TOPIC else shared(store, GroupOffsets)
+    try:
+        if part is not None:
+            part.topic_deleted(topic)
+    except SegstoreError as error:
+        log.warning("%s: deleted, but what groups have committed for it is still there: %s", topic, error)
+
+
+Store._after_delete.append(_after_delete)

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 
     from segstore.client.producer.futures import Callback, FutureRecordMetadata
 
+
+class Stamp(NamedTuple):
+    """What a batch's header says of its producer."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
 Sizes = Sequence[int] | None
 Waiting = tuple["FutureRecordMetadata", "Callback | None", "Callback | None"]
 
@@ -30,12 +39,15 @@ Waiting = tuple["FutureRecordMetadata", "Callback | None", "Callback | None"]
 class ProducerBatch:
     """`values`: bytes, None, or a Row each (`rich`: there may be some); `times`: the clock's seconds, or all
     in ms (`stamped`: some may be given); `created` and `attempts` as in Kafka's ProducerBatch; `block`: bytes
-    of the pool that it holds.
+    of the pool that it holds. `stamp`: what its header says of its producer, from the first try on; `doubt`:
+    a try failed in a way that does not tell whether the log has it.
     """
 
     __slots__ = (
-        *("append_time", "attempts", "base_offset", "block", "callbacks", "created", "done", "doubt", "error"),
+        *("append_time", "attempts", "base_offset", "block", "callbacks", "created", "done"),
         *(
+            "doubt",
+            "error",
             "latch",
             "lock",
             "n",

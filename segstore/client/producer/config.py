@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from segstore.client import settings
-from segstore.client.settings import ClientSettings, absent, duration, made, parts, switch
+from segstore.client.settings import ClientSettings, duration, made, parts, switch
 from segstore.config.options import MAX_INT, whole
 from segstore.errors import ConfigError
 from segstore.records import CODECS
 
-_IDEMPOTENCE = "idempotence is not available"
-_TRANSACTIONS = "transactions are not available"
 _ids = itertools.count(1)
 
 
@@ -43,6 +41,18 @@ def _compression(value: Any) -> str | None:
 
 def _retries(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0 or value % 1 > 0:
+        raise ValueError
+    return value
+
+
+def _idempotence(value: Any) -> bool | None:
+    if value is not None and not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _transactional_id(value: Any) -> str | None:
+    if value is not None and (not isinstance(value, str) or not 0 < len(value.encode()) < 1 << 15):
         raise ValueError
     return value
 
@@ -82,14 +92,18 @@ class ProducerConfig(ClientSettings):
     REFUSED: ClassVar[Mapping[str, str]] = {
         **settings.REFUSED,
         "metadata_max_age_ms": "there is no metadata that could be old",
-        "transaction_timeout_ms": _TRANSACTIONS,
     }
 
     client_id: str = made(None, "a str, or None for a name of its own", "names metrics", _client_id)
     key_serializer: object = made(None, _SERIALIZERS, "makes bytes of keys", _serializer)
     value_serializer: object = made(None, _SERIALIZERS, "makes bytes of values", _serializer)
-    enable_idempotence: bool = _off("enable_idempotence", _IDEMPOTENCE)
-    transactional_id: None = absent("transactional_id", _TRANSACTIONS)
+    enable_idempotence: bool = made(
+        None, "True or False", "no record twice; None: where acks and retries allow", _idempotence
+    )
+    transactional_id: str | None = made(
+        None, "None, or a str of 1 to 32767 bytes", "who a producer is over restarts", _transactional_id
+    )
+    transaction_timeout_ms: int = whole(60_000, 1, MAX_INT, "ms", "after which a transaction is aborted")
     delivery_timeout_ms: float = duration(120_000, "from the batch's first record to its outcome, at most")
     acks: int = made(-1, '0, 1, "all" or -1', "0: nobody is told whether the record was written", _acks)
     compression_type: str | None = made(
@@ -118,4 +132,16 @@ class ProducerConfig(ClientSettings):
             return (
                 f"delivery_timeout_ms={self.delivery_timeout_ms}: must be at least linger_ms={self.linger_ms}"
             )
+        return self._settle_idempotence()
+
+    def _settle_idempotence(self) -> str | None:
+        """As kafka-python: what was not asked for gives way, what was is in conflict."""
+        asked = self.enable_idempotence if self.transactional_id is None else True
+        if self.transactional_id is not None and self.enable_idempotence is False:
+            return f"transactional_id={self.transactional_id!r:.80} needs enable_idempotence"
+        against = [f"acks={self.acks}"] if self.acks != -1 else []
+        against += ["retries=0"] if self.retries == 0 else []
+        if asked and against:
+            return f"enable_idempotence is in conflict with {' and '.join(against)}"
+        object.__setattr__(self, "enable_idempotence", not against if asked is None else bool(asked))
         return None

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,15 @@ from segstore.client.producer.record import (
 )
 from segstore.client.producer.routing import Routing
 from segstore.client.producer.sender import Sender
+from segstore.client.producer.sequences import Sequences
+from segstore.client.producer.transactional import Transactions
+from segstore.client.shared import shared
+from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.client.transactions.producer_ids import ProducerIds
 from segstore.errors import (
     ClientClosedError,
     ForkedError,
+    IllegalStateError,
     InvalidArgumentError,
     InvalidTypeError,
     KafkaTimeoutError,
@@ -77,15 +84,43 @@ class Producer:
         # What `send` looks up first; without an entry a record goes the long way.
         plain = not (config.key_serializer or config.value_serializer or config.partitioner)
         self._plain_size = min(config.batch_size, config.max_request_size, config.buffer_memory) - HEADER_SIZE
-        plain = plain and not self._interceptors
-        self._sticky = self._routing.sticky if plain else {}
-        self._by_key = self._routing.by_key if plain else {}
-        self._sender = Sender(store, config, self._accumulator, self._routing, self._metrics)
+        self._plain = plain and not self._interceptors
+        self._transactions = self._made_transactional()
+        self._gate(self._transactions is None)
+        self._sender = Sender(
+            *(store, config, self._accumulator, self._routing, self._metrics),
+            self._sequences(),
+            self._transactions,
+        )
         self._sender.start()
         _live.add(self)
 
     def __repr__(self) -> str:
         return f"<Producer client_id={self.config.client_id}>"
+
+    def _made_transactional(self) -> Transactions | None:
+        if self.config.transactional_id is None:
+            return None
+        return Transactions(self._store, self.config, self._accumulator, self._gate)
+
+    def _sequences(self) -> Sequences | None:
+        store, transactions = self._store, self._transactions
+        if transactions is not None:
+            made = Sequences(lambda: transactions.identity, None)
+            transactions.restart = made.restart
+            return made
+        if not self.config.enable_idempotence:
+            return None
+        return Sequences(
+            lambda: (shared(store, ProducerIds).next(), 0),
+            lambda above: shared(store, ProducerIds).next(above),
+        )
+
+    def _gate(self, open_: bool) -> None:
+        """Have `send` take the short way, or look first whether it may send at all."""
+        plain = self._plain and open_
+        self._sticky = self._routing.sticky if plain else {}
+        self._by_key = self._routing.by_key if plain else {}
 
     # --- sending ------------------------------------------------------------------------
 
@@ -103,7 +138,8 @@ class Producer:
         `headers`: a list of (str, bytes or None). `timestamp_ms`: since the epoch, by default now. Waits up
         to `max_block_ms` while `buffer_memory` is full, then BufferExhaustedError. SerializationError,
         InvalidTypeError, UnknownTopicOrPartitionError, RecordTooLargeError, ClientClosedError, ForkedError:
-        nothing was taken.
+        nothing was taken. With a transactional_id: IllegalStateError outside of a transaction,
+        TransactionAbortedError in one that can only be aborted, ProducerFencedError.
         """
         if type(value) is bytes and partition is None and headers is None and timestamp_ms is None:
             size = len(value) + RECORD_OVERHEAD
@@ -156,6 +192,8 @@ class Producer:
         timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
         self._check_open()
+        if self._transactions is not None:
+            self._transactions.check_send()
         record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
         if not self._interceptors:
             return self._append(record)
@@ -203,6 +241,65 @@ class Producer:
         """{group: {name: value}} in Kafka's names; None with metrics_enabled=False."""
         return self._metrics.snapshot() if self.config.metrics_enabled else None
 
+    # --- transactions -------------------------------------------------------------------
+
+    def init_transactions(self) -> None:
+        """Take over the transactional_id, before all else: others that have it are fenced, and what they left
+        open is aborted. A second call does nothing.
+
+        IllegalStateError without a transactional_id; InvalidTxnTimeoutError; KafkaTimeoutError after
+        `max_block_ms`: it may be called again. All five raise ProducerFencedError where a newer producer has
+        the id, and ClientClosedError.
+        """
+        self._transactional().init()
+
+    def begin_transaction(self) -> None:
+        """Let all that is sent from now on be seen by who reads committed records when it is committed, at
+        once, or never. IllegalStateError before init_transactions(), and within a transaction.
+        """
+        self._transactional().begin()
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group_metadata: ConsumerGroupMetadata | str,
+    ) -> None:
+        """Commit a group's offsets with the transaction, or not at all. `group_metadata`: what
+        Consumer.group_metadata() gives, or a group's id.
+
+        IllegalStateError outside of a transaction; InvalidTypeError, InvalidArgumentError,
+        InvalidGroupIdError; UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError,
+        RebalanceInProgressError for a member that is no more: the transaction can only be aborted.
+        """
+        self._transactional().send_offsets(offsets, group_metadata)
+
+    def commit_transaction(self) -> None:
+        """Send what is left, wait for all outcomes, and commit. Once it returns the outcome is decided, and
+        can be read: where the disk refused that for `max_block_ms`, later.
+
+        TransactionAbortedError where a record was not written: it can only be aborted then. IllegalStateError
+        outside of a transaction. KafkaTimeoutError, StorageError: it may be called again.
+        """
+        self._not_in_callback("commit_transaction()")
+        self._transactional().commit()
+
+    def abort_transaction(self) -> None:
+        """Drop what was not written, whose futures fail with TransactionAbortedError, and abort the rest.
+        IllegalStateError outside of a transaction. KafkaTimeoutError, StorageError: it may be called again.
+        """
+        self._not_in_callback("abort_transaction()")
+        self._transactional().abort()
+
+    def _transactional(self) -> Transactions:
+        self._check_open()
+        if self._transactions is None:
+            raise IllegalStateError(f"{self!r} has no transactional_id")
+        return self._transactions
+
+    def _not_in_callback(self, call: str) -> None:
+        if threading.current_thread() is self._sender:
+            raise InvalidArgumentError(f"{call} in a callback would wait for itself")
+
     # --- the end ----------------------------------------------------------------------------
 
     def flush(self, timeout: float | None = None) -> None:
@@ -211,13 +308,12 @@ class Producer:
         """
         if isinstance(self._accumulator.refusal, ForkedError):
             raise self._accumulator.refusal
-        if threading.current_thread() is self._sender:
-            raise InvalidArgumentError("flush() in a callback would wait for itself")
+        self._not_in_callback("flush()")
         self._accumulator.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is left, up to `timeout` seconds; what is not written by then fails with
-        ClientClosedError. A second call does nothing.
+        ClientClosedError. A transaction that is open is aborted. A second call does nothing.
         """
         if timeout is not None and not timeout >= 0:
             raise InvalidArgumentError(f"timeout={timeout}: must be None or at least 0 s")
@@ -232,6 +328,8 @@ class Producer:
             if not self._accumulator.idle():
                 self._abort(sender)
             sender.join(timeout)
+        if self._transactions is not None:
+            self._transactions.close(timeout)
         for given in (self.config.key_serializer, self.config.value_serializer):
             serializers.close(given)
         self._interceptors.close()

@@ -13,6 +13,9 @@ from segstore.client.groups.assignors.base import Assignment, Members, Partition
 from segstore.client.groups.schemas_wire import Reader, array, int32, string
 from segstore.client.structs import TopicPartition
 
+_VERSION_SIZE = 2
+"""Bytes that kafka-python 3 puts before the schema, and Kafka does not."""
+
 Claim = tuple[int, list[TopicPartition]]
 """What a member says that it was given, and in which generation (-1: not known)."""
 
@@ -41,11 +44,18 @@ def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_user_data(data: bytes) -> Claim:
-    """What a member had; nothing where it can't be told (Kafka: ignored too). Version 0 has no generation."""
-    try:
-        read = Reader(data)
-        by_topic = read.array(lambda: (read.string(), read.array(read.int32)))
-        generation = read.int32() if read.left else -1
-    except ValueError:
-        return -1, []
+    """What a member had; nothing where it can't be told (Kafka: ignored too)."""
+    for skip in (0, _VERSION_SIZE):
+        try:
+            return _decode(Reader(data[skip:]))
+        except ValueError:
+            continue
+    return -1, []
+
+
+def _decode(read: Reader) -> Claim:
+    by_topic = read.array(lambda: (read.string(), read.array(read.int32)))
+    generation = read.int32() if read.left else -1  # version 0 has none
+    if read.left:
+        raise ValueError(f"{read.left} bytes are left")
     return generation, [TopicPartition(topic, number) for topic, numbers in by_topic for number in numbers]

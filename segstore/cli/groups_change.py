@@ -1,0 +1,171 @@
+"""`segstore groups reset` and `delete`. On disk: through the engine, as the store's writer. Threads: one."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import rich_click as click
+
+import segstore
+from segstore.cli.options import json_option, open_reading, store_option, time_value
+from segstore.cli.output import add_row, console, print_json, shown, table
+from segstore.client.groups.admin import Groups
+from segstore.client.groups.reset import Moved, Reset
+from segstore.client.structs import TopicPartition
+
+_DURATION = re.compile(
+    r"P(?=.)(?:(?P<days>\d+)D)?(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
+
+
+def _duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    match = _DURATION.fullmatch(value.upper())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no ISO 8601 duration, as PT1H30M or P7D")
+    return int(sum(float(number or 0) * _MS[unit] for unit, number in match.groupdict().items()))
+
+
+def _topics(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> list[TopicPartition | str]:
+    found: list[TopicPartition | str] = []
+    for text in given:
+        topic, colon, numbers = text.partition(":")
+        if not topic or (colon and not re.fullmatch(r"\d+(,\d+)*", numbers)):
+            raise click.BadParameter(f"{text!r} must be TOPIC, or TOPIC:0,2 for some of its partitions")
+        found += [TopicPartition(topic, int(n)) for n in numbers.split(",")] if colon else [topic]
+    return found
+
+
+_topic_option: Callable[[Any], Any] = click.option(
+    "--topic",
+    "-t",
+    "topics",
+    metavar="TOPIC[:0,2]",
+    multiple=True,
+    callback=_topics,
+    help="All partitions of this topic, or some; may be repeated.",
+)
+_WHERE: dict[str, Callable[..., Reset]] = {
+    "to_earliest": Reset.to_earliest,
+    "to_latest": Reset.to_latest,
+    "to_current": Reset.to_current,
+    "to_offset": Reset.to_offset,
+    "shift_by": Reset.shift_by,
+    "to_datetime": Reset.to_datetime,
+    "by_duration": Reset.by_duration,
+}
+
+
+@click.command()
+@click.argument("group")
+@click.option("--to-earliest", is_flag=True, help="To the first record that is there.")
+@click.option("--to-latest", is_flag=True, help="Behind the last record.")
+@click.option("--to-current", is_flag=True, help="Where it is; behind the last record if nowhere.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To that offset, or the nearest.")
+@click.option("--shift-by", type=int, metavar="N", help="N offsets on, or back if negative.")
+@click.option(
+    "--to-datetime",
+    callback=time_value,
+    metavar="TIME",
+    help="To the first record from then on: ISO 8601 (UTC), or ms.",
+)
+@click.option(
+    "--by-duration",
+    callback=_duration,
+    metavar="DURATION",
+    help="As --to-datetime, so long ago: PT1H30M, P7D.",
+)
+@_topic_option
+@click.option("--all-topics", is_flag=True, help="All partitions for which the group has committed.")
+@click.option("--execute", is_flag=True, help="Do it. Without this nothing is changed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change: the default.")
+@store_option
+@json_option
+def reset(
+    group: str,
+    topics: list[TopicPartition | str],
+    all_topics: bool,
+    execute: bool,
+    dry_run: bool,
+    path: str,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Set where GROUP goes on. Shows what would change; with --execute it does change.
+
+    `segstore groups reset flights-app --to-datetime 2013-07-01T00:00:00Z --topic flights --execute`
+    reads July again. An offset outside of the log becomes the nearest inside. The group must have no members:
+    they live in the process that writes the store, so close that one first.
+    """
+    to = _where(where)
+    if bool(topics) == all_topics:
+        raise click.UsageError("Of what? Give --topic, once or more, or --all-topics, not both.")
+    if execute and dry_run:
+        raise click.UsageError("Give --execute or --dry-run, not both.")
+    with open_reading(path) as store:
+        moved = Groups(store).reset(group, to, topics or None, dry_run=True)
+    if execute:
+        with segstore.open(path) as store:
+            moved = Groups(store).reset(group, to, topics or None)
+    _print_moved(group, moved, as_json)
+    if not execute:
+        click.echo("nothing was changed: give --execute to do it", err=True)
+
+
+def _where(given: dict[str, Any]) -> Reset:
+    chosen = {name: value for name, value in given.items() if value is not None and value is not False}
+    if len(chosen) != 1:
+        options = ", ".join("--" + name.replace("_", "-") for name in _WHERE)
+        raise click.UsageError(f"Where to? Give one of {options}.")
+    ((name, value),) = chosen.items()
+    return _WHERE[name]() if value is True else _WHERE[name](value)
+
+
+def _print_moved(group: str, moved: Sequence[Moved], as_json: bool) -> None:
+    if as_json:
+        for one in moved:
+            topic, partition = one.partition
+            row = {"group": group, "topic": topic, "partition": partition}
+            print_json({**row, "old_offset": one.before, "new_offset": one.after})
+        return
+    right = ("partition", "old offset", "new offset", "change")
+    made = table("topic", *right, right=right, title=group)
+    for one in moved:
+        old = "-" if one.before is None else one.before
+        change = "" if one.before is None else f"{one.after - one.before:+,}"
+        add_row(made, one.partition.topic, one.partition.partition, old, one.after, change)
+    console().print(made)
+
+
+@click.command()
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@_topic_option
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@store_option
+def delete(names: tuple[str, ...], topics: list[TopicPartition | str], yes: bool, path: str) -> int:
+    """Forget GROUP and all that it has committed; with --topic only that, and the group stays."""
+    with open_reading(path) as store:
+        found = [Groups(store).describe(name) for name in dict.fromkeys(names)]
+    if not yes and not _confirmed(names, sum(len(group.partitions) for group in found), topics):
+        return 1
+    with segstore.open(path) as store:
+        for group in found:
+            if topics:
+                gone = Groups(store).delete_offsets(group.group_id, topics)
+                click.echo(f"forgot {shown(len(gone))} offsets of {group.group_id}", err=True)
+            else:
+                Groups(store).delete(group.group_id)
+                click.echo(f"deleted {group.group_id}", err=True)
+    return 0
+
+
+def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -> bool:
+    if not sys.stdin.isatty():
+        raise click.UsageError("Nobody can be asked here: say --yes to delete without a question.")
+    what = "what was committed for some topics of" if topics else f"{shown(offsets)} committed offsets of"
+    return click.confirm(f"Forget {what} {', '.join(names)}?", err=True)

@@ -1,0 +1,73 @@
+"""Transactions of an `AsyncProducer`. Nothing on disk of its own. Threads: see `producer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from segstore.client.producer import Producer
+from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.errors import ProducerFencedError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+
+class Transactional:
+    """The transactions of `Producer` as coroutines. A commit or abort that is cancelled goes on, and the next
+    call waits for it.
+    """
+
+    _producer: Producer
+
+    async def _call(self, method: Callable[..., T], *arguments: Any) -> T:
+        """Run a method in the producer's thread."""
+        raise NotImplementedError
+
+    def transaction(self) -> Transaction:
+        """`async with producer.transaction():` begins one, and commits it, or aborts it where an exception
+        leaves it.
+        """
+        return Transaction(self)
+
+    async def begin_transaction(self) -> None:
+        """See `Producer.begin_transaction`."""
+        await self._call(self._producer.begin_transaction)
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group_metadata: ConsumerGroupMetadata | str,
+    ) -> None:
+        """See `Producer.send_offsets_to_transaction`."""
+        await self._call(self._producer.send_offsets_to_transaction, offsets, group_metadata)
+
+    async def commit_transaction(self) -> None:
+        """See `Producer.commit_transaction`."""
+        await self._call(self._producer.commit_transaction)
+
+    async def abort_transaction(self) -> None:
+        """See `Producer.abort_transaction`."""
+        await self._call(self._producer.abort_transaction)
+
+
+class Transaction:
+    """One transaction, as an asynchronous context manager."""
+
+    def __init__(self, producer: Transactional) -> None:
+        self._producer = producer
+
+    async def __aenter__(self) -> Self:
+        await self._producer.begin_transaction()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self._producer.commit_transaction()
+        elif not isinstance(error, ProducerFencedError):  # then it was aborted already, by the newer producer
+            await self._producer.abort_transaction()

@@ -1,0 +1,167 @@
+"""`Seat`: one consumer's place in its group: it joins, asks for its assignment, and learns what became of it.
+
+Nothing on disk. Threads: one, the consumer's; its `Pulse` is read by the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from segstore.client.consumer.config import ConsumerConfig
+from segstore.client.groups.coordinator import GroupCoordinator
+from segstore.client.groups.membership import Joined, Joining, Protocols, Pulse, Ticket, monotonic_ms
+from segstore.client.structs import UNJOINED, ConsumerGroupMetadata
+from segstore.errors import (
+    FencedInstanceIdError,
+    IllegalGenerationError,
+    RebalanceInProgressError,
+    UnknownMemberIdError,
+)
+
+REBALANCING, STABLE = "<rebalancing>", "<stable>"
+
+
+class Phase(Enum):
+    """How far a member is; the value is what kafka-python calls it."""
+
+    OUT = UNJOINED
+    JOINING = REBALANCING
+    SYNCING = REBALANCING + " "
+    IN = STABLE
+
+
+class Seat:
+    """`generation` is -1 where there is none: then what the member had may be another's."""
+
+    def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
+        assert config.group_id is not None
+        self._coordinator, self._config, self._group = coordinator, config, config.group_id
+        self._instance = config.group_instance_id
+        self.phase, self.member_id, self.generation = Phase.OUT, "", -1
+        self.protocol = ""
+        self.pulse: Pulse | None = None
+        self._joining: Ticket[Joined] | None = None
+        self._syncing: Ticket[bytes] | None = None
+        self._seen = -1
+
+    @property
+    def metadata(self) -> ConsumerGroupMetadata:
+        state = self.phase.value.strip()
+        return ConsumerGroupMetadata(self._group, self.generation, self.member_id, self._instance, state)
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether what the member had is its own still: in a generation, or waiting for the next one."""
+        return self.phase is Phase.IN or (self.phase is Phase.JOINING and self.generation >= 0)
+
+    def polled(self) -> None:
+        """The application is at work."""
+        if self.pulse is not None:
+            self.pulse.polled = monotonic_ms()
+
+    # --- coming ----------------------------------------------------------------------------------
+
+    def join(self, protocols: Protocols) -> None:
+        """Ask to be in the next generation. Errors of GroupCoordinator.join, which stay until the
+        application changes something.
+        """
+        config = self._config
+        if self.pulse is None:
+            self.pulse = Pulse(monotonic_ms(), config.heartbeat_interval_ms, config.max_poll_interval_ms)
+        joining = Joining(
+            protocols=protocols,
+            member_id=self.member_id,
+            group_instance_id=self._instance,
+            client_id=config.client_id,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.max_poll_interval_ms,
+            pulse=self.pulse,
+        )
+        try:
+            self._joining = self._coordinator.join(self._group, joining)
+        except UnknownMemberIdError:
+            self.lose("")
+            return
+        self.phase, self.member_id = Phase.JOINING, self._joining.member_id
+
+    def joined(self) -> Joined | None:
+        """The place in the new generation, once all have come. A group that went on without the member
+        leaves it OUT.
+        """
+        assert self._joining is not None
+        try:
+            joined = self._joining.get()
+        except (UnknownMemberIdError, RebalanceInProgressError) as error:
+            self._out(error)
+            return None
+        if joined is not None:
+            self.generation, self.protocol = joined.generation, joined.protocol
+        return joined
+
+    def sync(self, assignments: Mapping[str, bytes]) -> None:
+        """Ask for the assignment; the leader brings all. As `joined`."""
+        try:
+            self._syncing = self._coordinator.sync(
+                self._group, self.member_id, self.generation, self.protocol, assignments, self._instance
+            )
+        except (UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError) as error:
+            self._out(error)
+            return
+        self.phase = Phase.SYNCING
+
+    def synced(self) -> bytes | None:
+        """The assignment, once the leader has brought it. As `joined`."""
+        assert self._syncing is not None
+        try:
+            assignment = self._syncing.get()
+        except (UnknownMemberIdError, RebalanceInProgressError) as error:
+            self._out(error)
+            return None
+        if assignment is not None:
+            self.phase = Phase.IN
+        return assignment
+
+    # --- staying and going -------------------------------------------------------------------------
+
+    def must_rejoin(self) -> bool:
+        """Whether the group hands out its partitions anew. The coordinator is asked only after something
+        changed. FencedInstanceIdError.
+        """
+        changes = self._coordinator.changes(self._group)
+        if self.phase is not Phase.IN or changes == self._seen:
+            return False
+        try:
+            self._coordinator.heartbeat(self._group, self.member_id, self.generation, self._instance)
+        except RebalanceInProgressError:
+            return True
+        except (UnknownMemberIdError, IllegalGenerationError) as error:
+            self._out(error)
+        except FencedInstanceIdError:
+            self.lose(self.member_id)
+            raise
+        self._seen = changes
+        return False
+
+    def _out(self, error: Exception) -> None:
+        """The partitions may be another's, but where the group only asks to join once more."""
+        if isinstance(error, RebalanceInProgressError):
+            self.phase = Phase.OUT
+        else:
+            self.lose("" if isinstance(error, UnknownMemberIdError) else self.member_id)
+
+    def lose(self, member_id: str) -> None:
+        """Be in no generation; `member_id` is by what it joins again."""
+        self.phase, self.generation, self.member_id = Phase.OUT, -1, member_id
+        self._joining = self._syncing = None
+
+    def leave(self) -> None:
+        """Tell the group, but as a static member, whose place is kept for its session timeout."""
+        if self.member_id and self._instance is None:
+            try:
+                self._coordinator.leave(self._group, self.member_id)
+            except UnknownMemberIdError:
+                # It was taken for failed before: so it has left.
+                self.lose("")
+        self.pulse = None
+        self.lose("")

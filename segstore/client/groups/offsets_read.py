@@ -1,0 +1,38 @@
+"""`ReadOffsets`: what groups have committed, for a process that does not write the store.
+
+On disk: reads only. It is as of the moment at which it was made. Threads: any; nothing changes.
+"""
+
+from __future__ import annotations
+
+from segstore.client.groups.offsets_load import load
+from segstore.client.groups.offsets_state import OffsetsState
+from segstore.client.groups.offsets_topic import OffsetsTopic
+from segstore.client.groups.schemas import GroupRecord
+from segstore.client.structs import OffsetAndMetadata, TopicPartition
+from segstore.storage.store import Store
+
+
+class ReadOffsets:
+    """Answers as `GroupOffsets` does. All partitions are read, wherever a group's records should lie."""
+
+    def __init__(self, store: Store) -> None:
+        topic = OffsetsTopic(store)
+        logs = (topic.log(partition) for partition in topic.ids)
+        self._states = [load(log) for log in logs if log is not None]
+
+    def groups(self) -> set[str]:
+        return {name for state in self._states for name in state.names()}
+
+    def fetch(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        held = self._of(group).usable(group).offsets
+        return {tp: own.commit.offset for tp, own in held.items()}
+
+    def pending(self, group: str) -> set[TopicPartition]:
+        return self._of(group).pending_of(group)
+
+    def group(self, group: str) -> GroupRecord | None:
+        return self._of(group).classic(group).record
+
+    def _of(self, group: str) -> OffsetsState:
+        return next((state for state in self._states if group in state.names()), OffsetsState())

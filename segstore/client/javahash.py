@@ -1,0 +1,23 @@
+"""Java's hash of a str, by which Kafka gives groups and transactional ids their partition. Nothing on disk.
+
+Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import struct
+
+
+def java_hash(text: str) -> int:
+    """String.hashCode: over UTF-16 code units, 32 bits, signed."""
+    data = text.encode("utf-16-be", "surrogatepass")
+    result = 0
+    for unit in struct.unpack(f">{len(data) // 2}H", data):
+        result = (31 * result + unit) & 0xFFFFFFFF
+    return result - (1 << 32) if result >= 1 << 31 else result
+
+
+def partition_of(text: str, partitions: int) -> int:
+    """Kafka's Utils.abs of the hash, modulo `partitions`; the least hash counts as 0."""
+    hashed = java_hash(text)
+    return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions

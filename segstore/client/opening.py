@@ -1,0 +1,72 @@
+"""`open`, as applications call it: a store, and an end to what transactions a process that is gone left open.
+
+On disk: through `storage.store` and, where a transaction is open in a store that has had transactions,
+`client.transactions`. A broker's directory is not touched.
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from segstore.client.shared import shared
+from segstore.errors import SegstoreError
+from segstore.files import Files
+from segstore.storage import store as storage
+from segstore.storage.context import Clock, wall_clock
+from segstore.storage.store import Store
+
+log = logging.getLogger("segstore")
+
+TRANSACTIONS = "__transaction_state"
+RETRY = 30.0  # seconds
+
+
+def open(
+    path: str | os.PathLike[str],
+    mode: str = "rw",
+    *,
+    config: Mapping[str, Any] | None = None,
+    clock: Clock = wall_clock,
+    files: Files | None = None,
+) -> Store:
+    """Open a store, a directory that is made where it is missing and `mode` is "rw".
+
+    "rw": this process is the one writer; what a crash left is recovered first (`Store.recovered` says what
+    was done), transactions that were being committed are completed, all others aborted. "r": takes no lock
+    and changes nothing; the directory may be a Kafka broker's. `config`: settings of the store by Kafka's
+    names; `clock` gives ms since the epoch.
+
+    StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
+    """
+    store = storage.open(path, mode, config=config, clock=clock, files=files)
+    if store.mode == "rw":
+        _end_transactions(store)
+    return store
+
+
+def _end_transactions(store: Store) -> None:
+    """Making the coordinator ends them. What fails is tried again: the store is open all the same."""
+    try:
+        info = store.topics().get(TRANSACTIONS)
+        if info is None or not info.ours or not store._writer().unstable():
+            return
+        from segstore.client.transactions.coordinator import TransactionCoordinator
+
+        shared(store, TransactionCoordinator)
+    except (SegstoreError, OSError):
+        log.exception("%r: transactions that were left open are not ended yet", store)
+        store._context.scheduler.after(RETRY, _again(weakref.ref(store)))
+
+
+def _again(ref: Callable[[], Store | None]) -> Callable[[], None]:
+    def run() -> None:
+        store = ref()
+        if store is not None and not store._context.closed:
+            _end_transactions(store)
+
+    return run

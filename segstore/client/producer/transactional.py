@@ -1,0 +1,267 @@
+"""A producer's transactions: which calls are allowed when, and what becomes of them (Kafka:
+TransactionManager).
+
+Nothing on disk of its own; the store's `TransactionCoordinator` decides and remembers.
+Threads: any. What a transaction is, changes under one lock; the sender asks before each append.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from enum import Enum
+from typing import TypeVar
+
+from segstore.client.producer.accumulator import Accumulator
+from segstore.client.producer.config import ProducerConfig
+from segstore.client.producer.latch import LONGEST_WAIT
+from segstore.client.producer.offsets import group_of, offsets_of
+from segstore.client.retriable import passes
+from segstore.client.shared import shared
+from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.client.transactions.coordinator import Identity, TransactionCoordinator
+from segstore.errors import (
+    IllegalStateError,
+    InvalidProducerEpochError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    SegstoreError,
+    TransactionAbortedError,
+    TransactionalIdNotFoundError,
+)
+from segstore.storage.store import Store
+
+log = logging.getLogger("segstore")
+T = TypeVar("T")
+
+
+class Phase(Enum):
+    """What the producer is doing."""
+
+    UNINITIALIZED = "init_transactions() was not called"
+    READY = "there is no transaction: call begin_transaction()"
+    OPEN = "a transaction is open"
+    COMMITTING = "a transaction is being committed"
+    ABORTING = "a transaction is being aborted"
+
+
+class Transactions:
+    """`gate(open)` lets records in, or keeps them out; `restart` has sequences begin anew."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: ProducerConfig,
+        accumulator: Accumulator,
+        gate: Callable[[bool], None],
+    ) -> None:
+        self._store, self._accumulator, self._gate = store, accumulator, gate
+        assert config.transactional_id is not None
+        self._id: str = config.transactional_id
+        self._timeout_ms = config.transaction_timeout_ms
+        self._max_block, self._backoff = config.max_block_ms / 1000, config.retry_backoff_ms / 1000
+        self._lock = threading.Lock()  # of what follows
+        self._calls = threading.Lock()  # one call at a time changes the phase
+        self.phase = Phase.UNINITIALIZED
+        self._identity: Identity | None = None
+        self._failed: BaseException | None = None  # a record of this transaction: it can only be aborted
+        self._fatal: BaseException | None = None
+        self.restart: Callable[[], None] = lambda: None
+
+    # --- the sender's side ----------------------------------------------------------------
+
+    @property
+    def identity(self) -> Identity:
+        """Producer id and epoch."""
+        assert self._identity is not None
+        return self._identity
+
+    def refusal(self) -> BaseException | None:
+        """Why records that wait must not be written now; None where they may be."""
+        if self._fatal is not None:
+            return self._fatal
+        if self.phase is Phase.ABORTING or self._failed is not None:
+            return self._aborted()
+        if self.phase in (Phase.OPEN, Phase.COMMITTING):
+            return None
+        return IllegalStateError(f"a record was sent outside of a transaction: {self.phase.value}")
+
+    def _aborted(self) -> TransactionAbortedError:
+        error = TransactionAbortedError("the record was not written: its transaction is being aborted")
+        error.__cause__ = self._failed
+        return error
+
+    def appending(self, partitions: Collection[TopicPartition]) -> contextlib.AbstractContextManager[None]:
+        """As `TransactionCoordinator.appending`."""
+        return self._coordinator().appending(self._id, self.identity, partitions)
+
+    def failed(self, error: BaseException) -> BaseException:
+        """A record will not be written: what its future is to say. The transaction can only be aborted."""
+        if isinstance(error, InvalidProducerEpochError | TransactionalIdNotFoundError):
+            error = self._fence(error)
+        with self._lock:
+            if not isinstance(error, TransactionAbortedError) and self.phase in (
+                Phase.OPEN,
+                Phase.COMMITTING,
+            ):
+                self._failed = self._failed or error
+                self._gate(False)  # `check_send` says so from now on
+        return error
+
+    def _fence(self, error: BaseException) -> BaseException:
+        if not isinstance(error, ProducerFencedError):
+            cause, error = error, ProducerFencedError(f"transactional_id {self._id!r}: {error}")
+            error.__cause__ = cause
+        with self._lock:
+            self._fatal = self._fatal or error
+        self._gate(False)
+        return error
+
+    # --- the application's side -------------------------------------------------------------
+
+    def check_send(self) -> None:
+        """IllegalStateError outside of a transaction; TransactionAbortedError, ProducerFencedError."""
+        self._check("send()", Phase.OPEN)
+        self._check_failed()
+
+    def init(self) -> None:
+        """See `Producer.init_transactions`."""
+        with self._calls:
+            if self._fatal is None and self.phase is not Phase.UNINITIALIZED:
+                return
+            self._check("init_transactions()", Phase.UNINITIALIZED)
+            self._identity = self._patiently(
+                "init_transactions()",
+                lambda: self._coordinator().init_producer_id(self._id, self._timeout_ms),
+            )
+            self.phase = Phase.READY
+
+    def begin(self) -> None:
+        """See `Producer.begin_transaction`."""
+        with self._calls:
+            self._check("begin_transaction()", Phase.READY)
+            self.phase = Phase.OPEN
+            self._gate(True)
+
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: ConsumerGroupMetadata | str
+    ) -> None:
+        """See `Producer.send_offsets_to_transaction`."""
+        given, member = offsets_of(offsets), group_of(group)
+        self._check("send_offsets_to_transaction()", Phase.OPEN)
+        self._check_failed()
+        if not given:
+            return
+        from segstore.client.groups.coordinator import GroupCoordinator
+        from segstore.client.groups.offsets import TOPIC, GroupOffsets
+
+        groups, kept = shared(self._store, GroupCoordinator), shared(self._store, GroupOffsets)
+        assert member.group_id is not None
+        at = TopicPartition(TOPIC, kept.partition_for(member.group_id))
+
+        def write() -> None:
+            assert member.group_id is not None
+            with groups.validated(member), self.appending([at]):
+                kept.commit_transactional(member.group_id, given, *self.identity)
+
+        try:
+            self._patiently("send_offsets_to_transaction()", write)
+        except SegstoreError as error:
+            raise self.failed(error) from error.__cause__
+
+    def commit(self) -> None:
+        """See `Producer.commit_transaction`."""
+        with self._calls:
+            self._check("commit_transaction()", Phase.OPEN, Phase.COMMITTING)
+            self._check_failed()
+            self._gate(False)
+            self.phase = Phase.COMMITTING
+            self._accumulator.flush(None)
+            if self._fatal is not None:
+                raise self._fatal
+            if self._failed is not None:
+                self.phase = Phase.OPEN
+                self._check_failed()
+            identity = self._patiently("commit_transaction()", lambda: self._end(commit=True))
+            self._wait_for_markers()
+            self._over(identity)
+
+    def abort(self) -> None:
+        """See `Producer.abort_transaction`."""
+        with self._calls:
+            self._check("abort_transaction()", Phase.OPEN, Phase.ABORTING)
+            self._gate(False)
+            self.phase = Phase.ABORTING
+            self._accumulator.abort(self._aborted())
+            # What is being written now is waited for; what fails is not tried again.
+            self._accumulator.flush(None)
+            identity = self._patiently("abort_transaction()", lambda: self._end(commit=False))
+            self._wait_for_markers()
+            self.restart()
+            self._over(identity)
+
+    def close(self, timeout: float | None) -> None:
+        """Abort what is open; what can't be, within `timeout` seconds, is left to the coordinator."""
+        if not self._calls.acquire(timeout=-1 if timeout is None else min(timeout, LONGEST_WAIT)):
+            return
+        try:
+            if self._fatal is None and self.phase in (Phase.OPEN, Phase.COMMITTING, Phase.ABORTING):
+                self._end(commit=False)
+        except SegstoreError as error:
+            log.info("the transaction of %r is left to the coordinator: %s", self._id, error)
+        finally:
+            self._calls.release()
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def _coordinator(self) -> TransactionCoordinator:
+        return shared(self._store, TransactionCoordinator)
+
+    def _end(self, commit: bool) -> Identity:
+        return self._coordinator().end(self._id, self.identity, commit)
+
+    def _wait_for_markers(self) -> None:
+        """What is decided can be read when its markers are written: mostly at once, else it is waited for."""
+        with contextlib.suppress(KafkaTimeoutError):
+            self._patiently("the end of a transaction", lambda: self._coordinator().complete(self._id))
+
+    def _over(self, identity: Identity) -> None:
+        with self._lock:
+            self._identity, self._failed = identity, None
+            self.phase = Phase.READY
+
+    def _check(self, call: str, *phases: Phase) -> None:
+        if self._fatal is not None:
+            raise self._fatal
+        if self.phase not in phases:
+            raise IllegalStateError(f"{call} is not allowed now: {self.phase.value}")
+
+    def _check_failed(self) -> None:
+        if self._failed is not None:
+            raise TransactionAbortedError(
+                f"a record of the transaction was not written, abort_transaction() is all that can be done: "
+                f"{self._failed}"
+            ) from self._failed
+
+    def _patiently(self, call: str, ask: Callable[[], T]) -> T:
+        """What `ask` gives; what may pass is asked again for `max_block_ms`. KafkaTimeoutError,
+        ProducerFencedError.
+        """
+        end = time.monotonic() + self._max_block
+        while True:
+            try:
+                return ask()
+            except (InvalidProducerEpochError, TransactionalIdNotFoundError) as error:
+                raise self._fence(error) from error.__cause__
+            except SegstoreError as error:
+                if not passes(error):
+                    raise
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise KafkaTimeoutError(
+                        f"{call} did not succeed within max_block_ms={self._max_block * 1000:.0f}: {error}"
+                    ) from error
+                time.sleep(min(self._backoff, left))

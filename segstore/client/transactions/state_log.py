@@ -1,0 +1,91 @@
+"""Owns the topic `__transaction_state`: a compacted log of what is known of each transactional id.
+
+Partition: Java's hash of the id, modulo the number of partitions (Kafka: TransactionStateManager). The topic
+is made when the first id is, with Kafka's settings; a broker's becomes ours with the first write.
+Threads: any for `append`; `load` once, before.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from segstore.client.javahash import partition_of
+from segstore.client.transactions import schema
+from segstore.client.transactions.metadata import TransactionMetadata
+from segstore.storage.log import PartitionLog
+from segstore.storage.store import Store
+from segstore.storage.topics import TopicInfo
+
+TOPIC = "__transaction_state"
+
+
+class TransactionStateLog:
+    """Reads and writes it; holds nothing of it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._making = store, threading.Lock()
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is the topic."""
+        return TOPIC in self._store.topics()
+
+    def load(self) -> dict[str, TransactionMetadata]:
+        """The last of each transactional id. CorruptRecordError, StorageError."""
+        found: dict[str, TransactionMetadata] = {}
+        info = self._store.topics().get(TOPIC)
+        for partition in () if info is None else info.partition_ids:
+            self._load(self._store.partition(TOPIC, partition), found)
+        return found
+
+    def _load(self, log: PartitionLog, found: dict[str, TransactionMetadata]) -> None:
+        offset, end = log.start_offset, log.end_offset
+        while offset < end:
+            records = log.read(offset)
+            for record in records:
+                made = schema.decode(record.key, record.value, repr(log), record.offset)
+                if made is None:
+                    continue
+                transactional_id, metadata = made
+                if metadata is None:
+                    found.pop(transactional_id, None)
+                else:
+                    found[transactional_id] = metadata
+            offset = records.next_offset
+
+    def append(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
+        """Write what is known now; None: the id is forgotten. StorageError: nothing was written."""
+        value = None if metadata is None else schema.encode_value(metadata)
+        self._log(transactional_id).append(value, schema.encode_key(transactional_id))
+
+    def sync(self, transactional_id: str) -> None:
+        """Make what was written of it durable. StorageError."""
+        self._log(transactional_id).flush()
+
+    def epoch(self, transactional_id: str) -> int:
+        """The coordinator's epoch: the leader epoch of the id's partition."""
+        return self._log(transactional_id)._writing().writer.epoch
+
+    def _log(self, transactional_id: str) -> PartitionLog:
+        info = self._store.topics().get(TOPIC)
+        if info is None or not info.ours:
+            info = self._make()
+        return self._store.partition(TOPIC, partition_of(transactional_id, info.partitions))
+
+    def _make(self) -> TopicInfo:
+        with self._making:
+            info = self._store.topics().get(TOPIC)
+            if info is not None and info.ours:
+                return info  # another thread has made it
+            return self._make_ours(new=info is None)
+
+    def _make_ours(self, *, new: bool) -> TopicInfo:
+        config = self._store._writer().config
+        settings = {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "segment.bytes": config.transaction_state_log_segment_bytes,
+        }
+        if new:
+            return self._store.create_topic(TOPIC, config.transaction_state_log_num_partitions, settings)
+        return self._store.alter_topic(TOPIC, settings)

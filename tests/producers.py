@@ -1,0 +1,113 @@
+"""Producers with ids over one partition: their appends, and what a log's bytes say of them.
+
+`said` reads the log files alone, batch by batch; whatever the engine knows or has written down is held
+against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import segstore
+from segstore.index.txn_index import AbortedTxn, format_entries
+from segstore.records import Columns, Template, decode, scan
+from segstore.records.control import parse_control
+from segstore.records.header import TRANSACTIONAL_FLAG
+from segstore.storage.producer_state import ProducerState
+from segstore.storage.producing import Appended, append_batches
+
+TXN = TRANSACTIONAL_FLAG
+
+
+def send(
+    log: segstore.PartitionLog,
+    pid: int,
+    seq: int,
+    n: int = 1,
+    *,
+    epoch: int = 0,
+    txn: bool = False,
+    cuts: tuple[int, ...] = (),
+    size: int = 20,
+    **more: object,
+) -> Appended:
+    """Append `n` records, from sequence `seq` on, stamped by the store's clock."""
+    values = [(b"%d/%d" % (pid, (seq + i) % (1 << 31))).ljust(size, b".") for i in range(n)]
+    columns = Columns(values, timestamp=log._context.clock())
+    template = Template(TXN if txn else 0, pid, epoch, seq)
+    return append_batches(log, columns, cuts, template=template, **more)  # type: ignore[arg-type]
+
+
+def committed(log: segstore.PartitionLog) -> list[int]:
+    """Offsets of the records that read_committed gives."""
+    found, at = [], log.start_offset
+    while at < log.last_stable_offset:
+        read = log.read(at, isolation_level="read_committed")
+        found += read.offsets.tolist()
+        at = read.next_offset
+    return found
+
+
+class Said(NamedTuple):
+    """At `offset`, in front of the batch there or at the log's end; `aborted` by the segment's base."""
+
+    offset: int
+    state: ProducerState
+    aborted: dict[int, list[AbortedTxn]]
+
+
+def said(partition: Path, state: ProducerState | None = None) -> Iterator[Said]:
+    """What the log says in front of every batch, and at its end."""
+    state = state or ProducerState()
+    aborted: dict[int, list[AbortedTxn]] = {}
+    for path in sorted(partition.glob("*.log")):
+        data, base = path.read_bytes(), int(path.stem)
+        batches = scan(data)[0]
+        for i in range(len(batches)):
+
+            def read_control(_: int) -> tuple[int, int]:
+                record = decode(data, batches[i : i + 1], str(path))[0]  # noqa: B023 - called in this turn
+                return parse_control(record.key, record.value, file="", position=0, offset=0)
+
+            yield Said(int(batches["base_offset"][i]), state, aborted)
+            aborted.setdefault(base, []).extend(state.update(batches[i : i + 1], read_control))
+    yield Said(state.map_end_offset, state, aborted)
+
+
+def told(partition: Path) -> Said:
+    """What the log says at its end."""
+    *_, last = said(partition)
+    return last
+
+
+def assert_said(partition: Path) -> None:
+    """Every snapshot and every `.txnindex` of a partition says what its log says."""
+    snapshots = {int(path.stem): path.read_bytes() for path in partition.glob("*.snapshot")}
+    found = {}
+    aborted: dict[int, list[AbortedTxn]] = {}
+    for offset, state, aborted in said(partition):  # noqa: B007 - the last one is wanted
+        if offset in snapshots:
+            found[offset] = state.dump()
+    assert found == snapshots
+    indexes = {int(path.stem): path.read_bytes() for path in partition.glob("*.txnindex")}
+    assert indexes == {base: format_entries(txns) for base, txns in aborted.items() if txns}
+
+
+def assert_live(log: segstore.PartitionLog, partition: Path, *, reopened: bool = False) -> None:
+    """What the engine knows now is what the log says.
+
+    A snapshot has of each producer the last batch, and one timestamp for that and for the marker behind it.
+    """
+    known, expected = log._writing().producers.state, told(partition).state
+    assert known.dump() == expected.dump()
+    assert known.ongoing == expected.ongoing
+    if reopened:
+        for pid, entry in known.producers.items():
+            batches = [batch[:3] for batch in expected.producers[pid].batches]
+            assert [batch[:3] for batch in entry.batches] == batches[len(batches) - len(entry.batches) :]
+    else:
+        assert known.producers == expected.producers
+    unstable = expected.first_unstable_offset
+    assert log.last_stable_offset == (log.end_offset if unstable is None else unstable)

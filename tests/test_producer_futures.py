@@ -1,0 +1,111 @@
+"""What `send` returns: outcomes, callbacks, waiting; `flush` and lingering."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import stored
+
+import segstore
+from segstore import errors
+from segstore.client.producer import Producer
+
+LONG = 20  # seconds: never waited for in full
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.create_topic("four", partitions=4)
+        yield store
+
+
+def test_callbacks_run_whenever_they_are_added(store: segstore.Store) -> None:
+    told: list[Any] = []
+    with Producer(store, linger_ms=50) as producer:
+        future = producer.send("t", b"x")
+        future.add_callback(told.append).add_errback(told.append)
+        future.add_callback(lambda *args, **kwargs: told.append((args, kwargs)), 1, two=2)
+        future.add_both(told.append)
+        assert not future.is_done
+        assert future.value is None
+        metadata = future.get(LONG)
+        producer.flush()
+        future.add_callback(told.append)
+    assert told == [metadata, ((1, metadata), {"two": 2}), metadata, metadata]
+
+
+def test_a_callback_that_fails_harms_nobody(store: segstore.Store, caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Any] = []
+    with Producer(store, linger_ms=50) as producer:
+        future = producer.send("t", b"x")
+        future.add_callback(lambda metadata: 1 / 0).add_callback(told.append)
+        producer.send("t", b"y").add_callback(told.append)
+    assert [metadata.offset for metadata in told] == [0, 1]
+    assert "callback" in caplog.text
+
+
+def test_a_callback_may_send(store: segstore.Store) -> None:
+    with Producer(store) as producer:
+        again: list[Any] = []
+        producer.send("t", b"x").add_callback(lambda _: again.append(producer.send("t", b"y"))).get(LONG)
+        while not again:
+            time.sleep(0.001)
+        assert again[0].get(LONG).offset == 1
+
+
+def test_flush_in_a_callback_is_refused(store: segstore.Store) -> None:
+    caught: list[BaseException] = []
+
+    def flush(_: Any) -> None:
+        try:
+            producer.flush()
+        except errors.InvalidArgumentError as error:
+            caught.append(error)
+
+    with Producer(store, linger_ms=50) as producer:
+        producer.send("t", b"x").add_callback(flush)
+    assert len(caught) == 1
+
+
+def test_get_gives_up_after_its_time(store: segstore.Store) -> None:
+    with Producer(store, linger_ms=60_000) as producer:
+        future = producer.send("t", b"x")
+        with pytest.raises(errors.KafkaTimeoutError):
+            future.get(0.01)
+        assert isinstance(errors.KafkaTimeoutError(), TimeoutError)
+
+
+def test_many_threads_wait_for_one_record(store: segstore.Store) -> None:
+    got: list[int] = []
+    with Producer(store, linger_ms=50) as producer:
+        future = producer.send("t", b"x")
+        waiting = [threading.Thread(target=lambda: got.append(future.get(LONG).offset)) for _ in range(8)]
+        for thread in waiting:
+            thread.start()
+        for thread in waiting:
+            thread.join()
+    assert got == [0] * 8
+
+
+def test_flush_returns_when_all_is_done(store: segstore.Store) -> None:
+    with Producer(store, linger_ms=60_000, batch_size=200) as producer:
+        for _ in range(3):
+            futures = [producer.send("four", b"x" * 30) for _ in range(100)]
+            producer.flush()
+            assert all(future.is_done for future in futures)
+    assert len(stored(store, "four")) == 300
+
+
+def test_linger_gathers_and_then_sends(store: segstore.Store) -> None:
+    with Producer(store, linger_ms=100) as producer:
+        futures = [producer.send("t", b"x") for _ in range(10)]
+        assert not futures[0].is_done
+        futures[-1].get(LONG)
+        assert store.partition("t").read(0).batches["count"].tolist() == [10]

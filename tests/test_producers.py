@@ -1,0 +1,314 @@
+"""What the engine knows of producers is what its log says, after any appends, failures and crashes."""
+
+from __future__ import annotations
+
+import errno
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from faults import FailingFiles
+from producers import assert_live, assert_said, said, send
+from stores import START_MS, Clock, killed, killed_at_each_call
+
+import segstore
+from segstore.errors import StorageError
+from segstore.files import Files
+from segstore.storage.markers import end_transaction, open_transactions
+from segstore.storage.producer_snapshot import format_snapshot, parse_snapshot
+
+SMALL = {"segment.bytes": 600, "index.interval.bytes": 100}
+
+
+class Mixture:
+    """Draws what several producers do next in one partition; sequences count on where an append is there."""
+
+    def __init__(self, rng: random.Random, log: segstore.PartitionLog) -> None:
+        self.rng, self.log = rng, log
+        entries = log._writing().producers.state.producers.items()
+        self.next = {pid: (e.producer_epoch, (e.last_sequence + 1) % (1 << 31)) for pid, e in entries}
+
+    def step(self) -> None:
+        rng, log = self.rng, self.log
+        pid = rng.randrange(1, 5)
+        epoch, seq = self.next.get(pid, (0, rng.choice([0, (1 << 31) - 3])))
+        kind = rng.randrange(10)
+        if kind < 2:
+            log.append_batch([b"plain"] * rng.randrange(1, 8), batch_bytes=rng.choice([80, 1000]))
+        elif kind < 4:
+            epoch += rng.randrange(2)
+            end_transaction([log], pid, epoch, 3, rng.random() < 0.5)
+            known = log._writing().producers.state.producers[pid]
+            self.next[pid] = epoch, (known.last_sequence + 1) % (1 << 31)
+        elif kind == 4:
+            end_transaction([log], pid, epoch, 3, True)
+            self._send(pid, epoch + 1, 0, txn=False)
+        else:
+            self._send(pid, epoch, seq, txn=rng.random() < 0.7)
+
+    def _send(self, pid: int, epoch: int, seq: int, txn: bool) -> None:
+        n = self.rng.randrange(1, 12)
+        cuts = tuple(sorted(self.rng.sample(range(1, n), self.rng.randrange(min(n, 4)))))
+        txn = txn or any(t.producer_id == pid for t in open_transactions(self.log))
+        send(self.log, pid, seq, n, epoch=epoch, txn=txn, cuts=cuts)
+        self.next[pid] = epoch, (seq + n) % (1 << 31)
+
+
+def test_any_mixture(store_dir: Path, rng: random.Random) -> None:
+    for _ in range(8):
+        with segstore.open(store_dir, clock=Clock(step=1)) as store:
+            if "t" not in store.topics():
+                store.create_topic("t", config=SMALL)
+            mixture = Mixture(rng, store.partition("t"))
+            for _ in range(rng.randrange(40)):
+                mixture.step()
+            assert_live(store.partition("t"), store_dir / "t-0", reopened=True)
+        assert_said(store_dir / "t-0")
+
+
+FAULTS = {
+    "full": (["pwrite", "allocate"], errno.ENOSPC),
+    "broken": (["pwrite", "rename", "size"], errno.EIO),
+    "cannot cut": (["pwrite", "truncate"], errno.EIO),
+    "cannot remove": (["allocate", "unlink"], errno.EIO),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_appends_that_fail(store_dir: Path, rng: random.Random, fault: str) -> None:
+    calls, code = FAULTS[fault]
+    files = FailingFiles(calls, OSError(code, "no"), 0)
+    failed = fenced = 0
+    store = segstore.open(store_dir, files=files, clock=Clock(step=1))
+    store.create_topic("t", config=SMALL)
+    mixture = Mixture(rng, store.partition("t"))
+    for _ in range(150):
+        files.arm(rng.randrange(1, 12), rng.randrange(1, 4))
+        before = mixture.log.end_offset, mixture.log._writing().producers.state.dump()
+        steps = dict(mixture.next)
+        try:
+            mixture.step()
+        except StorageError:
+            failed += 1
+            files.arm(0)
+            mixture.next = steps
+            writer = mixture.log._writing().writer
+            # The second part of a step fails when the first is there already: then only the log tells.
+            if mixture.log.end_offset == before[0]:
+                assert mixture.log._writing().producers.state.dump() == before[1]
+            mixture = Mixture(rng, mixture.log)
+            if writer.fenced is not None:
+                fenced += 1
+                store.close()
+                store = segstore.open(store_dir, files=files, clock=Clock(step=1))
+                mixture = Mixture(rng, store.partition("t"))
+        files.arm(0)
+        assert_live(mixture.log, store_dir / "t-0", reopened=fenced > 0)
+    store.close()
+    assert failed > 5
+    assert fault != "cannot cut" or fenced
+    assert_said(store_dir / "t-0")
+
+
+def run_transactions(files: Files, path: Path) -> None:
+    with segstore.open(path, files=files, clock=Clock(step=1)) as store:
+        log = store.partition("t")
+        for i in range(2):
+            send(log, 1, 100 + i * 6, 6, txn=True, cuts=(3,), size=40)
+            send(log, 2, 0, 1, epoch=i)
+            log.append(b"plain")
+            end_transaction([log], 1, 0, 3, i % 2 == 0)
+
+
+def test_killed_at_each_call(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with segstore.open(state, clock=Clock(step=1)) as store:
+        store.create_topic("t", config=SMALL)
+        send(store.partition("t"), 9, 0, 5, txn=True)
+        shutil.copytree(state, tmp_path / "live")
+    for nth, path in killed_at_each_call(tmp_path / "live", tmp_path, run_transactions):
+        with segstore.open(path, clock=Clock(step=1)) as store:
+            log = store.partition("t")
+            if nth % 3 == 0:
+                assert_live(log, path / "t-0", reopened=True)
+            send(log, 5, 0)
+        assert_said(path / "t-0")
+        assert segstore.check(path) == []
+
+
+def write_aborts(path: Path) -> None:
+    with segstore.open(path, clock=Clock(step=1)) as store:
+        store.create_topic("t", config={"segment.bytes": 400})
+        log = store.partition("t")
+        log.append(b"plain")
+        for seq in range(12):
+            send(log, 1, seq, txn=True)
+            if seq % 3 == 0:
+                send(log, 2, seq // 3, txn=True)
+            end_transaction([log], 1, 0, 0, seq % 4 == 0)
+            if seq % 3 == 2:
+                end_transaction([log], 2, 0, 0, False)
+
+
+@pytest.fixture
+def aborts(store_dir: Path, tmp_path: Path) -> Iterator[Path]:
+    """A store whose partition has aborts in several segments."""
+    write_aborts(tmp_path / "made")
+    shutil.copytree(tmp_path / "made", store_dir)
+    assert len(list((store_dir / "t-0").glob("*.txnindex"))) > 3
+    yield store_dir
+    assert_said(store_dir / "t-0")
+
+
+def unclean(root: Path) -> None:
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+        (root / name).unlink()
+
+
+def torn(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(b"\xff" * 68)
+
+
+def of_another(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[9] ^= 1
+    path.write_bytes(data)
+
+
+def behind_the_end(path: Path) -> None:
+    data = bytearray(path.read_bytes()[-34:])
+    data[18] ^= 0x40
+    path.write_bytes(path.read_bytes() + data)
+
+
+def of_none(path: Path) -> None:
+    segment = path.with_suffix(".log")
+    path.unlink()
+    segment.with_suffix(".txnindex").write_bytes(b"")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], None], bool]] = {
+    "torn": (torn, False),
+    "garbage": (garbage, False),
+    "missing": (Path.unlink, True),
+    "empty": (of_none, True),
+    "of another producer": (of_another, True),
+    "with an entry behind the log's end": (behind_the_end, True),
+}
+
+
+@pytest.mark.parametrize("slot", [0, 2, -1])
+@pytest.mark.parametrize("name", DAMAGE)
+def test_an_index_is_made_anew(aborts: Path, name: str, slot: int) -> None:
+    damage, after_a_crash = DAMAGE[name]
+    path = sorted((aborts / "t-0").glob("*.txnindex"))[slot]
+    before = path.read_bytes()
+    damage(path)
+    assert segstore.check(aborts)
+    if after_a_crash:
+        unclean(aborts)
+    with segstore.open(aborts, clock=Clock()) as store:
+        store.partition("t")
+        assert path.read_bytes() == before
+
+
+def test_an_index_ends_where_the_log_is_cut(aborts: Path) -> None:
+    *_, log = sorted((aborts / "t-0").glob("*.log"))
+    *_, last, _ = (offset for offset, _, _ in said(aborts / "t-0"))
+    unclean(aborts)
+    shutil.rmtree(aborts / ".segstore" / "quarantine", ignore_errors=True)
+    (aborts / ".segstore" / "ends").unlink()
+    log.write_bytes(log.read_bytes()[:-5])
+    with segstore.open(aborts, clock=Clock()) as store:
+        end = store.partition("t").end_offset
+        assert end == last
+        send(store.partition("t"), 3, 0, txn=True)
+        assert_live(store.partition("t"), aborts / "t-0")
+
+
+def test_an_index_goes_with_its_segment(aborts: Path) -> None:
+    with segstore.open(aborts, clock=Clock()) as store:
+        log = store.partition("t")
+        bases = log._writing().view.bases
+        log.delete_records(bases[2])
+        left = {int(p.stem) for p in (aborts / "t-0").glob("*.txnindex")}
+        assert left
+        assert min(left) >= bases[2]
+        log.delete_records(-1)
+        for path in (aborts / "t-0").glob("*.snapshot"):
+            assert int(path.stem) >= bases[-1]
+    # What the log said before is only known from the first snapshot that is left.
+    shutil.rmtree(aborts / "t-0")
+    shutil.rmtree(aborts)
+
+
+@pytest.mark.parametrize("damage", ["missing", "garbage"])
+def test_snapshots_that_do_not_hold(store_dir: Path, tmp_path: Path, damage: str) -> None:
+    write_aborts(tmp_path / "made")
+    shutil.copytree(tmp_path / "made", store_dir)
+    for path in (store_dir / "t-0").glob("*.snapshot"):
+        if damage == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(b"\0\1garbage...")
+    with segstore.open(store_dir, clock=Clock()) as store:
+        assert_live(store.partition("t"), store_dir / "t-0")
+        store.partition("t").append(b"so that a new one is written")
+    if damage == "garbage":
+        shutil.rmtree(store_dir)
+    else:
+        assert_said(store_dir / "t-0")
+
+
+def test_check_holds_snapshots_against_the_log(store_dir: Path, tmp_path: Path) -> None:
+    write_aborts(tmp_path / "made")
+    for path in sorted((tmp_path / "made" / "t-0").glob("*.snapshot"))[1:]:
+        shutil.copytree(tmp_path / "made", store_dir)
+        entries = parse_snapshot(path.read_bytes(), "")
+        wrong = [entries[0]._replace(last_sequence=entries[0].last_sequence + 1), *entries[1:]]
+        (store_dir / "t-0" / path.name).write_bytes(format_snapshot(wrong))
+        (finding,) = segstore.check(store_dir)
+        assert finding.path.endswith(path.name)
+        assert "producer_id=1" in finding.message
+        shutil.rmtree(store_dir)
+
+
+def test_a_snapshot_behind_the_recovery_point_is_no_evidence(store_dir: Path, tmp_path: Path) -> None:
+    """A power cut may bring back one of an append that was put back: the log was written over since."""
+    live = tmp_path / "live"
+    with segstore.open(live, clock=Clock()) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        for seq in range(10):
+            send(log, 1, seq)
+        killed(live, store_dir)
+    with segstore.open(tmp_path / "other", clock=Clock()) as store:
+        store.create_topic("t", config={"segment.bytes": 100})
+        for seq in range(6):
+            send(store.partition("t"), 66, seq)
+    other = tmp_path / "other" / "t-0" / f"{5:020d}.snapshot"
+    shutil.copy(other, store_dir / "t-0")
+    with segstore.open(store_dir, clock=Clock()) as store:
+        assert store.partition("t")._writing().producers.state.producers.keys() == {1}
+        assert_live(store.partition("t"), store_dir / "t-0")
+
+
+def test_a_brokers_directory_goes_on(golden: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for name in ("flights-txn-0", "flights-idem-0"):
+        shutil.copytree(golden / "clean" / name, root / name, copy_function=shutil.copyfile)
+    with segstore.open(root, clock=Clock(START_MS)) as store:
+        log = store.partition("flights-txn")
+        known = log._writing().producers.state.producers
+        (pid,) = known
+        epoch, seq = known[pid].producer_epoch, known[pid].last_sequence + 1
+        send(log, pid, seq, 5, epoch=epoch, txn=True)
+        end_transaction([log], pid, epoch, 0, False)
+        assert_live(log, root / "flights-txn-0")
+    assert segstore.check(root) == []

@@ -1,0 +1,412 @@
+"""`__transaction_state`: Kafka's bytes, which states follow which, and the coordinator that keeps them."""
+
+from __future__ import annotations
+
+import errno
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import FailingFiles
+from hypothesis import given
+from hypothesis import strategies as st
+from stores import Clock
+
+import segstore
+from segstore import Producer, TopicPartition, errors
+from segstore.client.javahash import java_hash, partition_of
+from segstore.client.shared import shared
+from segstore.client.transactions import schema
+from segstore.client.transactions.coordinator import TransactionCoordinator
+from segstore.client.transactions.metadata import BEFORE, MAX_EPOCH, State, TransactionMetadata
+from segstore.client.transactions.state_log import TOPIC
+from segstore.records import TRANSACTIONAL_FLAG, Template
+from segstore.storage import markers
+from segstore.storage.producing import append_record
+
+CONFIG = {"transaction.state.log.num.partitions": 3, "offsets.topic.num.partitions": 2}
+T0 = TopicPartition("t", 0)
+U1 = TopicPartition("u", 1)
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+KNOWN = TransactionMetadata(7, 3, 60_000, State.ONGOING, frozenset({T0, U1, TopicPartition("t", 2)}), 11, 12)
+# By hand, from Kafka's TransactionLogValue.json.
+VERSION_1 = (
+    b"\0\1" + struct.pack(">qhib", 7, 3, 60_000, 1)
+    + b"\3" + b"\2t" + b"\3" + struct.pack(">ii", 0, 2) + b"\0"
+    + b"\2u" + b"\2" + struct.pack(">i", 1) + b"\0"
+    + struct.pack(">qq", 12, 11) + b"\0"
+)  # fmt: skip
+VERSION_0 = (
+    b"\0\0" + struct.pack(">qhib", 7, 3, 60_000, 1)
+    + struct.pack(">i", 2) + b"\0\1t" + struct.pack(">iii", 2, 0, 2) + b"\0\1u" + struct.pack(">ii", 1, 1)
+    + struct.pack(">qq", 12, 11)
+)  # fmt: skip
+
+
+def test_a_value_is_kafkas() -> None:
+    assert schema.encode_value(KNOWN) == VERSION_1
+    assert schema.decode_value(VERSION_1) == KNOWN
+    assert schema.decode_value(VERSION_0) == KNOWN
+    # An empty one has no list of partitions, and unknown tags are passed over.
+    empty = replace(KNOWN, state=State.EMPTY, partitions=frozenset())
+    assert schema.encode_value(empty)[17:18] == b"\0"
+    tagged = VERSION_1[:-1] + b"\4" + b"\0\10" + struct.pack(">q", 5) + b"\1\10" + struct.pack(">q", 6)
+    tagged += b"\2\2\0\2" + b"\11\3abc"
+    expected = replace(KNOWN, previous_producer_id=5, next_producer_id=6, client_version=2)
+    assert schema.decode_value(tagged) == expected
+    assert schema.decode_value(schema.encode_value(expected)) == expected
+
+
+def test_a_key_is_kafkas() -> None:
+    assert schema.encode_key("\u00e9x") == b"\0\0\0\3\xc3\xa9x"
+    assert schema.decode_key(b"\0\0\0\3\xc3\xa9x") == "\u00e9x"
+    assert schema.decode_key(b"\0\1\0\1x") is None
+
+
+@given(
+    st.sampled_from(State),
+    st.frozensets(st.builds(TopicPartition, st.text("abc", min_size=1, max_size=200), st.integers(0, 300))),
+    st.tuples(*[st.integers(-1, (1 << 63) - 1)] * 5),
+)
+def test_a_value_comes_back(state: State, partitions: frozenset, times: tuple[int, ...]) -> None:
+    held = frozenset() if state is State.EMPTY else partitions
+    made = TransactionMetadata(times[0], 5, 1, state, held, *times[1:])
+    assert schema.decode_value(schema.encode_value(made)) == made
+
+
+DAMAGED = {
+    "empty key": (b"", VERSION_1),
+    "no key": (None, VERSION_1),
+    "a key that is cut": (b"\0\0\0\3ab", VERSION_1),
+    "no text": (b"\0\0\0\1\xff", VERSION_1),
+    "a value that is cut": (b"\0\0\0\1a", VERSION_1[:-3]),
+    "an empty value": (b"\0\0\0\1a", b""),
+    "another version": (b"\0\0\0\1a", b"\0\2" + VERSION_1[2:]),
+    "no state": (b"\0\0\0\1a", VERSION_1[:16] + b"\x63" + VERSION_1[17:]),
+    "a long list": (b"\0\0\0\1a", VERSION_1[:17] + b"\xff\xff\xff\xff\x07" + VERSION_1[18:]),
+    "an endless varint": (b"\0\0\0\1a", VERSION_1[:17] + b"\xff" * 9),
+}
+
+
+@pytest.mark.parametrize(("key", "value"), DAMAGED.values(), ids=DAMAGED)
+def test_what_is_no_record_is_told(key: bytes | None, value: bytes) -> None:
+    with pytest.raises(errors.CorruptRecordError, match=r"where.*no record of a transaction"):
+        schema.decode(key, value, "where", 5)
+
+
+# As the Java language defines them.
+HASHES = {"": 0, "a": 97, "Aa": 2112, "BB": 2112, "hello world": 1794106052, "\U0001f600": 1772899,
+          "polygenelubricants": -(1 << 31)}  # fmt: skip
+
+
+def test_the_partition_is_javas_hash() -> None:
+    assert {text: java_hash(text) for text in HASHES} == HASHES
+    assert partition_of("polygenelubricants", 50) == 0
+    assert partition_of("Aa", 50) == 12
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+STEPS = {
+    "next_producer": (State.EMPTY, lambda m: m.next_producer(1, 2)),
+    "with_partitions": (State.ONGOING, lambda m: m.with_partitions([T0], 2)),
+    "commit": (State.PREPARE_COMMIT, lambda m: m.decided(True, 2)),
+    "abort": (State.PREPARE_ABORT, lambda m: m.decided(False, 2)),
+    "expired": (State.DEAD, lambda m: m.expired(2)),
+}
+
+
+@pytest.mark.parametrize("before", State)
+@pytest.mark.parametrize("step", STEPS)
+def test_states_follow_as_in_kafka(before: State, step: str) -> None:
+    after, take = STEPS[step]
+    made = replace(KNOWN, state=before)
+    if before in BEFORE[after]:
+        assert take(made).state is after
+    else:
+        with pytest.raises(AssertionError, match=f"{before.name} can't become {after.name}"):
+            take(made)
+
+
+# --- the coordinator ------------------------------------------------------------------------------
+
+
+@contextmanager
+def coordinated(path: Path, **options: Any) -> Iterator[tuple[segstore.Store, TransactionCoordinator]]:
+    with segstore.open(path, config={**CONFIG, **options.pop("config", {})}, **options) as store:
+        for topic in ("t", "u"):
+            if topic not in store.topics():
+                store.create_topic(topic, partitions=2)
+        yield store, shared(store, TransactionCoordinator)
+
+
+def open_in(store: segstore.Store, at: TopicPartition) -> list[int]:
+    return [each.producer_id for each in markers.open_transactions(store.partition(*at))]
+
+
+def test_a_new_id_and_then_its_next_epochs(store_dir: Path) -> None:
+    with coordinated(store_dir) as (store, coordinator):
+        assert coordinator.init_producer_id("x", 1000) == (0, 0)
+        assert coordinator.init_producer_id("x", 1000) == (0, 1)
+        assert coordinator.init_producer_id("y", 1000) == (1, 0)
+        info = store.topics()[TOPIC]
+        assert (info.partitions, info.internal) == (3, True)
+        assert info.config == {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "segment.bytes": 100 << 20,
+        }
+        assert store.partition(TOPIC, partition_of("x", 3)).end_offset >= 2
+    with coordinated(store_dir) as (_, coordinator):
+        assert coordinator.init_producer_id("x", 1000) == (0, 2)
+        assert coordinator.init_producer_id("z", 1000) == (1000, 0)
+
+
+def test_by_default_the_topic_is_kafkas(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        shared(store, TransactionCoordinator).init_producer_id("x", 900_000)
+        assert store.topics()[TOPIC].partitions == 50
+        with pytest.raises(errors.InvalidTxnTimeoutError, match=r"transaction.max.timeout.ms=900000"):
+            shared(store, TransactionCoordinator).init_producer_id("x", 900_001)
+
+
+def test_a_transaction_goes_through_its_states(store_dir: Path) -> None:
+    clock = Clock()
+    with coordinated(store_dir, clock=clock) as (_, coordinator):
+        me = coordinator.init_producer_id("x", 1000)
+        seen = []
+
+        def look() -> TransactionMetadata:
+            seen.append(coordinator.transactions()["x"].state)
+            return coordinator.transactions()["x"]
+
+        look()
+        coordinator.add_partitions("x", me, [T0])
+        began = look()
+        clock.now += 10
+        coordinator.add_partitions("x", me, [T0, U1])
+        assert look().partitions == {T0, U1}
+        assert began.started_ms == look().started_ms == clock.now - 10
+        assert coordinator.end("x", me, commit=True) == me
+        assert look().partitions == frozenset()
+        coordinator.add_partitions("x", me, [T0])
+        after = coordinator.end("x", me, commit=False)
+        assert after == (me[0], me[1] + 1)
+        look()
+        ongoing, done = State.ONGOING, State.COMPLETE_COMMIT
+        assert seen == [State.EMPTY, ongoing, ongoing, ongoing, done, State.COMPLETE_ABORT]
+
+
+def test_an_end_without_records(store_dir: Path) -> None:
+    with coordinated(store_dir) as (_, coordinator):
+        me = coordinator.init_producer_id("x", 1000)
+        assert coordinator.end("x", me, commit=True) == me
+        assert coordinator.end("x", me, commit=False) == (me[0], me[1] + 1)
+
+
+FENCED = {
+    "add_partitions": lambda c, me: c.add_partitions("x", me, [T0]),
+    "commit": lambda c, me: c.end("x", me, commit=True),
+    "abort": lambda c, me: c.end("x", me, commit=False),
+}
+
+
+@pytest.mark.parametrize("ask", FENCED.values(), ids=FENCED)
+@pytest.mark.parametrize("began", [True, False])
+def test_who_is_taken_over_is_fenced(store_dir: Path, ask: Any, began: bool) -> None:
+    with coordinated(store_dir) as (_, coordinator):
+        old = coordinator.init_producer_id("x", 1000)
+        if began:
+            coordinator.add_partitions("x", old, [T0])
+        new = coordinator.init_producer_id("x", 1000)
+        assert new[1] == old[1] + 1 + began  # the one in between aborted what was open
+        with pytest.raises(errors.ProducerFencedError, match=r"'x'.*epoch"):
+            ask(coordinator, old)
+        with pytest.raises(errors.TransactionalIdNotFoundError):
+            coordinator.end("nobody", new, commit=True)
+        coordinator.add_partitions("x", new, [T0])
+
+
+@pytest.mark.parametrize("how", ["init", "abort"])
+def test_epochs_run_out(store_dir: Path, how: str) -> None:
+    with coordinated(store_dir) as (store, coordinator):
+        me = coordinator.init_producer_id("x", 1000)
+        entry = coordinator._entries["x"]
+        entry.metadata = replace(entry.metadata, producer_epoch=MAX_EPOCH)
+        me = me[0], MAX_EPOCH
+        if how == "abort":
+            coordinator.add_partitions("x", me, [T0])
+            fresh = coordinator.end("x", me, commit=False)
+            assert markers.producer_epoch(store.partition(*T0), me[0]) == MAX_EPOCH + 1
+        else:
+            fresh = coordinator.init_producer_id("x", 1000)
+        assert fresh == (me[0] + 1, 0)
+        assert coordinator.transactions()["x"].previous_producer_id == me[0]
+        coordinator.add_partitions("x", fresh, [T0])
+    with coordinated(store_dir) as (_, coordinator):
+        assert coordinator.init_producer_id("x", 1000)[0] == fresh[0]
+
+
+def test_what_is_open_for_too_long_is_aborted(store_dir: Path) -> None:
+    clock = Clock()
+    with coordinated(store_dir, clock=clock) as (store, coordinator):
+        with Producer(store, transactional_id="x", transaction_timeout_ms=1000) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", b"v", partition=0).get(20)
+            clock.now += 1000
+            coordinator.abort_timed_out()
+            assert coordinator.transactions()["x"].state is State.ONGOING
+            clock.now += 1
+            coordinator.abort_timed_out()
+            assert coordinator.transactions()["x"].state is State.COMPLETE_ABORT
+            assert open_in(store, T0) == []
+            log = store.partition(*T0)
+            assert log.last_stable_offset == log.end_offset == 2
+            with pytest.raises(errors.ProducerFencedError):
+                producer.send("t", b"late", partition=0).get(20)
+        assert log.end_offset == 2
+
+
+def test_the_scheduler_looks_for_timeouts(store_dir: Path) -> None:
+    config = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 1}
+    clock = Clock()
+    with coordinated(store_dir, clock=clock, config=config) as (store, coordinator):
+        me = coordinator.init_producer_id("x", 1000)
+        coordinator.add_partitions("x", me, [T0])
+        seen = store.publications
+        clock.now += 5000
+        for _ in range(1000):
+            if coordinator.transactions()["x"].state is State.COMPLETE_ABORT:
+                break
+            store.wait(seen, 20)
+        assert coordinator.transactions()["x"].state is State.COMPLETE_ABORT
+
+
+def test_ids_that_nobody_uses_expire(store_dir: Path) -> None:
+    clock = Clock()
+    config = {"transactional.id.expiration.ms": 1000}
+    with coordinated(store_dir, clock=clock, config=config) as (_, coordinator):
+        old, busy = coordinator.init_producer_id("old", 500), coordinator.init_producer_id("busy", 500)
+        coordinator.add_partitions("busy", busy, [T0])
+        clock.now += 999
+        coordinator.expire()
+        assert set(coordinator.transactions()) == {"old", "busy"}
+        clock.now += 1
+        coordinator.expire()
+        assert set(coordinator.transactions()) == {"busy"}
+        with pytest.raises(errors.TransactionalIdNotFoundError, match=r"'old'.*expired"):
+            coordinator.add_partitions("old", old, [T0])
+    with coordinated(store_dir, clock=clock, config=config) as (_, coordinator):
+        assert set(coordinator.transactions()) == {"busy"}
+        assert coordinator.init_producer_id("old", 500) != old
+
+
+def full() -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device")
+
+
+# pwrite calls of an end: Prepare, a marker in each of two partitions (and its .txnindex), Complete.
+CALLS = {True: 4, False: 6}
+
+
+@pytest.mark.parametrize(
+    ("commit", "nth"), [(c, n) for c, calls in CALLS.items() for n in range(1, calls + 1)]
+)
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_end_that_the_disk_refuses_is_not_lost(
+    store_dir: Path, commit: bool, nth: int, times: int
+) -> None:
+    files = FailingFiles({"pwrite"}, full(), 0)
+    with coordinated(store_dir, files=files) as (store, coordinator):
+        me = coordinator.init_producer_id("x", 1000)
+        with Producer(store, transactional_id="y") as other:
+            other.init_transactions()
+            coordinator.add_partitions("x", me, [T0, U1])
+            _append(store, me)
+            files.arm(nth, times)
+            if nth == 1:
+                with pytest.raises(errors.StorageError):
+                    coordinator.end("x", me, commit)
+                assert coordinator.transactions()["x"].state is State.ONGOING
+            else:
+                coordinator.end("x", me, commit)
+                # Nobody sees half of it; the next transaction waits for the end of this one.
+                assert len(open_in(store, T0)) == len(open_in(store, U1)) == (nth < CALLS[commit])
+            seen = store.publications
+            for _ in range(1000):
+                try:
+                    coordinator.end("x", me, commit) if nth == 1 else None
+                    coordinator.init_producer_id("x", 1000)
+                    break
+                except (errors.StorageError, errors.ConcurrentTransactionsError):
+                    store.wait(seen, 1)
+            assert files.hits == times
+            assert open_in(store, T0) == open_in(store, U1) == []
+            expected = [b"v"] if commit else []
+            for at in (T0, U1):
+                found = store.partition(*at).read(0, isolation_level="read_committed")
+                assert [record.value for record in found] == expected
+
+
+def _append(store: segstore.Store, me: tuple[int, int]) -> None:
+    now, template = store._context.clock(), Template(TRANSACTIONAL_FLAG, *me, 0)
+    for at in (T0, U1):
+        append_record(store.partition(*at), b"v", None, (), now, None, template)
+
+
+def test_an_end_is_retried_without_being_asked(store_dir: Path) -> None:
+    files = FailingFiles({"pwrite"}, full(), 0)
+    with coordinated(store_dir, files=files) as (store, coordinator):
+        me = coordinator.init_producer_id("x", 1000)
+        coordinator.add_partitions("x", me, [T0, U1])
+        _append(store, me)
+        files.arm(2, 2)
+        coordinator.end("x", me, commit=True)
+        seen = store.publications
+        for _ in range(1000):
+            if coordinator.transactions()["x"].state is State.COMPLETE_COMMIT:
+                break
+            store.wait(seen, 20)
+        assert coordinator.transactions()["x"].state is State.COMPLETE_COMMIT
+        assert files.hits == 2
+
+
+def test_a_topic_that_is_deleted_meanwhile_needs_no_end(store_dir: Path) -> None:
+    with coordinated(store_dir) as (store, coordinator):
+        me = coordinator.init_producer_id("x", 1000)
+        coordinator.add_partitions("x", me, [T0, U1])
+        _append(store, me)
+        store.delete_topic("u")
+        coordinator.end("x", me, commit=True)
+        assert coordinator.transactions()["x"].state is State.COMPLETE_COMMIT
+        assert open_in(store, T0) == []
+
+
+def test_nobody_ends_what_is_being_appended(store_dir: Path) -> None:
+    with coordinated(store_dir) as (store, coordinator):
+        me = coordinator.init_producer_id("x", 1000)
+        taking_over = threading.Thread(target=lambda: coordinator.init_producer_id("x", 1000))
+        with coordinator.appending("x", me, [T0, U1]):
+            taking_over.start()
+            taking_over.join(0.05)
+            assert taking_over.is_alive()
+            _append(store, me)
+        taking_over.join(20)
+        assert open_in(store, T0) == open_in(store, U1) == []
+        with pytest.raises(errors.ProducerFencedError), coordinator.appending("x", me, [T0]):
+            raise AssertionError
+
+
+def test_reading_opens_nothing(store_dir: Path) -> None:
+    with coordinated(store_dir) as (_, coordinator):
+        coordinator.init_producer_id("x", 1000)
+    with segstore.open(store_dir, mode="r") as store, pytest.raises(errors.ReadOnlyError):
+        shared(store, TransactionCoordinator)

@@ -1,0 +1,439 @@
+"""A producer's transactions: all of one is seen, or nothing, and only one producer has an id."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import FailingFiles
+from stores import values
+
+import segstore
+from segstore import Consumer, OffsetAndMetadata, Producer, TopicPartition, errors
+from segstore.client.groups.offsets import GroupOffsets
+from segstore.client.shared import shared
+from segstore.client.structs import ConsumerGroupMetadata
+from segstore.client.transactions.coordinator import TransactionCoordinator
+from segstore.client.transactions.metadata import State
+
+LONG = 20
+CONFIG = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 2}
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    with segstore.open(store_dir, config=CONFIG) as store:
+        store.create_topic("a", partitions=2)
+        store.create_topic("b")
+        yield store
+
+
+@pytest.fixture
+def producer(store: segstore.Store) -> Iterator[Producer]:
+    with Producer(store, transactional_id="x", retry_backoff_ms=1) as producer:
+        producer.init_transactions()
+        yield producer
+
+
+def seen(store: segstore.Store, topic: str = "a", partition: int = 0) -> list[bytes | None]:
+    """What read_committed gives."""
+    log, found, at = store.partition(topic, partition), [], 0
+    while at < log.last_stable_offset:
+        records = log.read(at, isolation_level="read_committed")
+        found += [record.value for record in records]
+        at = records.next_offset
+    return found
+
+
+def test_all_of_a_transaction_is_seen_at_once(store: segstore.Store, producer: Producer) -> None:
+    producer.begin_transaction()
+    futures = [producer.send("a", b"%d" % i, partition=i % 2) for i in range(10)]
+    producer.send("b", b"too")
+    producer.flush()
+    assert [future.get(0).offset for future in futures] == [i // 2 for i in range(10)]
+    assert seen(store) == seen(store, "a", 1) == seen(store, "b") == []
+    assert len(values(store.partition("a"))) == 5
+    producer.commit_transaction()
+    assert seen(store) == [b"0", b"2", b"4", b"6", b"8"]
+    assert seen(store, "b") == [b"too"]
+    with Consumer(store, "b", isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
+        assert [record.value for record in next(iter(consumer.poll(1000).values()))] == [b"too"]
+
+
+def test_nothing_of_an_aborted_one_is_seen(store: segstore.Store, producer: Producer) -> None:
+    for name in (b"first", b"second", b"third", b"fourth"):
+        producer.begin_transaction()
+        producer.send("a", name, partition=0).get(LONG)
+        producer.send("b", name)
+        if name in (b"second", b"third"):
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+    assert seen(store) == seen(store, "b") == [b"first", b"fourth"]
+    assert values(store.partition("a")) == [b"first", b"second", b"third", b"fourth"]
+
+
+def test_what_was_not_written_is_dropped_by_an_abort(store: segstore.Store) -> None:
+    told: list[Any] = []
+    with Producer(store, transactional_id="x", linger_ms=60_000) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        written = producer.send("a", b"written", partition=0)
+        producer.flush()
+        dropped = [producer.send("a", b"%d" % i, partition=1).add_errback(told.append) for i in range(5)]
+        producer.abort_transaction()
+        assert written.succeeded()
+        for future in dropped:
+            assert isinstance(future.exception, errors.TransactionAbortedError)
+        assert len(told) == 5
+        assert producer.metrics()["producer-metrics"]["buffer-available-bytes"] == 32 << 20
+        producer.begin_transaction()
+        last = producer.send("a", b"next", partition=1)
+        producer.commit_transaction()
+        assert last.get(0).offset == 0
+    assert (seen(store), seen(store, "a", 1)) == ([], [b"next"])
+
+
+def test_empty_transactions(store: segstore.Store, producer: Producer) -> None:
+    for end in (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        end()
+    producer.begin_transaction()
+    producer.send("b", b"v")
+    producer.commit_transaction()
+    assert seen(store, "b") == [b"v"]
+    assert store.partition("b").end_offset == 2
+
+
+def test_sequences_go_on_over_commits_and_begin_anew_after_aborts(
+    store: segstore.Store, producer: Producer
+) -> None:
+    for commit in (True, True, False, True):
+        producer.begin_transaction()
+        producer.send("b", b"1")
+        producer.flush()
+        producer.send("b", b"2").get(LONG)
+        producer.commit_transaction() if commit else producer.abort_transaction()
+    batches = store.partition("b").read(0, 1 << 20).batches
+    control = batches["attributes"] == 0x30
+    assert batches["base_sequence"][~control].tolist() == [0, 1, 2, 3, 4, 5, 0, 1]
+    assert batches["producer_epoch"][~control].tolist() == [0] * 6 + [1] * 2
+    assert batches["producer_epoch"][control].tolist() == [0, 0, 1, 1]
+    assert set(batches["attributes"].tolist()) == {0x10, 0x30}
+
+
+def test_another_takes_over(store: segstore.Store, producer: Producer) -> None:
+    producer.begin_transaction()
+    producer.send("a", b"old", partition=0).get(LONG)
+    with Producer(store, transactional_id="x") as newer:
+        newer.init_transactions()
+        assert seen(store) == []
+        assert store.partition("a").last_stable_offset == 2  # it was aborted, nobody waits for it
+        newer.begin_transaction()
+        newer.send("a", b"new", partition=0)
+        late = producer.send("a", b"late", partition=0)
+        with pytest.raises(errors.ProducerFencedError):
+            late.get(LONG)
+        for call in CALLS.values():
+            with pytest.raises(errors.ProducerFencedError):
+                call(producer)
+        newer.commit_transaction()
+    producer.close()
+    assert seen(store) == [b"new"]
+    assert b"late" not in values(store.partition("a"))
+
+
+CALLS: dict[str, Callable[[Producer], object]] = {
+    "init": lambda p: p.init_transactions(),
+    "begin": lambda p: p.begin_transaction(),
+    "send": lambda p: p.send("a", b"x"),
+    "send with a key": lambda p: p.send("a", b"x", key=b"k"),
+    "send the long way": lambda p: p.send("a", b"x", headers=[("h", b"")]),
+    "offsets": lambda p: p.send_offsets_to_transaction({A0: OffsetAndMetadata(1)}, "g"),
+    "commit": lambda p: p.commit_transaction(),
+    "abort": lambda p: p.abort_transaction(),
+}
+SENDS = {"send", "send with a key", "send the long way"}
+
+
+@pytest.mark.parametrize("name", set(CALLS) - {"init"})
+def test_before_init_transactions_nothing_is_allowed(store: segstore.Store, name: str) -> None:
+    with (
+        Producer(store, transactional_id="x") as producer,
+        pytest.raises(errors.IllegalStateError, match=r"init_transactions\(\) was not called"),
+    ):
+        CALLS[name](producer)
+
+
+@pytest.mark.parametrize("name", set(CALLS) - {"init", "begin"})
+def test_outside_of_a_transaction(store: segstore.Store, producer: Producer, name: str) -> None:
+    for _ in range(2):
+        with pytest.raises(errors.IllegalStateError, match="there is no transaction"):
+            CALLS[name](producer)
+        producer.begin_transaction()
+        producer.send("b", b"v")
+        producer.commit_transaction()
+    assert store.partition("a").end_offset == 0
+
+
+@pytest.mark.parametrize("name", set(CALLS) - SENDS)
+def test_without_a_transactional_id(store: segstore.Store, name: str) -> None:
+    with (
+        Producer(store) as producer,
+        pytest.raises(errors.IllegalStateError, match="has no transactional_id"),
+    ):
+        CALLS[name](producer)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_closed_producer(store: segstore.Store, producer: Producer, name: str) -> None:
+    producer.close()
+    with pytest.raises(errors.ClientClosedError):
+        CALLS[name](producer)
+
+
+def test_begin_within_a_transaction(producer: Producer) -> None:
+    producer.begin_transaction()
+    with pytest.raises(errors.IllegalStateError, match="a transaction is open"):
+        producer.begin_transaction()
+    producer.init_transactions()  # a second call does nothing
+    producer.abort_transaction()
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_an_end_in_a_callback(producer: Producer, end: str) -> None:
+    caught: list[BaseException] = []
+
+    def called(_: Any) -> None:
+        try:
+            getattr(producer, end)()
+        except errors.InvalidArgumentError as error:
+            caught.append(error)
+
+    producer.begin_transaction()
+    producer.send("b", b"v").add_callback(called).get(LONG)
+    producer.flush()
+    assert "in a callback" in str(caught[0])
+    producer.commit_transaction()
+
+
+def test_a_timeout_above_what_the_store_allows(store: segstore.Store) -> None:
+    with (
+        Producer(store, transactional_id="x", transaction_timeout_ms=900_001) as producer,
+        pytest.raises(errors.InvalidTxnTimeoutError, match=r"900001.*900000"),
+    ):
+        producer.init_transactions()
+
+
+def test_a_record_that_fails_leaves_only_the_abort(store: segstore.Store, producer: Producer) -> None:
+    store.alter_topic("b", {"max.message.bytes": 300})
+    producer.begin_transaction()
+    producer.send("a", b"good", partition=0)
+    bad = producer.send("b", b"x" * 400)
+    assert isinstance(bad.exception or _wait(bad), errors.RecordTooLargeError)
+    for name in ("send", "offsets", "commit"):
+        with pytest.raises(errors.TransactionAbortedError, match="abort_transaction") as caught:
+            CALLS[name](producer)
+        assert isinstance(caught.value.__cause__, errors.RecordTooLargeError)
+    producer.abort_transaction()
+    producer.begin_transaction()
+    producer.send("b", b"small")
+    producer.commit_transaction()
+    assert (seen(store), seen(store, "b")) == ([], [b"small"])
+
+
+def _wait(future: Any) -> BaseException | None:
+    with pytest.raises(errors.SegstoreError):
+        future.get(LONG)
+    return future.exception
+
+
+def test_a_record_that_fails_within_the_commit(store: segstore.Store) -> None:
+    store.alter_topic("b", {"max.message.bytes": 300})
+    with Producer(store, transactional_id="x", linger_ms=60_000) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        futures = [producer.send("b", value) for value in (b"1", b"x" * 400, b"2")]
+        with pytest.raises(errors.TransactionAbortedError):
+            producer.commit_transaction()
+        assert futures[0].succeeded()
+        producer.abort_transaction()
+    assert seen(store, "b") == []
+
+
+def test_closing_aborts_what_is_open(store: segstore.Store) -> None:
+    with Producer(store, transactional_id="x") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("a", b"v", partition=0)
+    log = store.partition("a")
+    assert (seen(store), log.last_stable_offset, log.end_offset) == ([], 2, 2)
+
+
+def test_closing_the_store_aborts_what_is_open(store_dir: Path) -> None:
+    with segstore.open(store_dir, config=CONFIG) as store:
+        store.create_topic("a")
+        producer = Producer(store, transactional_id="x")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("a", b"v").get(LONG)
+    producer.close()
+    with segstore.open(store_dir, mode="r") as store:
+        assert store.partition("a").last_stable_offset == store.partition("a").end_offset == 2
+        assert seen(store) == []
+
+
+# --- offsets of groups ----------------------------------------------------------------------------
+
+
+def test_offsets_count_with_the_commit(store: segstore.Store, producer: Producer) -> None:
+    kept = shared(store, GroupOffsets)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({A0: OffsetAndMetadata(3, "note"), A1: OffsetAndMetadata(0)}, "g")
+    producer.send_offsets_to_transaction({A0: OffsetAndMetadata(5, "note")}, ConsumerGroupMetadata("g"))
+    assert (kept.fetch("g"), kept.pending("g")) == ({}, {A0, A1})
+    producer.commit_transaction()
+    assert kept.fetch("g") == {A0: OffsetAndMetadata(5, "note"), A1: OffsetAndMetadata(0)}
+    assert kept.pending("g") == set()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({A0: OffsetAndMetadata(9)}, "g")
+    producer.send_offsets_to_transaction({}, "g")
+    producer.abort_transaction()
+    assert kept.fetch("g", [A0]) == {A0: OffsetAndMetadata(5, "note")}
+    assert kept.pending("g") == set()
+
+
+WRONG_OFFSETS: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "no mapping": ([A0], "g", errors.InvalidTypeError, "offsets is list"),
+    "no partition": ({"a": OffsetAndMetadata(1)}, "g", errors.InvalidTypeError, "'a' for a key"),
+    "no offset": ({A0: "1"}, "g", errors.InvalidTypeError, "allowed is an OffsetAndMetadata"),
+    "a number": ({A0: 1}, "g", errors.InvalidTypeError, "allowed is an OffsetAndMetadata"),
+    "below 0": ({A0: OffsetAndMetadata(-1)}, "g", errors.InvalidArgumentError, "must be at least 0"),
+    "group of bytes": ({A0: OffsetAndMetadata(1)}, b"g", errors.InvalidTypeError, "group_metadata is bytes"),
+    "no group": ({A0: OffsetAndMetadata(1)}, "", errors.InvalidGroupIdError, "group_id=''"),
+    "a consumer without": (
+        {A0: OffsetAndMetadata(1)}, ConsumerGroupMetadata(), errors.InvalidGroupIdError, "group_id=None"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("offsets", "group", "error", "match"), WRONG_OFFSETS.values(), ids=WRONG_OFFSETS)
+def test_wrong_offsets_change_nothing(
+    producer: Producer, offsets: Any, group: Any, error: type[Exception], match: str
+) -> None:
+    producer.begin_transaction()
+    with pytest.raises(error, match=match):
+        producer.send_offsets_to_transaction(offsets, group)
+    producer.commit_transaction()
+
+
+def test_a_member_that_is_no_more_can_only_abort(store: segstore.Store, producer: Producer) -> None:
+    producer.begin_transaction()
+    stale = ConsumerGroupMetadata("g", 7, "gone")
+    with pytest.raises(errors.SegstoreError):
+        producer.send_offsets_to_transaction({A0: OffsetAndMetadata(1)}, stale)
+    with pytest.raises(errors.TransactionAbortedError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert shared(store, GroupOffsets).fetch("g") == {}
+
+
+# --- disks and threads ----------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_waited_for(store_dir: Path) -> None:
+    files = FailingFiles({"pwrite"}, OSError(errno.ENOSPC, "No space left on device"), 0)
+    with segstore.open(store_dir, config=CONFIG, files=files) as store:
+        store.create_topic("a", partitions=2)
+        with Producer(store, transactional_id="x", retry_backoff_ms=1) as producer:
+            files.arm(1, 3)
+            producer.init_transactions()
+            for first in range(1, 8):
+                producer.begin_transaction()
+                files.arm(first, 2)
+                for i in range(6):
+                    producer.send("a", b"%d" % i, partition=i % 2)
+                producer.send_offsets_to_transaction({A0: OffsetAndMetadata(first)}, "g")
+                producer.commit_transaction()
+                files.arm(0)
+        assert seen(store) == [b"0", b"2", b"4"] * 7
+        assert seen(store, "a", 1) == [b"1", b"3", b"5"] * 7
+        assert shared(store, GroupOffsets).fetch("g") == {A0: OffsetAndMetadata(7)}
+
+
+@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
+def test_an_end_that_takes_too_long_may_be_asked_for_again(store_dir: Path, end: str) -> None:
+    files = FailingFiles({"pwrite"}, OSError(errno.ENOSPC, "No space left on device"), 0)
+    with segstore.open(store_dir, config=CONFIG, files=files) as store:
+        store.create_topic("a")
+        with Producer(store, transactional_id="x", max_block_ms=20, retry_backoff_ms=1) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("a", b"v").get(LONG)
+            files.arm(1, 1 << 30)
+            with pytest.raises(errors.KafkaTimeoutError, match=rf"{end}.*max_block_ms=20"):
+                getattr(producer, end)()
+            other = {"commit_transaction", "abort_transaction"} - {end}
+            with pytest.raises(errors.IllegalStateError):
+                getattr(producer, other.pop())()
+            files.arm(0)
+            getattr(producer, end)()
+        assert seen(store) == ([b"v"] if end == "commit_transaction" else [])
+
+
+def test_threads_share_a_transaction(store: segstore.Store, producer: Producer) -> None:
+    for round_ in range(5):
+        producer.begin_transaction()
+        threads = [
+            threading.Thread(target=lambda t=t: [producer.send("a", b"%d %d" % (t, i)) for i in range(200)])
+            for t in range(4)
+        ]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        producer.commit_transaction() if round_ % 2 == 0 else producer.abort_transaction()
+    found = seen(store) + seen(store, "a", 1)
+    expected = sorted(b"%d %d" % (t, i) for t in range(4) for i in range(200))
+    assert sorted(found) == sorted(expected * 3)
+
+
+def test_of_two_who_end_it_one_does(store: segstore.Store, producer: Producer) -> None:
+    producer.begin_transaction()
+    producer.send("a", b"v", partition=0)
+    told: list[BaseException | None] = []
+
+    def commit() -> None:
+        try:
+            producer.commit_transaction()
+            told.append(None)
+        except errors.IllegalStateError as error:
+            told.append(error)
+
+    threads = [threading.Thread(target=commit) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert told.count(None) == 1
+    assert seen(store) == [b"v"]
+
+
+def test_many_ids_at_once(store: segstore.Store) -> None:
+    def work(name: str) -> None:
+        with Producer(store, transactional_id=name) as producer:
+            producer.init_transactions()
+            for i in range(20):
+                producer.begin_transaction()
+                producer.send("a", b"%s %d" % (name.encode(), i), partition=i % 2)
+                producer.send("b", b"%s %d" % (name.encode(), i))
+                producer.commit_transaction() if i % 3 else producer.abort_transaction()
+
+    threads = [threading.Thread(target=work, args=(f"id {n}",)) for n in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    expected = sorted(b"id %d %d" % (n, i) for n in range(4) for i in range(20) if i % 3)
+    assert sorted(seen(store, "b")) == sorted(seen(store) + seen(store, "a", 1)) == expected
+    states = shared(store, TransactionCoordinator).transactions().values()
+    assert {known.state for known in states} == {State.COMPLETE_COMMIT}
