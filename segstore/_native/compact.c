@@ -342,10 +342,10 @@ static int64_t one_batch(const source *s, const seg_batch *old, const uint8_t *r
     if (v.kept == 0) {
         if (!(policy & SEG_RETAIN_EMPTY))
             return 0;
-        if (old->count == 0 && old->size == HEADER)
-            return put_copy(raw, out, capacity, b);
-        *made = SEG_EMPTIED;
-        return put_empty(out, capacity, b);
+        int64_t size = put_empty(out, capacity, b);
+        if (size < 0 || old->size != size || memcmp(out, raw, (size_t)size) != 0)
+            *made = SEG_EMPTIED;
+        return size;
     }
     int starts = (v.tombstones > 0 || policy & SEG_SPENT_MARKER) && !(old->attributes & DELETE_HORIZON);
     if (v.kept == old->count && !starts && (old->attributes & CODEC_MASK) == codec)

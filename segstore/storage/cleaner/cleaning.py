@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from segstore.errors import StorageError, StoreClosedError
+from segstore.errors import CorruptRecordError, StorageError, StoreClosedError
 from segstore.storage.cleaner.dirty import Dirty, dirtiness
 from segstore.storage.cleaner.grouping import MOST_RELATIVE, group
 from segstore.storage.cleaner.mapping import fill
@@ -110,8 +110,19 @@ class _Pass:
             config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor, keys
         )
         self.done = CleanResult(dirty.first_dirty, passes=1)
+        self._replaced: set[Segment] = set()
 
     def run(self) -> CleanResult:
+        """CleaningStopped, StoreClosedError, CorruptRecordError, OSError."""
+        try:
+            return self._run()
+        except (CorruptRecordError, OSError) as error:
+            # Segments that went meanwhile: their names are nobody's, or those of a new topic's.
+            if not set(self.view.segments) - self._replaced <= set(self.partition.view.segments):
+                raise CleaningStopped from error
+            raise
+
+    def _run(self) -> CleanResult:
         dirty, aborted = self.dirty, Aborted(self.view)
         fill(self.offsets, self.view, dirty.first_dirty, dirty.until, aborted, self.chunk, self.throttle)
         end = self.offsets.latest + 1
@@ -136,6 +147,7 @@ class _Pass:
                 output.discard()
                 return
             new = output.finish(decided.kept)
+            self._replaced.update(old)
             swap(self.partition, old, new)
         except BaseException:
             if self.partition.unsettled is None:
