@@ -14,10 +14,8 @@ import segstore
 from segstore.cli.app import commands, one_line
 
 NAMES = [
-NAMES = [
     *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
     *("stats", "sweep", "copy", "dump", "check", "demo"),
-]
 ]
 
 

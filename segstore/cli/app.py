@@ -20,9 +20,13 @@ from segstore.cli.create import create
 from segstore.cli.delete import delete
 from segstore.cli.demo import demo
 from segstore.cli.dump import dump
-RECORDS = (produce, consume, export, import_)
-KEEPING = (stats, sweep, copy, dump, check)
-for command in (topics, create, alter, delete, *RECORDS, groups, quotas, *KEEPING, demo):
+from segstore.cli.export import export
+from segstore.cli.groups import groups
+from segstore.cli.import_ import import_
+from segstore.cli.produce import produce
+from segstore.cli.quotas import quotas
+from segstore.cli.stats import stats
+from segstore.cli.sweep import sweep
 from segstore.cli.topics import topics
 from segstore.errors import SegstoreError
 
