@@ -207,7 +207,8 @@ class Segment:
         for step in walk(self.pool.files, self.handle, position, end, check_crcs=False, chunk=_TIME_CHUNK):
             position = step.stop.position
             if len(step.batches):
-                largest = max(largest, int(step.batches["max_timestamp"].max()))
+                stamps = step.batches["max_timestamp"][step.batches["count"] > 0]
+                largest = max(largest, int(stamps.max(initial=-1)))
                 offset = step.stop.last_offset + 1
         if position < end and offset < below:
             return None
