@@ -34,7 +34,7 @@ def write(
     store.create_topic("t", config={**SMALL, **config})
     log = store.partition("t")
     for i in range(n):
-        log.append(value_of(i, SIZE), timestamp=clock.now)
+        log.append(value_of(i, SIZE), key=b"k%d" % i, timestamp=clock.now)
         clock.now += step
     return store
 
