@@ -132,6 +132,28 @@ def test_an_open_transaction_ends_what_is_cleaned(store_dir: Path, clock: Clock)
         assert shapes(store)[:2] == [(1, "data", 0), (2, "data", 1)]
 
 
+@pytest.mark.parametrize("mode", ["rw", "r"])
+def test_a_reader_that_knew_the_segment_before(store_dir: Path, clock: Clock, mode: str) -> None:
+    """What it has not seen yet of the markers lies elsewhere in the file that compaction has made."""
+    with open_compacted(store_dir, clock, segment_bytes=10_000) as store:
+        log = store.partition("t")
+        writer = Writer(log, 1, clock)
+        for i in range(20):
+            put(log, (b"x", b"%d" % i * 30))
+        Writer(log, 2, clock).transaction(True, (b"c", b"1"))
+        writer.send((b"a", b"1"), flags=TRANSACTIONAL_FLAG)
+        with segstore.open(store_dir, mode="r") as other:
+            reader = log if mode == "rw" else other.partition("t")
+            assert len(pairs(reader, isolation_level="read_committed")) == 21
+            writer.end(True)
+            roll(store)
+            clean(store)
+            writer.transaction(False, (b"b", b"1"))
+            put(log, (b"x", b"new"))
+            found = latest(reader, isolation_level="read_committed")
+            assert found == {b"a": b"1", b"c": b"1", b"x": b"new"}
+
+
 @pytest.mark.parametrize("reopen", [False, True], ids=["", "reopened"])
 def test_a_producer_goes_on_with_its_next_sequence(store_dir: Path, clock: Clock, reopen: bool) -> None:
     """Its last batch is superseded whole; snapshots are lost too, so that the log alone can tell."""
