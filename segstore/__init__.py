@@ -20,13 +20,20 @@ from segstore import errors
 from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
 from segstore.client.opening import open
 from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
-from segstore.client.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from segstore.client.structs import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
 from segstore.errors import (
     BufferExhaustedError,
     ClientClosedError,
+    CommitFailedError,
     ConfigError,
     CorruptCheckpointError,
     CorruptRecordError,
+    FencedInstanceIdError,
     ForkedError,
     InvalidArgumentError,
     InvalidRecordError,
@@ -35,6 +42,7 @@ from segstore.errors import (
     KafkaTimeoutError,
     OffsetOutOfRangeError,
     ReadOnlyError,
+    RebalanceInProgressError,
     RecordTooLargeError,
     SegstoreError,
     SerializationError,
@@ -59,13 +67,16 @@ __all__ = [
     "AsyncProducer",
     "BufferExhaustedError",
     "ClientClosedError",
+    "CommitFailedError",
     "ConfigError",
     "Consumer",
+    "ConsumerGroupMetadata",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
     "Copied",
     "CorruptCheckpointError",
     "CorruptRecordError",
+    "FencedInstanceIdError",
     "Finding",
     "ForkedError",
     "InvalidArgumentError",
@@ -80,6 +91,7 @@ __all__ = [
     "Producer",
     "ProducerRecord",
     "ReadOnlyError",
+    "RebalanceInProgressError",
     "Record",
     "RecordMetadata",
     "RecordTooLargeError",

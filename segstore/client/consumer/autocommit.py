@@ -201,7 +201,7 @@ def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
         raise InvalidTypeError(f"offsets must be a dict, not {type(offsets).__name__}")
     found = {}
     for tp, at in offsets.items():
-        if not isinstance(at, tuple) or not hasattr(at, "offset"):
+        if not isinstance(at, tuple) or not hasattr(at, "offset") or len(at) > len(OffsetAndMetadata._fields):
             raise InvalidTypeError(
                 f"an offset to commit must be an OffsetAndMetadata, not {type(at).__name__}"
             )

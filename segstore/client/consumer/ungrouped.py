@@ -6,19 +6,17 @@ Threads: one, the consumer's.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Collection
 from typing import Any, NoReturn
 
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.coordination import Offsets, OnCommit
 from segstore.client.consumer.subscription import Subscription
+from segstore.client.consumer.watch import TopicWatch
 from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import IllegalStateError
 from segstore.storage.store import Store
-
-_SHARE = 100
-"""Looking at the topics takes at most one part in so many of a consumer's time."""
+from segstore.storage.topics import TopicInfo
 
 
 class Ungrouped:
@@ -29,34 +27,26 @@ class Ungrouped:
     """
 
     def __init__(self, store: Store, subscription: Subscription, config: ConsumerConfig) -> None:
-        self._store, self._subscription = store, subscription
+        self._subscription = subscription
         self._exclude_internal = config.exclude_internal_topics
-        self._max_age = config.metadata_max_age_ms / 1000
+        self._watch = TopicWatch(store, config.metadata_max_age_ms)
         self._ids: dict[str, str] = {}
-        self._looked = self._may_look = -math.inf
 
     def poll(self) -> None:
-        if not self._subscription.automatic:
-            return
-        now = time.monotonic()
-        if now >= self._may_look:
-            self._look()
-            done = time.monotonic()
-            self._may_look = done + min(_SHARE * (done - now), self._max_age)
+        if self._subscription.automatic:
+            topics = self._watch.look()
+            if topics is not None:
+                self._take(topics)
 
     def wait_ms(self) -> float:
-        if not self._subscription.automatic:
-            return math.inf
-        # A look that came too early for what woke the consumer is taken as soon as it may be.
-        left = self._may_look - time.monotonic()
-        return left * 1000 if left > 0 else self._max_age * 1000
+        return self._watch.wait_ms() if self._subscription.automatic else math.inf
 
     def stale(self) -> None:
-        self._may_look = -math.inf
+        self._watch.stale()
 
-    def _look(self) -> None:
+    def _take(self, topics: dict[str, TopicInfo]) -> None:
         subscription = self._subscription
-        found = subscription.matching(self._store.topics(), self._exclude_internal)
+        found = subscription.matching(topics, self._exclude_internal)
         wanted = [TopicPartition(info.name, number) for info in found for number in info.partition_ids]
         ids = {info.name: info.topic_id for info in found}
         stay = [tp for tp in wanted if self._ids.get(tp.topic, ids[tp.topic]) == ids[tp.topic]]
