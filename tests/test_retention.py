@@ -19,7 +19,7 @@ from stores import START_MS, Clock, killed_at_each_call, logs, records, tree, va
 import segstore
 from segstore.errors import OffsetOutOfRangeError, ReadOnlyError
 from segstore.files import Files
-from segstore.storage.sweeper import Swept
+from segstore.storage.sweeping import Swept
 
 SIZE = 100
 SMALL = {"segment.bytes": 1000, "file.delete.delay.ms": 0}
