@@ -4,6 +4,7 @@ interrupted, make topics anew, forget groups, and name things oddly."""
 from __future__ import annotations
 
 import signal
+import statistics
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ from groups import (
 import segstore
 from segstore.client.consumer import Consumer
 from segstore.client.groups.admin import Groups
+from segstore.client.groups.reset import Reset
 from segstore.client.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import ConfigError, InvalidGroupIdError, InvalidTypeError, SegstoreError
 
@@ -69,6 +71,65 @@ def test_a_listener_that_polls_is_not_told_of_it(store: segstore.Store) -> None:
     settled(store, [consumer])
     settled(store, [consumer, other])
     assert told.told == [("assigned", {0, 1}), ("revoked", {0, 1}), ("assigned", owned(consumer))]
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_listener_without_a_group_may_end_it(store: segstore.Store, end: str) -> None:
+    fill(store)
+    told = Told(lambda *_: ENDS[end](consumer))
+    consumer = earliest(store)
+    consumer.subscribe(["t"], listener=told)
+    assert consumer.poll(1) == {}
+    assert told.told == [("assigned", {0})]
+    if end == "unsubscribe":
+        consumer.subscribe(
+            ["t"], listener=Told(lambda how, _: ENDS[end](consumer) if how == "revoked" else None)
+        )
+        assert consumer.poll()
+        consumer.close()
+
+
+def test_a_listener_that_fails_keeps_no_topic_that_is_gone(store: segstore.Store) -> None:
+    def fail(how: str, _partitions: object) -> None:
+        if how == "revoked":
+            raise ValueError(how)
+
+    fill(store)
+    consumer = earliest(store)
+    consumer.subscribe(["t"], listener=Told(fail))
+    assert len(consumer.poll()[tp()]) == 10
+    store.delete_topic("t")
+    fill(store, records=15)
+    consumer._coordination.stale()
+    with pytest.raises(ValueError, match="revoked"):
+        consumer.poll()
+    assert [record.offset for record in take_turns([consumer])] == list(range(15))
+
+
+BUSY = {
+    "commits": {"auto_commit_interval_ms": 0},
+    "looks": {"metadata_max_age_ms": 0},
+    "looks without a group": {"metadata_max_age_ms": 0, "group_id": None},
+}
+
+
+@pytest.mark.parametrize("name", BUSY)
+def test_a_consumer_that_waits_sleeps(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    fill(store, records=0)
+    consumer, sleeps = member(store, "t", **BUSY[name]), []
+    consumer.poll()
+    wait = segstore.Store.wait
+
+    def counted(self: segstore.Store, seen: int, timeout_ms: float) -> None:
+        sleeps.append(timeout_ms)
+        wait(self, seen, timeout_ms)
+
+    monkeypatch.setattr(segstore.Store, "wait", counted)
+    assert consumer.poll(100) == {}
+    assert statistics.median(sleeps) >= 5
+    consumer.close()
 
 
 CONSUMERS = {"alone": earliest, "in a group": member}
@@ -158,6 +219,19 @@ def test_positions_in_a_topic_that_was_deleted_are_not_committed(store: segstore
     consumer.close(autocommit=False)
     with member(store, "t") as other:
         assert [record.offset for record in settled(store, [other])] == list(range(15))
+
+
+def test_a_position_is_not_committed_when_a_read_finds_the_topic_gone(store: segstore.Store) -> None:
+    """Before the consumer has looked at the topics again."""
+    fill(store)
+    consumer = member(store, "t")
+    settled(store, [consumer])
+    consumer._coordination._watch.look = lambda: None
+    store.delete_topic("t")
+    assert consumer.poll() == {}
+    fill(store, records=15)
+    consumer.close()
+    assert offsets(store).fetch("g") == {}
 
 
 # --- groups that are forgotten, and nobody who looks ------------------------------------------------
@@ -266,6 +340,36 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "a topic in numbers": (lambda c, r: c.committed(TopicPartition(5, 0)), "topic must be a str, not int"),
 }
+
+
+class Forgetful:
+    """Its on_consume has no return."""
+
+    def on_consume(self, records: Any) -> None:
+        for each in records.values():
+            each.clear()
+        records.clear()
+
+
+def test_an_interceptor_that_returns_nothing_fails(
+    store: segstore.Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(store)
+    with member(store, "t", interceptors=[Forgetful()], consumer_timeout_ms=0) as consumer:
+        assert consumer.poll() == {}
+        assert list(consumer) == []
+    assert "on_consume must return a dict of records, not NoneType" in caplog.text
+
+
+@pytest.mark.parametrize("which", [5, [5], [("t",)], [("t", "0")]])
+def test_what_is_no_partition_is_not_reset(store: segstore.Store, which: Any) -> None:
+    fill(store)
+    with pytest.raises(InvalidTypeError):
+        Groups(store).reset("g", Reset.to_earliest(), which)
+    with member(store, "t") as consumer:
+        settled(store, [consumer])
+    with pytest.raises(InvalidTypeError):
+        Groups(store).delete_offsets("g", which)
 
 
 @pytest.mark.parametrize("name", WRONG)

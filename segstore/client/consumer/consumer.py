@@ -64,10 +64,11 @@ class Consumer(Assigning, Seeking, Committing):
             most = arguments.whole("max_records", max_records, 1)
         self._iteration.clear()
         given = self._wait(lambda: self._fetcher.records(most), self._deadline(timeout_ms))
+        places = [(part.state, part.at, part.records[-1].leader_epoch) for part in given]
         polled = self._intercepted(given)
         # Last: what an interrupt keeps from the application was not read.
-        for part in given:
-            part.state.seek(part.at, part.records[-1].leader_epoch)
+        for state, at, leader_epoch in places:
+            state.seek(at, leader_epoch)
         return polled
 
     def _intercepted(self, given: list[Given]) -> Polled:

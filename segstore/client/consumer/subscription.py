@@ -34,16 +34,16 @@ class Kind(Enum):
 class PartitionState:
     """An assigned partition. `position` is the offset of the next record to be given, None where it is not
     known; `reset` then says where to look: "earliest", "latest", or None for what was committed, and else the
-    policy.
+    policy. `lost`: its log could not be read any more, and was not opened anew.
     """
 
-    __slots__ = ("assigned", "leader_epoch", "log", "paused", "position", "reset")
+    __slots__ = ("assigned", "leader_epoch", "log", "lost", "paused", "position", "reset")
 
     def __init__(self) -> None:
         self.position: int | None = None
         self.leader_epoch = UNKNOWN_EPOCH
         self.reset: str | None = None
-        self.paused = False
+        self.paused = self.lost = False
         self.assigned = True
         self.log: PartitionLog | None = None
 
@@ -56,7 +56,7 @@ class PartitionState:
     def gone(self) -> bool:
         """Whether the topic was deleted: one that was made anew by its name has other offsets."""
         try:
-            return self.log is not None and self.log.end_offset < 0
+            return self.lost if self.log is None else self.log.end_offset < 0
         except StoreClosedError:
             return True
 

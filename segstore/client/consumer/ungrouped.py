@@ -31,9 +31,10 @@ class Ungrouped:
         self._exclude_internal = config.exclude_internal_topics
         self._watch = TopicWatch(store, config.metadata_max_age_ms)
         self._ids: dict[str, str] = {}
+        self._telling = False
 
     def poll(self) -> None:
-        if self._subscription.automatic:
+        if self._subscription.automatic and not self._telling:
             topics = self._watch.look()
             if topics is not None:
                 self._take(topics)
@@ -52,20 +53,32 @@ class Ungrouped:
         stay = [tp for tp in wanted if self._ids.get(tp.topic, ids[tp.topic]) == ids[tp.topic]]
         self._ids = ids
         kept = set(stay)
-        self._revoke([tp for tp in subscription.states if tp not in kept])
-        new = [tp for tp in wanted if tp not in subscription.states]
-        if new:
-            subscription.have(wanted)
-            if subscription.listener is not None:
-                subscription.listener.on_partitions_assigned(new)
+        try:
+            self._revoke([tp for tp in subscription.states if tp not in kept])
+        finally:
+            new = [tp for tp in wanted if tp not in subscription.states]
+            if new and subscription.automatic:  # and not unsubscribed by the listener
+                subscription.have(wanted)
+                self._tell("on_partitions_assigned", new)
 
     def _revoke(self, gone: Collection[TopicPartition]) -> None:
-        subscription, listener = self._subscription, self._subscription.listener
-        if gone and listener is not None and subscription.automatic:
-            listener.on_partitions_revoked(gone)
-        if gone:
-            lost = set(gone)
-            subscription.have([tp for tp in subscription.states if tp not in lost])
+        """Tell the listener, then have them no more, whatever it raises."""
+        try:
+            if gone and self._subscription.automatic:
+                self._tell("on_partitions_revoked", gone)
+        finally:
+            left = set(gone)
+            self._subscription.have([tp for tp in self._subscription.states if tp not in left])
+
+    def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        listener = self._subscription.listener
+        if listener is None or self._telling:  # nor is it told of what it does itself
+            return
+        self._telling = True
+        try:
+            getattr(listener, what)(partitions)
+        finally:
+            self._telling = False
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         return {}

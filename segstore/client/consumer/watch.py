@@ -13,6 +13,8 @@ from segstore.storage.topics import TopicInfo
 
 _SHARE = 100
 """Looking at the topics takes at most one part in so many of a consumer's time."""
+_LEAST_AGE_MS = 10
+"""A consumer that waits must sleep: what is published wakes it anyway."""
 
 
 class TopicWatch:
@@ -22,7 +24,7 @@ class TopicWatch:
     """
 
     def __init__(self, store: Store, max_age_ms: float) -> None:
-        self._store, self._max_age = store, max_age_ms / 1000
+        self._store, self._max_age = store, max(max_age_ms, _LEAST_AGE_MS) / 1000
         self._may_look = self._must_look = -math.inf
         self._seen = -1
 
