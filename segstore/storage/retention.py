@@ -6,6 +6,9 @@ functions of a view.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
+
 from segstore.config import TopicConfig
 from segstore.files import Files
 from segstore.storage.view import LogView
@@ -28,14 +31,22 @@ def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> i
         return count
     sizes = [view.end_of(slot) for slot in range(len(view.segments))]
     if config.retention_bytes >= 0:
-        spare = sum(sizes[count:]) - config.retention_bytes
-        while count < len(sizes) and sizes[count] and spare >= sizes[count]:
-            spare -= sizes[count]
-            count += 1
+        ends = list(itertools.accumulate(sizes[count:], initial=0))
+        spare, first = ends[-1] - config.retention_bytes, count
+        count = _go_on(sizes, count, lambda slot: spare >= ends[slot - first + 1])
     if config.retention_ms >= 0:
         oldest = now_ms - config.retention_ms
-        while count < len(sizes) and sizes[count] and stamp(view, count, files) < oldest:
-            count += 1
+        count = _go_on(sizes, count, lambda slot: stamp(view, slot, files) < oldest)
+    return count
+
+
+def _go_on(sizes: Sequence[int], count: int, goes: Callable[[int], bool]) -> int:
+    """`count`, and as many more as go. One that compaction has emptied goes with what follows it."""
+    for slot in range(count, len(sizes)):
+        if sizes[slot]:
+            if not goes(slot):
+                break
+            count = slot + 1
     return count
 
 

@@ -19,6 +19,7 @@ from segstore.storage.root_checkpoints import TopicPartitionKey
 
 _MOST = 1 << 26
 NEVER = -1
+_LATEST_MS = 253_402_300_799_999  # the year 9999
 
 
 class SweepState(NamedTuple):
@@ -53,6 +54,13 @@ class SweepStates:
             self._held[key] = change(self[key])
             self._changed = True
 
+    def keep(self, there: Callable[[TopicPartitionKey], bool]) -> None:
+        """Forget those that are not `there`."""
+        with self._lock:
+            held = {key: state for key, state in self._held.items() if there(key)}
+            self._changed |= len(held) < len(self._held)
+            self._held = held
+
     def save(self, there: Callable[[TopicPartitionKey], bool]) -> None:
         """Write what changed, without partitions that are not `there`. OSError."""
         with self._lock:
@@ -68,12 +76,18 @@ def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
     path = os.path.join(root, names.OURS, names.SWEEPS)
     try:
         return {(str(t), int(p)): _state(held) for t, p, held in json.loads(files.read_file(path, _MOST))}
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return {}
 
 
 def _state(held: Mapping[str, Any]) -> SweepState:
+    if not isinstance(held, Mapping):
+        raise TypeError("a state is an object")
     error = held.get("error")
     numbers = (held.get("swept_ms", NEVER), held.get("deleted_bytes", 0), held.get("compacted_bytes", 0))
     swept, deleted, compacted = map(int, numbers)
-    return SweepState(swept, None if error is None else str(error), deleted, compacted)
+    if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted < 1 << 63 and 0 <= compacted < 1 << 63):
+        raise ValueError("no such time or size")
+    # A path in it may be no text.
+    text = None if error is None else str(error).encode("utf-8", "backslashreplace").decode()
+    return SweepState(swept, text, deleted, compacted)

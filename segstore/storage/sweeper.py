@@ -44,7 +44,8 @@ class Sweeper:
         self.states = SweepStates(context.files, context.root)
         self._scheduler = Scheduler("segstore-sweeper")
         self._sweeping, self._closing = threading.Lock(), threading.Event()
-        self._uncleanable: set[TopicPartitionKey] = set()
+        self._failed: dict[TopicPartitionKey, dict[Step, str]] = {}
+        self._ids = {name: info.topic_id for name, info in topics().items()}
         throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, stopping=self._closing)
         self._retention = Retention(topics, partition)
         self._compaction = Compaction(topics, partition, config, cleaned, throttle)
@@ -63,40 +64,65 @@ class Sweeper:
         """Retention, then compaction, of every partition whose topic's settings ask for it: what was done, or
         failed, in each where anything was. OSError of the note alone.
         """
-        self._uncleanable.clear()
-        return self._run(self._retention, self._compaction)
+        return self._run(self._retention, self._compaction, by_hand=True)
 
-    def _run(self, *steps: Step) -> tuple[Swept, ...]:
+    def _run(self, *steps: Step, by_hand: bool = False) -> tuple[Swept, ...]:
         found: dict[TopicPartitionKey, Swept] = {}
         with self._sweeping:
-            self._context.graveyard.clear()
+            self._clear()
+            self._forget_gone()
             for step in steps:
-                for done in self._step(step):
+                for done in self._step(step, by_hand):
                     key = done.topic, done.partition
                     found[key] = found[key].plus(done) if key in found else done
             topics = self._topics()
             self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
         return tuple(found[key] for key in sorted(found))
 
-    def _step(self, step: Step) -> Iterator[Swept]:
+    def _forget_gone(self) -> None:
+        """What is known of a topic that was deleted must not be said of one made anew under its name."""
+        ids = {name: info.topic_id for name, info in self._topics().items()}
+        same = {name for name, topic_id in ids.items() if self._ids.get(name, topic_id) == topic_id}
+        self._ids = ids
+        self._failed = {key: errors for key, errors in self._failed.items() if key[0] in same}
+        self.states.keep(lambda key: key[0] in same)
+
+    def _step(self, step: Step, by_hand: bool) -> Iterator[Swept]:
         now = self._context.clock()
-        for key in step.due(now):
+        due = step.due(now)
+        for key in self._failed.keys() - set(due):
+            if self._failed[key].pop(step, None) is not None:  # its settings are others now
+                self._note(key, None, self.states[key].swept_ms)
+        for key in due:
             if self._closing.is_set():
                 return
-            if step is self._compaction and key in self._uncleanable:
+            failed = self._failed.setdefault(key, {})
+            if step is self._compaction and step in failed and not by_hand:
                 continue
             try:
                 done = step.run(key, now)
+                failed.pop(step, None)
             except StoreClosedError:
                 continue  # its topic was deleted meanwhile
-            except (SegstoreError, OSError) as error:
+            except Exception as error:
+                if not isinstance(error, (SegstoreError, OSError)):
+                    log.exception("a defect, met in %s", names.partition_dir(*key))
                 log.warning("%s could not be swept: %s", names.partition_dir(*key), error)
-                done = Swept(*key, error=str(error))
-                if step is self._compaction:
-                    self._uncleanable.add(key)
-            self.states.note(key, lambda state, done=done: _after(state, done, now))  # type: ignore[misc]
+                done = Swept(*key, error=str(error) or type(error).__name__)
+                failed[step] = str(done.error)
+            self._note(key, done, now)
             if done is not None:
                 yield done
+
+    def _note(self, key: TopicPartitionKey, done: Swept | None, now: int) -> None:
+        """The error is that of any step, until this one goes well or is not asked for."""
+        error = next(iter(self._failed[key].values()), None)
+        deleted, compacted = (done.deleted_bytes, done.compacted_bytes) if done else (0, 0)
+
+        def after(was: SweepState) -> SweepState:
+            return SweepState(now, error, was.deleted_bytes + deleted, was.compacted_bytes + compacted)
+
+        self.states.note(key, after)
 
     def stop(self) -> None:
         """Let the sweep that runs end soon, and wait for it."""
@@ -104,14 +130,14 @@ class Sweeper:
         self._scheduler.close()
 
     def close(self) -> None:
-        """As `stop`, and remove what waits to be. OSError."""
+        """As `stop`, and remove what waits to be."""
         self.stop()
         with self._sweeping:
-            self._context.graveyard.clear(all_of_them=True)
+            self._clear(all_of_them=True)
 
-
-def _after(state: SweepState, done: Swept | None, now: int) -> SweepState:
-    if done is None:
-        return state._replace(swept_ms=now)
-    deleted = state.deleted_bytes + done.deleted_bytes
-    return SweepState(now, done.error, deleted, state.compacted_bytes + done.compacted_bytes)
+    def _clear(self, *, all_of_them: bool = False) -> None:
+        """A file that can't be removed keeps nothing from being swept, nor the store from being closed."""
+        try:
+            self._context.graveyard.clear(all_of_them=all_of_them)
+        except OSError as error:
+            log.warning("deleted segments could not be removed: %s", error)
