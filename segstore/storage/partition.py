@@ -84,7 +84,7 @@ class Partition:
         self.flusher = Flusher(self.writer, lambda: self.view, opened.durable_offset, self._flushed)
         self._admin = threading.Lock()
         self._naming = threading.Lock()  # files get other names, or the directory does
-        self.unsettled: OSError | None = None
+        self.unsettled: BaseException | None = None
         """Why a compaction's swap was left half done: reopening finishes it, until then there is none."""
         self._flush_planned = False
         self.changed = opened.recovered is not None
@@ -250,14 +250,14 @@ class Partition:
             view = self.view
             count = retention.breached(view, self.config, now_ms, self.context.files)
             if count == len(view.segments):
-                count -= not self._roll_from(view)
+                count -= not self.roll_from(view)
             if not count:
                 return Retained(0, 0)
             before = self._segments[count].base_offset
             self._advance(max(before, view.start_offset), self.config.file_delete_delay_ms)
             return Retained(count, retention.freed(view, count))
 
-    def _roll_from(self, view: LogView) -> bool:
+    def roll_from(self, view: LogView) -> bool:
         """Roll, so that what `view` shows lies in sealed segments; False where more has come meanwhile."""
         with self._queue.token:
             self._queue.drain()

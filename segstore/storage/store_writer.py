@@ -151,6 +151,14 @@ class StoreWriter:
                     self._partitions[topic, partition] = found
         return found
 
+    def cleaned_offset(self, topic: str, partition: int) -> int | None:
+        """What cleaner-offset-checkpoint says of a partition."""
+        return self._checkpoints.cleaner_offsets.get((topic, partition))
+
+    def forget_cleaned(self, topic: str, partition: int) -> None:
+        """Let that say nothing: all of the log is dirty. OSError."""
+        self._checkpoints.cleaner_offsets.update({}, frozenset({(topic, partition)}))
+
     def _move_start(self, info: TopicInfo, partition: int, start: int) -> None:
         """Make a log start offset durable. StoreClosedError where the topic is another by now."""
         with self._lock:
