@@ -42,7 +42,7 @@ class Sweeper:
     ) -> None:
         self._context, self._config, self._topics = context, config, topics
         self.states = SweepStates(context.files, context.root)
-        self._scheduler = Scheduler("segstore-sweeper")
+        self._scheduler = Scheduler("segstore-sweeper", background=True)
         self._sweeping, self._closing = threading.Lock(), threading.Event()
         self._failed: dict[TopicPartitionKey, dict[Step, str]] = {}
         self._ids = {name: info.topic_id for name, info in topics().items()}
