@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli import run
-from compaction import clean, open_compacted, put, roll
-from faults import FailingFiles
-from stores import START_MS, Clock
+from compaction import FailingUnsynced, Unsynced, clean, latest, open_compacted, put, roll
+from faults import MUTATING, FailingFiles
+from stores import START_MS, Clock, in_child, killed
+from test_cleaner_swap import merge, split
 
 import segstore
+from segstore.storage.cleaner import cleaning
 
 SMALL = {"segment.bytes": 300, "retention.bytes": 500, "file.delete.delay.ms": 60_000}
 COMPACT = {"segment.bytes": 300, "cleanup.policy": "compact", "file.delete.delay.ms": 0}
@@ -196,3 +201,96 @@ def test_a_topic_made_anew_is_not_the_one_that_failed(
         background(store)
         (stats,) = store.stats()
         assert (stats.error, stats.compacted_bytes > 0) == (None, True)
+
+
+@pytest.mark.parametrize("make", [merge, split], ids=["merged", "split"])
+def test_interrupted_at_each_call_and_gone_on_with(tmp_path: Path, make: Any) -> None:
+    """Ctrl-C in the midst of a swap: nothing that is superseded comes back, now or when it is reopened."""
+    make(tmp_path / "base")
+    files = FailingUnsynced(MUTATING, KeyboardInterrupt(), nth=0)
+    for nth in range(1, 100):
+        path = killed(tmp_path / "base", tmp_path / f"at-{nth}")
+        with segstore.open(path, files=files, clock=Clock(step=1), config=BY_HAND) as store:
+            log, expected = store.partition("t"), latest(store.partition("t"))
+            files.arm(nth)
+            with contextlib.suppress(KeyboardInterrupt):
+                clean(store)
+            ended = files.hits == 0
+            files.arm(0)
+            assert latest(log) == expected, nth
+            store.alter_topic("t", {"delete.retention.ms": 0})
+            put(log, *[(key, None) for key in expected])
+            for _ in range(4):
+                put(log, (b"new", b"x"))
+                roll(store)
+                with contextlib.suppress(segstore.StorageError):  # only reopening can finish the swap
+                    clean(store)
+            assert latest(log) == {b"new": b"x"}, nth
+        with segstore.open(path, files=Unsynced()) as store:
+            assert latest(store.partition("t")) == {b"new": b"x"}, nth
+        assert segstore.check(path) == [], nth
+        if ended:
+            return
+    raise AssertionError("no end")
+
+
+def test_many_small_segments_under_a_small_limit_of_descriptors(store_dir: Path) -> None:
+    with segstore.open(store_dir, files=Unsynced(), config=BY_HAND) as store:
+        store.create_topic("t", config=COMPACT | {"segment.bytes": 1 << 20})
+        for i in range(200):
+            put(store.partition("t"), (b"k%d" % (i % 5), b"%d" % i))
+            roll(store)
+        expected = latest(store.partition("t"))
+
+    def sweep(tell: Any) -> None:
+        gc.collect()  # what older tests have left
+        before = len(os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before + 80,) * 2)
+        with segstore.open(store_dir, files=Unsynced(), config=BY_HAND | {"max.open.files": 60}) as store:
+            assert [done.error for done in store.sweep()] == [None]
+            assert len(os.listdir("/proc/self/fd")) < before + 70
+
+    in_child(sweep)
+    with segstore.open(store_dir) as store:
+        assert store.stats()[0].segments < 30
+        assert latest(store.partition("t")) == expected
+
+
+def test_a_topic_made_anew_while_its_name_was_compacted(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_ = cleaning._Pass.run
+
+    def made_anew(it: Any) -> Any:
+        done = run_(it)
+        store.delete_topic("t")
+        store.create_topic("t", config=COMPACT)
+        return done
+
+    monkeypatch.setattr(cleaning._Pass, "run", made_anew)
+    with segstore.open(store_dir, config=BY_HAND) as store:
+        store.create_topic("t", config=COMPACT)
+        fill(store, "t")
+        store.sweep()
+        assert store._side._checkpoints.cleaner_offsets.get(("t", 0)) is None
+
+
+def test_a_reader_in_another_process_lets_go_of_what_was_swept(store_dir: Path) -> None:
+    clock = Clock(step=1)
+    config = {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": 0, "delete.retention.ms": 0}
+    with open_compacted(store_dir, clock, Unsynced()) as store, segstore.open(store_dir, mode="r") as other:
+        store.alter_topic("t", config | {"retention.bytes": 2000})
+        for _ in range(30):
+            fill(store, "t", n=12)
+            store.sweep()
+            log = other.partition("t")
+            while log.read(log.start_offset).next_offset < log.end_offset - 3:
+                store.partition("t").delete_records(log.start_offset + 3)
+        log.read(log.start_offset)
+        links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+        gone = [link for link in map(_read_link, links) if str(store_dir) in link and "deleted" in link]
+        assert len(gone) < 5
+
+
+def _read_link(path: str) -> str:
+    return os.readlink(path) if os.path.lexists(path) else ""

@@ -123,6 +123,10 @@ class Follower:
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
         if not found:
             found = [Segment(self._pool, self.directory, self._log_start(), 0, writable=False, sealed=False)]
+        there = {s.base_offset: s.identity[:1] for s in found}
+        for base, segment in known.items():
+            if there.get(base) != segment.identity[:1]:
+                self._pool.forget(segment.path)  # an open file that was removed would take room for ever
         return tuple(
             known[s.base_offset]
             if s.base_offset in known

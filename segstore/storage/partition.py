@@ -84,7 +84,7 @@ class Partition:
         self.flusher = Flusher(self.writer, lambda: self.view, opened.durable_offset, self._flushed)
         self._admin = threading.Lock()
         self._naming = threading.Lock()  # files get other names, or the directory does
-        self.unsettled: BaseException | None = None
+        self.unsettled: str | None = None
         """Why a compaction's swap was left half done: reopening finishes it, until then there is none."""
         self._flush_planned = False
         self.changed = opened.recovered is not None

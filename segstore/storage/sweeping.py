@@ -105,14 +105,12 @@ class Compaction:
         dirty = cleanable(partition, cleaned.get(key), now)
         if dirty is None:
             return None
-        done = clean(
-            partition,
-            self._config,
-            now,
-            self._throttle,
-            cleaned.get(key),
-            lambda offset: cleaned.update({key: offset}),
-        )
+
+        def advanced(offset: int) -> None:
+            with partition.names_held():  # else the line may be that of a topic made anew
+                cleaned.update({key: offset})
+
+        done = clean(partition, self._config, now, self._throttle, cleaned.get(key), advanced)
         records, size = done.records_before - done.records_after, done.bytes_before - done.bytes_after
         return Swept(*key, compacted_records=records, compacted_bytes=size) if done.segments_before else None
 

@@ -103,14 +103,15 @@ class _Pass:
         self, partition: Partition, config: StoreConfig, now_ms: int, throttle: Throttle, dirty: Dirty
     ) -> None:
         self.partition, self.topic, self.dirty, self.throttle = partition, partition.config, dirty, throttle
-        self.view, self.now = partition.view, now_ms
+        self.now = now_ms
         self.chunk = config.log_cleaner_io_buffer_size
         keys = dirty.until - dirty.first_dirty
         self.offsets = OffsetMap(
             config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor, keys
         )
         self.done = CleanResult(dirty.first_dirty, passes=1)
-        self._replaced: set[Segment] = set()
+        # Without those that are replaced already: their files are to be closed, and their room is free then.
+        self._left = [s for s in partition.view.segments[:-1] if s.base_offset < dirty.until]
 
     def run(self) -> CleanResult:
         """CleaningStopped, StoreClosedError, CorruptRecordError, OSError."""
@@ -118,18 +119,22 @@ class _Pass:
             return self._run()
         except (CorruptRecordError, OSError) as error:
             # Segments that went meanwhile: their names are nobody's, or those of a new topic's.
-            if not set(self.view.segments) - self._replaced <= set(self.partition.view.segments):
+            if not set(self._left) <= set(self.partition.view.segments):
                 raise CleaningStopped from error
             raise
 
     def _run(self) -> CleanResult:
-        dirty, aborted = self.dirty, Aborted(self.view)
-        fill(self.offsets, self.view, dirty.first_dirty, dirty.until, aborted, self.chunk, self.throttle)
+        dirty, aborted = self.dirty, Aborted(lambda: self.partition.view)
+        fill(self.offsets, self._left, dirty.first_dirty, dirty.until, aborted, self.chunk, self.throttle)
         end = self.offsets.latest + 1
         decided = Decided(aborted, self.now)
-        segments = [s for s in self.view.segments[:-1] if s.base_offset < min(end, dirty.until)]
-        for one in group(segments, self.topic, dirty.until):
-            self._clean_group(one, decided)
+        segments = [s for s in self._left if s.base_offset < end]
+        open_at_once = max(self.partition.context.pool.limit // 4, 2)
+        sizes = [len(one) for one in group(segments, self.topic, dirty.until, open_at_once)]
+        del segments
+        for count in sizes:
+            self._clean_group(self._left[:count], decided)
+            del self._left[:count]
         return self.done._replace(end_offset=end)
 
     def _clean_group(self, old: Sequence[Segment], decided: Decided) -> None:
@@ -149,12 +154,11 @@ class _Pass:
             new = output.finish(decided.kept)
             swap(self.partition, old, new)
         except BaseException:
-            if self.partition.unsettled is None and not self._replaced.issuperset(old):
+            if self.partition.unsettled is None:
                 # The error that is under way says more; what is left is removed before the next swap.
                 with suppress(OSError):
                     undo(self.partition, output.segments)
             raise
-        self._replaced.update(old)
         self._count(old, new, rewriter.counts)
 
     def _count(self, old: Sequence[Segment], new: Sequence[Segment], counts: Counts) -> None:

@@ -14,10 +14,11 @@ from segstore.storage.segment import Segment
 MOST_RELATIVE = 2**31 - 1  # offsets and positions in a segment are int32
 
 
-def group(segments: Sequence[Segment], config: TopicConfig, until: int) -> list[list[Segment]]:
+def group(segments: Sequence[Segment], config: TopicConfig, until: int, most: int) -> list[list[Segment]]:
     """The segments in order, in groups whose logs and indexes together are as large as one may be.
 
-    `until` is the offset that all of them lie below.
+    `until` is the offset that all of them lie below; `most` are in a group, all of whose files
+    are open at once.
     """
     groups: list[list[Segment]] = []
     ends = [*(s.base_offset for s in segments[1:]), until]
@@ -26,12 +27,12 @@ def group(segments: Sequence[Segment], config: TopicConfig, until: int) -> list[
         sizes = _sizes(segment)
         room = (room[0] - sizes[0], room[1] - sizes[1], room[2] - sizes[2])
         near = groups and (not segment.size or end - 1 - groups[-1][0].base_offset <= MOST_RELATIVE)
-        if near and min(room) >= 0:
+        if near and min(room) >= 0 and len(groups[-1]) < most:
             groups[-1].append(segment)
             continue
         groups.append([segment])
-        most = config.segment_index_bytes
-        room = (config.segment_bytes - sizes[0], most - sizes[1], most - sizes[2])
+        limit = config.segment_index_bytes
+        room = (config.segment_bytes - sizes[0], limit - sizes[1], limit - sizes[2])
     return groups
 
 

@@ -5,33 +5,32 @@ Threads: the cleaning thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 
 from segstore.storage.cleaner.offset_map import OffsetMap
 from segstore.storage.cleaner.reading import pieces
 from segstore.storage.cleaner.transactions import Aborted
 from segstore.storage.segment import Segment
-from segstore.storage.view import LogView
 
 
 def fill(
     offsets: OffsetMap,
-    view: LogView,
+    segments: Sequence[Segment],
     first: int,
     until: int,
     aborted: Aborted,
     chunk: int,
     throttle: Callable[[int], None],
 ) -> None:
-    """Take in the keys from offset `first` up to `until`, or to where the map is full: `offsets.latest` says.
+    """Take in the keys of `segments` from offset `first` up to `until`, where they end, or to where the map
+    is full: `offsets.latest` says.
 
     CorruptRecordError, OSError, CleaningStopped.
     """
     offsets.latest = first - 1
-    for slot in range(view.slot(first), len(view.segments)):
-        segment = view.segments[slot]
-        if segment.base_offset >= until:
-            break
+    bases = [segment.base_offset for segment in segments]
+    for segment in segments[max(bisect_right(bases, first) - 1, 0) :]:
         if not _take(offsets, segment, first, aborted, chunk, throttle):
             return
     offsets.latest = until - 1

@@ -44,17 +44,26 @@ def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -
         for segment in reversed(new):
             _rename(segment, (names.LOG, *INDEXES), names.CLEANED, names.SWAP)
         partition.context.files.sync_dir(partition.directory)
-        for segment in old:
-            segment.retire()
-        partition.replace(old, new)
+        _retire(old)
         try:
+            partition.replace(old, new)
             buried = _put_in_place(partition, old, new)
-        except OSError as error:
+        except BaseException as error:
             # What is half done can only be finished by the loader: nothing else may touch it before.
-            partition.unsettled = error
+            partition.unsettled = _told(error)
             raise
         partition.relist({s.base_offset for s in old} - {s.base_offset for s in new})
         partition.context.graveyard.put(buried, partition.config.file_delete_delay_ms)
+
+
+def _retire(old: Sequence[Segment]) -> None:
+    try:
+        for segment in old:
+            segment.retire()
+    except BaseException:
+        for segment in old:
+            segment.release()
+        raise
 
 
 def undo(partition: Partition, new: Sequence[Segment]) -> None:
@@ -68,7 +77,7 @@ def undo(partition: Partition, new: Sequence[Segment]) -> None:
             _rename(first, (names.LOG,), names.SWAP, names.CLEANED)
             files.sync_dir(partition.directory)
     except OSError as error:
-        partition.unsettled = error
+        partition.unsettled = _told(error)
         raise
     for ending in (names.SWAP, names.CLEANED):
         for segment in reversed(new):
@@ -93,6 +102,11 @@ def remove_strays(partition: Partition) -> None:
                 files.unlink(os.path.join(partition.directory, names.segment_file(base, suffix)))
             if strays:
                 files.sync_dir(partition.directory)
+
+
+def _told(error: BaseException) -> str:
+    """Not the error: its traceback would keep segments, and so their files."""
+    return str(error) or type(error).__name__
 
 
 def _rename(segment: Segment, suffixes: Sequence[str], before: str, after: str) -> None:

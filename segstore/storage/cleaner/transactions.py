@@ -8,6 +8,7 @@ Threads: the cleaning thread.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -31,15 +32,17 @@ _OF_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 
 class Aborted:
-    """The aborted transactions of a log that are decided in `view`."""
+    """The aborted transactions of a log that are decided in `view()`, which is asked once, if at all: no view
+    is kept, and with it the files of segments that were replaced.
+    """
 
-    def __init__(self, view: LogView) -> None:
+    def __init__(self, view: Callable[[], LogView]) -> None:
         self._view = view
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
         """Fields of AbortedTxn, a row each, by last offset. CorruptRecordError at a damaged marker."""
-        view = self._view
+        view = self._view()
         state, found = ProducerState(view.bases[0]), []
         for slot, segment in enumerate(view.segments):
             found += replay(state, segment, view.end_of(slot))
