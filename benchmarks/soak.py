@@ -35,11 +35,13 @@ from soak_load import (
 )
 
 import segstore
+from segstore.storage.handles import default_limit
 
 SWEEP_S = 6.0  # that a sweep of the other partitions, and a swap, may take on a loaded machine
 ROOM = 64 * MIB  # of memory, that allocators and caches may come to take after the beginning
 SWITCH_S = 0.0005
-SPARE_FILES, SPARE_THREADS = 128, 2
+WARM_S = 20.0
+SPARE_FILES, SPARE_THREADS = 64, 2
 RECORD = 1.2  # a record is more than its value
 LIVE = 2 * KEYS * (VALUE_BYTES + 100)  # bytes of all live records of a compacted topic
 
@@ -128,9 +130,12 @@ def disk_bound(topic: str, rate: float) -> float:
 
 
 def judged(samples: Sequence[Sample]) -> list[tuple[str, float, float]]:
-    """(what, the most that was seen, the most that may be)."""
-    third = max(1, len(samples) // 3)
-    early, late = samples[:third], samples[-third:]
+    """(what, the most that was seen, the most that may be). What must stay as it is is compared from its first
+    third to the last one, without the beginning.
+    """
+    settled = [sample for sample in samples if sample.at > WARM_S]
+    third = len(settled) // 3
+    early, late = (settled[:third], settled[-third:]) if third else (samples[:1], samples)
     rows: list[tuple[str, float, float]] = []
     for topic in CONFIG:
         first = samples[0].written[topic] / samples[0].at
@@ -141,11 +146,12 @@ def judged(samples: Sequence[Sample]) -> list[tuple[str, float, float]]:
         bound = disk_bound(topic, max(first, *later) * RECORD)
         rows.append((f"disk of {topic}, MiB", most / MIB, bound / MIB))
     rss = max(s.rss for s in early)
-    rows.append(("memory in the last third, MiB", max(s.rss for s in late) / MIB, (rss * 1.1 + ROOM) / MIB))
-    files = max(s.files for s in early) + SPARE_FILES
-    rows.append(("open files in the last third", max(s.files for s in late), files))
+    rows.append(("memory later, MiB", max(s.rss for s in late) / MIB, (rss * 1.1 + ROOM) / MIB))
+    # At first the pool of open files fills, up to its limit.
+    files = max(s.files for s in early) + SPARE_FILES if third else default_limit() + SPARE_FILES
+    rows.append(("open files later", max(s.files for s in late), files))
     threads = max(s.threads for s in early) + SPARE_THREADS
-    rows.append(("threads in the last third", max(s.threads for s in late), threads))
+    rows.append(("threads later", max(s.threads for s in late), threads))
     rows.append(("keys that are wrong", sum(s.wrong for s in samples), 0))
     return rows
 

@@ -37,8 +37,8 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ["nothing", *BROKEN])
 def test_judged(soak: Any, name: str) -> None:
-    samples = [sample(soak, at) for at in range(1, 12)]
-    samples.append(sample(soak, 12, **BROKEN.get(name, {})))
+    samples = [sample(soak, at) for at in range(1, 120)]
+    samples.append(sample(soak, 120, **BROKEN.get(name, {})))
     broken = [what for what, most, bound in soak.judged(samples) if most > bound]
     assert [what.startswith(name) for what in broken] == [True] * (name in BROKEN)
 
