@@ -130,7 +130,7 @@ def disk_bound(topic: str, rate: float) -> float:
 
 
 def judged(samples: Sequence[Sample]) -> list[tuple[str, float, float]]:
-    """(what, the most that was seen, the most that may be). What must stay as it is is compared from its first
+    """(what, the most that was seen, the most that may be). What must not grow is compared from its first
     third to the last one, without the beginning.
     """
     settled = [sample for sample in samples if sample.at > WARM_S]
