@@ -399,4 +399,4 @@ def test_command(store_dir: Path) -> None:
 
 def test_said() -> None:
     one = Repaired("a.log", 5, 7, "CRC mismatch", "9 bytes moved")
-    assert str(one) == "a.log at 5, offset 7: CRC mismatch: 9 bytes moved"
+    assert str(one) == "a.log at 5, offset 7: CRC mismatch -> 9 bytes moved"

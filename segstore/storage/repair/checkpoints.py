@@ -68,7 +68,7 @@ def _offsets(files: Files, path: str, ends: dict[Key, Ends], there: dict[Key, st
         if not published and name == names.RECOVERY_POINTS:
             published = {key: max(list_segments(files, d), default=0) for key, d in there.items()}
         write_offsets(files, path, published)
-        yield Repaired(path, None, None, str(error), f"made anew, with {len(published)} lines")
+        yield Repaired(path, None, None, _reason(error, path), f"made anew, with {len(published)} lines")
         return
     above = {key: at for key, at in published.items() if held.get(key, 0) > at}
     for key, offset in above.items():
@@ -91,7 +91,11 @@ def _epochs(files: Files, directory: str) -> Iterator[Repaired]:
             log = os.path.join(directory, names.segment_file(base, names.LOG))
             _assign(files, log, epochs)
         epochs.save()
-        yield Repaired(path, None, None, str(error), "made anew from the log")
+        yield Repaired(path, None, None, _reason(error, path), "made anew from the log")
+
+
+def _reason(error: CorruptCheckpointError, path: str) -> str:
+    return str(error).removeprefix(f"{path}, ")
 
 
 def _assign(files: Files, path: str, epochs: LeaderEpochs) -> None:

@@ -21,4 +21,4 @@ class Repaired(NamedTuple):
         return cls(*finding, done)
 
     def __str__(self) -> str:
-        return f"{Finding(*self[:4])}: {self.done}"
+        return f"{Finding(*self[:4])} -> {self.done}"

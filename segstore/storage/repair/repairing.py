@@ -63,7 +63,8 @@ def _repair(
     files: Files, root: str, found: list[Finding], quarantine: bool, progress: Progress | None
 ) -> Iterator[Repaired]:
     with _locked(files, root):
-        yield from put_right(files, root)
+        anew = list(put_right(files, root))
+    yield from anew
     with store_module.open(root, config=_NOTHING_SWEPT, files=files) as store:
         _open_all(store)
         yield from (_cut(done) for done in store.recovered if done.cut_bytes)
@@ -71,7 +72,7 @@ def _repair(
             yield from excise_all(store)
     left = check(root, progress=progress)
     for gone in sorted(set(found) - set(left), key=found.index):
-        if not _is_damage(gone):
+        if not _is_damage(gone) and gone.path not in {one.path for one in anew}:
             yield Repaired.of(gone, "settled")
     if not left:
         return
