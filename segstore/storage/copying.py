@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import NamedTuple
 
@@ -20,13 +20,15 @@ from segstore.files import Files
 from segstore.storage import store as store_module
 from segstore.storage.checkpoint import read_offsets, write_offsets
 from segstore.storage.context import os_errors
-from segstore.storage.copying_partition import PartitionCopy
+from segstore.storage.copying_partition import Held, PartitionCopy, hold
 from segstore.storage.ends import Ends, slot_key
 from segstore.storage.root_checkpoints import TopicPartitionKey
 from segstore.storage.store_reader import StoreReader
 from segstore.storage.topics import TopicFiles, TopicInfo
 
 Progress = Callable[[int], None]
+_TRIES = 5  # of a copy that compaction came before
+_LOOKS = 1000
 _NOT_COPIED = frozenset({names.ENDS, names.TOPICS, names.QUARANTINE, names.SWEEPS})
 
 
@@ -51,13 +53,20 @@ def copy(
     with os_errors(), ExitStack() as stack:
         store = stack.enter_context(store_module.open(source, mode="r"))
         files: Files = store._context.files
-        half = _begin(files, path)
-        try:
-            made = _Copying(files, store, half).run(progress or (lambda _: None))
-            _settle(half)
-        except BaseException:
+        made = None
+        for _ in range(_TRIES):
+            half = _begin(files, path)
+            try:
+                made = _Copying(files, store, half).run(progress or (lambda _: None))
+                if made is not None:
+                    _settle(half)
+                    break
+            except BaseException:
+                _remove(files, half)
+                raise
             _remove(files, half)
-            raise
+        if made is None:
+            raise StorageError(errno.EAGAIN, "it was compacted again and again: copy once more", store.path)
         files.rename(half, path)
         files.sync_dir(os.path.dirname(os.path.abspath(path)))
     return made
@@ -75,7 +84,7 @@ def _settle(path: str) -> None:
 def _begin(files: Files, target: str) -> str:
     if files.exists(target) and (files.is_symlink(target) or files.listdir(target)):
         raise StorageError(errno.EEXIST, "there is something already: a copy needs a name of its own", target)
-    half = os.path.join(os.path.dirname(os.path.abspath(target)), os.path.basename(target) + ".copying")
+    half = os.path.abspath(target) + ".copying"
     if files.exists(half):
         _remove(files, half)  # of a copy that was killed
     files.mkdir(half)
@@ -90,6 +99,10 @@ def _remove(files: Files, directory: str) -> None:
         else:
             files.unlink(path)
     files.rmdir(directory)
+
+
+def _deleted(error: StoreClosedError) -> UnknownTopicOrPartitionError:
+    return UnknownTopicOrPartitionError(f"a topic was deleted meanwhile: {error}")
 
 
 class _Copying:
@@ -107,12 +120,18 @@ class _Copying:
             )
         }
 
-    def run(self, progress: Progress) -> Copied:
+    def run(self, progress: Progress) -> Copied | None:
+        """None where compaction has taken what the moment had: remove what there is, and copy again."""
         topics = self._store.topics()
         keys = {
             (t.name, p): slot_key(t.topic_id, t.name, p) for t in topics.values() for p in t.partition_ids
         }
-        ends = self._side.ends_of(list(keys.values()))
+        # Before the moment: what was clean then is clean in the copy.
+        self._cleaned = read_offsets(self._files, os.path.join(self._store.path, names.CLEANER_OFFSETS))
+        moment = self._moment(topics, keys)
+        if moment is None:
+            return None
+        ends, self._held = moment
         settings = TopicFiles(self._files, self._target)
         self._files.mkdir(os.path.join(self._target, names.OURS))
         settings.prepare()
@@ -123,35 +142,63 @@ class _Copying:
             if info.ours:
                 settings.write(info)
             for number in info.partition_ids:
-                one = self._partition(info, number, ends.get(keys[info.name, number]), progress)
+                one = self._partition((info.name, number), ends.get(keys[info.name, number]), progress)
+                if one is None:
+                    return None
                 made = Copied(made.partitions + 1, made.segments + one.segments, made.bytes + one.size)
         self._rest()
         return made
 
+    def _moment(
+        self, topics: Mapping[str, TopicInfo], keys: Mapping[TopicPartitionKey, int]
+    ) -> tuple[dict[int, Ends], dict[TopicPartitionKey, Held]] | None:
+        """The ends of one moment, and the files of compacted logs that it had: from them a later compaction
+        takes what a later record supersedes, and the copy would have neither. None where these change always.
+        """
+        compacted = [
+            k for k in keys if topics[k[0]].ours and "compact" in topics[k[0]].settings.cleanup_policy
+        ]
+        for _ in range(_LOOKS):
+            ends = self._side.ends_of(list(keys.values()))
+            held = self._hold([key for key in compacted if keys[key] in ends])
+            after = self._side.ends_of([keys[key] for key in held or ()])
+            if held is not None and all(end.layout == ends[key].layout for key, end in after.items()):
+                return ends, held
+        return None
+
+    def _hold(self, some: list[TopicPartitionKey]) -> dict[TopicPartitionKey, Held] | None:
+        held, most = {}, self._store._context.pool.limit // 4
+        for key in some:
+            try:
+                held[key] = hold(self._files, self._side.partition(*key).refresh(), most)
+            except FileNotFoundError:
+                return None
+            except StoreClosedError as error:
+                raise _deleted(error) from error
+            most -= len(held[key].view.segments)
+        return held
+
     def _partition(
-        self, info: TopicInfo, number: int, ends: Ends | None, progress: Progress
-    ) -> PartitionCopy:
-        key = info.name, number
+        self, key: TopicPartitionKey, ends: Ends | None, progress: Progress
+    ) -> PartitionCopy | None:
         directory = os.path.join(self._target, names.partition_dir(*key))
         while True:
-            cleaned = self._cleaned(key)
-            one = PartitionCopy(self._files, self._side.partition(*key), ends, directory, progress)
+            held = self._held.pop(key, None)
+            one = PartitionCopy(self._files, self._side.partition(*key), ends, directory, progress, held)
             try:
-                done = one.run()
+                if one.run():
+                    break
             except StoreClosedError as error:
-                raise UnknownTopicOrPartitionError(f"a topic was deleted meanwhile: {error}") from error
-            # Of what was compacted meanwhile a part is in the copy: the checkpoint would not be true of it.
-            if done and self._cleaned(key) == cleaned:
-                break
+                raise _deleted(error) from error
+            if held is not None:
+                return None
             _remove(self._files, directory)
+        cleaned = self._cleaned.get(key)
         lines = (one.end, one.start, one.end, None if cleaned is None else min(cleaned, one.end))
         for name, offset in zip(self._lines, lines, strict=True):
             if offset is not None:
                 self._lines[name][key] = offset
         return one
-
-    def _cleaned(self, key: TopicPartitionKey) -> int | None:
-        return read_offsets(self._files, os.path.join(self._store.path, names.CLEANER_OFFSETS)).get(key)
 
     def _rest(self) -> None:
         """Small files of ours come last: what they promise must hold for all that was copied."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
+from typing import NamedTuple
 
 from segstore import names
 from segstore.files import Files
@@ -18,6 +19,26 @@ from segstore.storage.view import LogView
 
 _STEP = 16 << 20
 _SMALL = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
+
+
+class Held(NamedTuple):
+    """A log as one moment had it: open files, and what `.txnindex` files said, by base offset."""
+
+    view: LogView
+    aborts: dict[int, bytes]
+
+
+def hold(files: Files, view: LogView, most: int) -> Held:
+    """Keep the first `most` files of a view open; of others it is known whether they are still the same.
+    FileNotFoundError where one went meanwhile.
+    """
+    aborts = {}
+    for number, segment in enumerate(view.segments):
+        if number < most:
+            segment.retire()
+        with contextlib.suppress(FileNotFoundError):
+            aborts[segment.base_offset] = files.read_file(segment.file(names.TXN_INDEX))
+    return Held(view, aborts)
 
 
 class PartitionCopy:
@@ -33,22 +54,25 @@ class PartitionCopy:
         ends: Ends | None,
         target: str,
         progress: Callable[[int], None],
+        held: Held | None = None,
     ) -> None:
+        """`held`: these segments and no others, whatever has their names by now."""
         self._files, self._source, self._target, self._progress = files, source, target, progress
-        view = source.view
+        self._held = held
+        view = held.view if held else source.view
         self.start, self.end = (ends.start, ends.end) if ends else (view.start_offset, view.end_offset)
         self.segments = self.size = 0
 
     def run(self) -> bool:
         """False where files went or changed meanwhile: remove what there is, and copy again. OSError."""
         self._files.mkdir(self._target)
-        view = self._source.view
+        view = self._held.view if self._held else self._source.view
         self.start = min(max(self.start, view.start_offset), self.end)
         try:
             for slot, segment in enumerate(view.segments):
                 if not slot or segment.base_offset < self.end:
                     self._log(segment, self._limit(view, slot))
-                    self._small(os.path.basename(segment.file(names.TXN_INDEX)))
+                    self._aborts(segment)
         except FileNotFoundError:
             self._source.refresh()
             return False
@@ -79,6 +103,13 @@ class PartitionCopy:
         self.segments += 1
         self.size += size
         self._progress(size)
+
+    def _aborts(self, segment: Segment) -> None:
+        name = os.path.basename(segment.file(names.TXN_INDEX))
+        if self._held is None:
+            self._small(name)
+        elif data := self._held.aborts.get(segment.base_offset):
+            self._files.write_atomic(os.path.join(self._target, name), data)
 
     def _snapshots(self) -> None:
         for name in self._files.listdir(self._source.directory):
