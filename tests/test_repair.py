@@ -20,13 +20,13 @@ from segstore.storage.producing import append_batches
 from segstore.storage.repair import Repaired, repair
 
 N = 60
+SIZES = {"index.interval.bytes": 100}
 Damage = Callable[[Path], None]
 
 
 def built(path: Path) -> Path:
     """Some segments of small batches, transactions among them, one in three aborted; closed cleanly."""
-    config = {"segment.bytes": 1500, "index.interval.bytes": 100}
-    with write_topic(path, [], config, close=False, files=Unsynced()) as store:
+    with write_topic(path, [], {**SIZES, "segment.bytes": 1500}, close=False, files=Unsynced()) as store:
         log = store.partition("t")
         for i in range(N // 3):
             log.append_batch([b"%03d" % i] * 2)
@@ -248,7 +248,7 @@ def plain(path: Path, closed: bool = True, n: int = N) -> Path:
     write_topic(
         path,
         [[b"%03d" % i, b"%03d" % (i + 1)] for i in range(0, n, 2)],
-        {"segment.bytes": 900, "index.interval.bytes": 100},
+        {**SIZES, "segment.bytes": 900},
         files=Unsynced(),
     )
     if not closed:
@@ -263,8 +263,7 @@ def plain(path: Path, closed: bool = True, n: int = N) -> Path:
 @pytest.mark.parametrize("rot", ROT, ids=lambda rot: rot.__name__)
 def test_rot(store_dir: Path, rot: Callable[[Path], list[int]], which: int, closed: bool) -> None:
     log = logs(plain(store_dir, closed))[which]
-    if len(batches(log)) < 4:
-        pytest.fail("the segment is too small")
+    assert len(batches(log)) > 3
     bad = rot(log)
     assert segstore.check(store_dir)
     size = log.stat().st_size
@@ -361,9 +360,8 @@ def test_a_reader_goes_on(store_dir: Path) -> None:
 
 
 def test_a_store_in_use(store_dir: Path) -> None:
-    with write_topic(store_dir, [[b"a"]], close=False), pytest.raises(segstore.StoreLockedError) as told:
+    with write_topic(store_dir, [[b"a"]], close=False), pytest.raises(segstore.StoreLockedError):
         repair(store_dir)
-    assert str(told.value)
 
 
 def test_no_store(tmp_path: Path) -> None:

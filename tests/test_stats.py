@@ -148,3 +148,23 @@ def test_the_sweep_command(store: segstore.Store, store_dir: Path) -> None:
     missing = run("sweep", "-s", store_dir / "missing")
     assert missing.exit_code == 1
     assert not (store_dir / "missing").exists()
+
+
+def test_topics_tell_what_could_not_be_swept(store: segstore.Store, store_dir: Path) -> None:
+    log = logs(store_dir, "c-0")[0]
+    data = bytearray(log.read_bytes())
+    data[-1] ^= 1
+    log.write_bytes(data)
+    (failed,) = [done for done in store.sweep() if done.error]
+    whole, one = ok("topics", "--store", store_dir), ok("topics", "c", "--store", store_dir)
+    assert "not swept: " in whole.stdout
+    assert "not swept: " in one.stdout
+    told = {
+        row["topic"]: row["partitions"][0].get("error")
+        for row in json_lines(ok("topics", "--json", "--store", store_dir))
+    }
+    assert told == {"c": f"not swept: {failed.error}", "t": None}
+    data[-1] ^= 1
+    log.write_bytes(data)
+    assert not any(done.error for done in store.sweep())
+    assert "not swept" not in ok("topics", "c", "--store", store_dir).stdout
