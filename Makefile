@@ -8,7 +8,7 @@ SANITIZED := build/sanitize
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types sanitize bench dist format clean check-machine
+.PHONY: help demo test lint types sanitize bench soak dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -73,6 +73,10 @@ bench: $(VENV)/.built  ## the benchmarks, as ratios within one run (PYTEST_ARGS=
 	@mkdir -p benchmarks/results
 	$(BIN)/python -m pytest benchmarks -o python_files='bench_*.py' -m 'not slow' -p no:cacheprovider --benchmark-only \
 	  --benchmark-columns=min,median,rounds --benchmark-json=benchmarks/results/$$(date +%Y-%m-%dT%H-%M-%S).json $(PYTEST_ARGS)
+
+SECONDS ?= 600
+soak: $(VENV)/.built  ## everything at once for SECONDS=600: is disk, memory, are files and threads bounded, is nothing lost?
+	$(BIN)/python benchmarks/soak.py --seconds $(SECONDS)
 
 clean:  ## remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

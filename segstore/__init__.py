@@ -36,6 +36,7 @@ from segstore.errors import (
     FencedInstanceIdError,
     ForkedError,
     InvalidArgumentError,
+    InvalidRecordError,
     InvalidTopicError,
     InvalidTypeError,
     KafkaTimeoutError,
@@ -53,6 +54,7 @@ from segstore.errors import (
 )
 from segstore.records import Record, Records
 from segstore.storage.check import Finding, check
+from segstore.storage.copying import Copied, copy
 from segstore.storage.log import PartitionLog
 from segstore.storage.store import Store
 from segstore.storage.topics import TopicInfo
@@ -71,12 +73,14 @@ __all__ = [
     "ConsumerGroupMetadata",
     "ConsumerRebalanceListener",
     "ConsumerRecord",
+    "Copied",
     "CorruptCheckpointError",
     "CorruptRecordError",
     "FencedInstanceIdError",
     "Finding",
     "ForkedError",
     "InvalidArgumentError",
+    "InvalidRecordError",
     "InvalidTopicError",
     "InvalidTypeError",
     "KafkaTimeoutError",
@@ -103,6 +107,7 @@ __all__ = [
     "TopicPartition",
     "UnknownTopicOrPartitionError",
     "check",
+    "copy",
     "errors",
     "open",
 ]

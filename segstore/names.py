@@ -45,6 +45,7 @@ PRODUCER_IDS = "producer-ids"
 QUARANTINE = "quarantine"
 QUOTAS = "quotas.json"
 TOPICS = "topics"
+SWEEPS = "sweeps.json"
 
 MAX_NAME = 255
 """Bytes that Linux file systems allow in one name."""

@@ -73,10 +73,14 @@ def stored(store: segstore.Store, topic: str) -> list[segstore.Record]:
 
 
 def write_topic(
-    path: Path, batches: Sequence[Sequence[bytes]], config: dict | None = None, close: bool = True
+    path: Path,
+    batches: Sequence[Sequence[bytes]],
+    config: dict | None = None,
+    close: bool = True,
+    files: segstore.files.Files | None = None,
 ) -> segstore.Store:
     """Topic "t" of one partition, one call of append_batch for each of `batches`; stamps rise."""
-    store = segstore.open(path, clock=Clock(step=1))
+    store = segstore.open(path, clock=Clock(step=1), files=files)
     store.create_topic("t", config=config)
     for batch in batches:
         store.partition("t").append_batch(batch, batch_bytes=1 << 20)

@@ -14,17 +14,8 @@ import segstore
 from segstore.cli.app import commands, one_line
 
 NAMES = [
-    "topics",
-    "create",
-    "alter",
-    "delete",
-    "produce",
-    "consume",
-    "groups",
-    "quotas",
-    "dump",
-    "check",
-    "demo",
+    *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
+    *("stats", "sweep", "copy", "dump", "check", "demo"),
 ]
 
 

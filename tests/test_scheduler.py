@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
 
-from segstore.storage.scheduler import Scheduler
+from segstore.storage.scheduler import NICER, Scheduler
 
 
 def test_tasks_run_in_order_of_their_time() -> None:
@@ -59,3 +60,21 @@ def test_every_comes_again_after_a_failure() -> None:
     scheduler.every(0.001, task)
     assert done.wait(10)
     scheduler.close()
+
+
+def test_background() -> None:
+    """Its thread takes the processor from none; that of the caller stays as it is."""
+    before, done = os.getpriority(os.PRIO_PROCESS, 0), threading.Event()
+    found: list[tuple[int, int]] = []
+
+    def look() -> None:
+        found.append((os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)))
+        done.set()
+
+    scheduler = Scheduler(background=True)
+    scheduler.soon(look)
+    assert done.wait(10)
+    scheduler.close()
+    assert found == [(os.SCHED_BATCH, min(before + NICER, 19))]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER

@@ -14,6 +14,7 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 FOLDER = "segstore/_native"  # distutils wants sources relative to setup.py
 SOURCES = (
+    "compact.c",
     "crc32c.c",
     "decode.c",
     "encode.c",

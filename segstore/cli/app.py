@@ -15,13 +15,18 @@ from segstore.cli import INTERRUPTED
 from segstore.cli.alter import alter
 from segstore.cli.check import check
 from segstore.cli.consume import consume
+from segstore.cli.copy import copy
 from segstore.cli.create import create
 from segstore.cli.delete import delete
 from segstore.cli.demo import demo
 from segstore.cli.dump import dump
+from segstore.cli.export import export
 from segstore.cli.groups import groups
+from segstore.cli.import_ import import_
 from segstore.cli.produce import produce
 from segstore.cli.quotas import quotas
+from segstore.cli.stats import stats
+from segstore.cli.sweep import sweep
 from segstore.cli.topics import topics
 from segstore.errors import SegstoreError
 
@@ -80,5 +85,7 @@ def commands(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (topics, create, alter, delete, produce, consume, groups, quotas, dump, check, demo):
+RECORDS = (produce, consume, export, import_)
+KEEPING = (stats, sweep, copy, dump, check)
+for command in (topics, create, alter, delete, *RECORDS, groups, quotas, *KEEPING, demo):
     commands.add_command(command)

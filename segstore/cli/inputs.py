@@ -1,4 +1,4 @@
-"""What `produce` reads: lines, NDJSON, CSV and Parquet as columns of records, some thousands at a time.
+"""What `produce` reads: lines, NDJSON, CSV, Parquet and Arrow IPC as columns, some thousand rows at a time.
 
 On disk: reads the input that the user names. Threads: one.
 """
@@ -10,16 +10,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from segstore.cli import input_json, input_parquet, input_rows
+from segstore.cli import input_arrow, input_json, input_rows
 from segstore.cli.input_chunk import Chunk, InputOptions
 
 FORMATS: dict[str, Callable[[BinaryIO, InputOptions], Iterator[Chunk]]] = {
     "lines": input_rows.lines,
     "ndjson": input_json.ndjson,
     "csv": input_rows.csv_rows,
-    "parquet": input_parquet.parquet,
+    "parquet": input_arrow.parquet,
+    "arrow": input_arrow.arrow,
 }
-SUFFIXES = {".ndjson": "ndjson", ".jsonl": "ndjson", ".json": "ndjson", ".csv": "csv", ".parquet": "parquet"}
+SUFFIXES = {
+    **dict.fromkeys((".ndjson", ".jsonl", ".json"), "ndjson"),
+    **dict.fromkeys((".arrow", ".arrows", ".feather", ".ipc"), "arrow"),
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
 
 
 @dataclass(frozen=True)

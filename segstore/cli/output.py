@@ -88,8 +88,8 @@ def rate_text(records: int, size: int, seconds: float) -> str:
     )
 
 
-def progress_bar(total: int | None, what: str) -> Progress:
-    """A bar of bytes on standard error, a context manager with one task.
+def progress_bar(total: int | None, what: str, of: str = "bytes") -> Progress:
+    """A bar of bytes, or of what else is counted, on standard error: a context manager with one task.
 
     It is seen on a terminal only, and not where the user types the input.
     """
@@ -98,7 +98,7 @@ def progress_bar(total: int | None, what: str) -> Progress:
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(),
+        DownloadColumn() if of == "bytes" else TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + of),
         TimeRemainingColumn(),
     )
     bar = Progress(

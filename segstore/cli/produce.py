@@ -73,7 +73,7 @@ def produce(
     ndjson   {"key": ..., "value": ..., "headers": {...}, "timestamp": ..., "partition": ...}, as `consume`
              prints them; with --plain or --key-field whole objects are the values
     csv      rows below a header row, as JSON or one --value-column
-    parquet  columns key, value, timestamp and headers, or rows as JSON
+    parquet  columns key, value, timestamp, headers and partition, or rows as JSON; arrow the same
 
     Times are ISO 8601 (UTC where no zone is named) or ms since the epoch. Records with a key go to the
     partition that Kafka's producer would choose (murmur2).
@@ -81,10 +81,11 @@ def produce(
     held, options = of_stream(source), InputOptions(**fields)
     with open_for_change(path, topic) as store:
         router = Router(store, topic, partition, compression, batch_bytes)
-        _run(held, wanted, options, router, store)
+        run(held, wanted, options, router, store)
 
 
-def _run(held: Input, wanted: str, options: InputOptions, router: Router, store: segstore.Store) -> None:
+def run(held: Input, wanted: str, options: InputOptions, router: Router, store: segstore.Store) -> None:
+    """Append all of an input, with a progress bar and a line on what was done."""
     started = time.perf_counter()
     try:
         with progress_bar(held.size, f"appending to {router.topic}") as bar:

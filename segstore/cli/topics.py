@@ -37,12 +37,14 @@ def topics(names: tuple[str, ...], path: str, as_json: bool) -> None:
 
 def describe(store: segstore.Store, info: segstore.TopicInfo) -> dict[str, Any]:
     """A topic as `--json` shows it."""
-    partitions = []
+    partitions, swept = [], store.sweep_states()
     for number in info.partition_ids:
         found: dict[str, Any] = {"partition": number, "start_offset": 0, "end_offset": 0}
         try:
             log = store.partition(info.name, number)
             found |= {"start_offset": log.start_offset, "end_offset": log.end_offset}
+            failed = swept[info.name, number].error if (info.name, number) in swept else None
+            found |= {"error": f"not swept: {failed}"} if failed else {}
         except segstore.SegstoreError as error:
             found["error"] = str(error)
         partitions.append(found | {"bytes": log_bytes(store.path, info.name, number)})
@@ -70,9 +72,12 @@ def _print_topics(rows: list[dict[str, Any]]) -> None:
 
 def _print_partitions(row: dict[str, Any]) -> None:
     right = ("partition", "start offset", "end offset", "bytes")
-    made = table(*right, right=right, title=f"{row['topic']}  {_settings(row)}".rstrip())
+    told = any("error" in part for part in row["partitions"])
+    title = f"{row['topic']}  {_settings(row)}".rstrip()
+    made = table(*right, *(["error"] if told else []), right=right, title=title)
     for part in row["partitions"]:
-        add_row(made, part["partition"], part["start_offset"], part["end_offset"], size_text(part["bytes"]))
+        cells = (part["partition"], part["start_offset"], part["end_offset"], size_text(part["bytes"]))
+        add_row(made, *cells, *([part.get("error")] if told else []))
     console().print(made)
 
 

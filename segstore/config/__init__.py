@@ -89,6 +89,12 @@ class TopicConfig(Settings):
     )
     segment_ms: int = whole(604_800_000, 1, MAX_LONG, "ms", "roll a segment that is older")
 
+    @property
+    def max_segment_ms(self) -> int:
+        """How old a segment may become before it is rolled (Kafka: LogConfig.maxSegmentMs)."""
+        compacted = "compact" in self.cleanup_policy
+        return min(self.segment_ms, self.max_compaction_lag_ms) if compacted else self.segment_ms
+
     def conflict(self) -> str | None:
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             return (

@@ -76,7 +76,7 @@ def mend(
         if found is None or since > segment.base_offset:
             found = _aborted_in(state_at(segment.base_offset), segments[: slot + 1], ends)
         entries = [AbortedTxn(*fields[1:]) for fields in held.tolist()]
-        right = format_entries(_merged(entries, found))
+        right = format_entries(merged(entries, found))
         if right != data:
             _replace(files, segment, right)
 
@@ -89,8 +89,8 @@ def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) 
     return found
 
 
-def _merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
-    """Where compaction or deletion took batches, the log says less of a transaction than its entry does."""
+def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
+    """Where compaction, deletion or repair took batches, the log says less of one than its entry."""
     kept = {txn.last_offset: txn for txn in held}
     for txn in found:
         known = kept.get(txn.last_offset)

@@ -49,6 +49,7 @@ class ActiveSegment:
         # Kafka's segment.jitter.ms: partitions that began together don't all roll together.
         self._jitter_ms = random.randint(0, config.segment_jitter_ms) if config.segment_jitter_ms else 0
         self.rolled_ms = -1  # timestamp of the first batch (Kafka: rollingBasedTimestamp)
+        self._born_ms: int | None = None  # by the clock: when the first batch came, or was found
         self._open_indexes(index_bytes or config.segment_index_bytes)
 
     @classmethod
@@ -105,6 +106,8 @@ class ActiveSegment:
         org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
         """
         size, config = self.segment.size, self.config
+        if not size:
+            self._born_ms = now_ms
         n = len(batches)
         if size and self._is_old(batches, now_ms):
             return 0
@@ -137,7 +140,17 @@ class ActiveSegment:
         latest = int(batches["max_timestamp"][0])
         if latest < 0 or self.config.message_timestamp_type == "LogAppendTime":
             latest = now_ms
-        return latest - self.rolled_ms > self.config.segment_ms - self._jitter_ms
+        return latest - self.rolled_ms > self.config.max_segment_ms - self._jitter_ms
+
+    def outlived(self, now_ms: int) -> bool:
+        """Whether the segment was begun more than segment.ms ago by the clock, whatever its records say: an
+        idle log must not keep old records for ever. One that was reopened counts from the first look.
+        """
+        if not self.segment.size:
+            return False
+        if self._born_ms is None or now_ms < self._born_ms:  # the clock was set back
+            self._born_ms = now_ms
+        return now_ms - self._born_ms > self.config.max_segment_ms - self._jitter_ms
 
     def reserve(self, n: int) -> None:
         """Take index room for `n` batches. OSError: nothing has changed."""

@@ -78,6 +78,7 @@ class PartitionCheck:
             end = view.end_of(slot)
             one = SegmentCheck(segment, end, below, self.epochs, slot == last, self.at_rest, self._gaps_end)
             yield from one.run()
+            one.gapped |= self.end_offset < segment.base_offset
             yield from transactions.check(one)
             if self.at_rest:
                 yield from transactions.check_snapshot(one.next_offset)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from segstore.errors import ForkedError, ReadOnlyError, SegstoreError, StorageError, StoreClosedError
 from segstore.files import Files
+from segstore.storage.graveyard import Graveyard
 from segstore.storage.handles import HandlePool
 from segstore.storage.scheduler import Scheduler
 
@@ -47,6 +48,9 @@ class Context:
     writable: bool
     pid: int
     closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.graveyard = Graveyard(self.files, self.clock, self.scheduler)
 
     @property
     def forked(self) -> bool:

@@ -207,22 +207,23 @@ class EndsReader(_Mapped):
         A writer that was killed in the middle of a publication leaves the lock taken: then
         the last consistent values that this reader saw are given.
         """
+        return self.get_all([key]).get(key)
+
+    def get_all(self, keys: list[int]) -> dict[int, Ends]:
+        """What is published under some keys, all of one moment; a dead writer's as `get` says."""
         if self._read_generation() != self._generation:
             self._map()
-        slot = self._slots.get(key)
-        if slot is None:
-            return None
-        found = self._read([slot])
+        slots = [slot for slot in map(self._slots.get, keys) if slot is not None]
+        found = self._read(slots)
         for _ in range(_PATIENCE):
             if found is not None:
                 break
             # A writer that lost its processor within a publication goes on soon; a dead one never.
             time.sleep(0.001)
-            found = self._read([slot])
-        if found is None or found[0].key != key:
-            return self._last.get(key)
-        self._last[key] = found[0]
-        return found[0]
+            found = self._read(slots)
+        self._last.update((ends.key, ends) for ends in found or ())
+        there = [key for key in keys if key in self._slots]
+        return {key: self._last[key] for key in there if key in self._last}
 
 
 def _create(files: Files, path: str) -> None:

@@ -29,6 +29,7 @@ class HandlePool:
         self.limit = limit
         self._lock = threading.Lock()
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
+        self._forgotten = 0  # how often names were forgotten: what was opened before is not kept
 
     def get(self, path: str, *, write: bool = False) -> Handle:
         """The open file at `path`; OSError where it can't be opened."""
@@ -36,16 +37,21 @@ class HandlePool:
         handle = self._open.get(key)
         if handle is not None:
             return handle
-        handle = self.files.open(path, write=write)
-        with self._lock:
-            handle = self._open.setdefault(key, handle)
-            while len(self._open) > self.limit:
-                self._open.popitem(last=False)
-        return handle
+        while True:
+            seen = self._forgotten
+            handle = self.files.open(path, write=write)
+            with self._lock:
+                if seen != self._forgotten:
+                    continue  # the name may have been another file's
+                handle = self._open.setdefault(key, handle)
+                while len(self._open) > self.limit:
+                    self._open.popitem(last=False)
+            return handle
 
     def forget(self, path: str) -> None:
         """Let go of `path`: it was renamed, replaced or removed."""
         with self._lock:
+            self._forgotten += 1
             self._open.pop((path, False), None)
             self._open.pop((path, True), None)
 

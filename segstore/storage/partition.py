@@ -11,17 +11,18 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.config import TopicConfig
 from segstore.errors import StoreClosedError
 from segstore.records import Encoded
+from segstore.storage import retention
 from segstore.storage.flusher import Flusher
 from segstore.storage.judging import Claim
 from segstore.storage.pending import AppendQueue, Pending
 from segstore.storage.publisher import Publisher
 from segstore.storage.view import LogView, Together, Turning
-from segstore.storage.writer import LogWriter, remove_segment
+from segstore.storage.writer import LogWriter, bury_segment
 
 if TYPE_CHECKING:
     from segstore.storage.context import Context
@@ -34,6 +35,13 @@ if TYPE_CHECKING:
 AHEAD_PLAIN = 4 << 20
 AHEAD_COMPRESSED = 64 << 20
 NEVER = 2**63 - 1  # Kafka's default for flush.ms
+
+
+class Retained(NamedTuple):
+    """What retention let go: segments, and bytes of their logs."""
+
+    segments: int
+    bytes: int
 
 
 class Partition:
@@ -75,6 +83,9 @@ class Partition:
         self._view: LogView | Turning | None = self._look()
         self.flusher = Flusher(self.writer, lambda: self.view, opened.durable_offset, self._flushed)
         self._admin = threading.Lock()
+        self._naming = threading.Lock()  # files get other names, or the directory does
+        self.unsettled: str | None = None
+        """Why a compaction's swap was left half done: reopening finishes it, until then there is none."""
         self._flush_planned = False
         self.changed = opened.recovered is not None
         self.publisher.publish(self)
@@ -234,16 +245,54 @@ class Partition:
             view = self.view
             before = view.end_offset if before == -1 else before
             view.check(max(before, view.start_offset) if before >= 0 else before, self.directory)
-            if before <= view.start_offset:
-                return view.start_offset
-            self.flusher.flush(before)
-            self._start_moved(before)
-            with self._queue.token:
-                self._start = before
-                dropped = self._drop_below(before)
+            if before > view.start_offset:
+                self._advance(before, delay_ms=0)
+            return max(before, view.start_offset)
+
+    def retain(self, now_ms: int) -> Retained:
+        """Let the segments go that retention.bytes and retention.ms no longer keep, oldest first.
+
+        Their files stay for file.delete.delay.ms as `.deleted`. StorageError, OSError.
+        """
+        with self._admin:
+            view = self.view
+            count = retention.breached(view, self.config, now_ms, self.context.files)
+            if count == len(view.segments):
+                count -= not self.roll_from(view)
+            if not count:
+                return Retained(0, 0)
+            before = self._segments[count].base_offset
+            self._advance(max(before, view.start_offset), self.config.file_delete_delay_ms)
+            return Retained(count, retention.freed(view, count))
+
+    def roll_from(self, view: LogView) -> bool:
+        """Roll, so that what `view` shows lies in sealed segments; False where more has come meanwhile."""
+        with self._queue.token:
+            self._queue.drain()
+            if self.writer.closed or self.writer.next_offset != view.end_offset:
+                return False
+            self.writer.roll_apart()
+            self._show()
+        return True
+
+    def roll_if_old(self, now_ms: int) -> None:
+        """Roll a segment that was begun more than segment.ms ago, so that it may go in its time.
+        StorageError.
+        """
+        with self._queue.token:
+            if not self.writer.closed and self.writer.fenced is None and self.writer.active.outlived(now_ms):
+                self.writer.roll_apart()
                 self._show()
-            self._remove(dropped)
-            return before
+
+    def _advance(self, start: int, delay_ms: int) -> None:
+        """Let the log begin at `start`: that is durable before a byte goes."""
+        self.flusher.flush(start)
+        self._start_moved(start)
+        with self._queue.token:
+            self._start = start
+            dropped = self._drop_below(start)
+            self._show()
+        self._remove(dropped, delay_ms)
 
     def _drop_below(self, offset: int) -> list[Segment]:
         keep = next(
@@ -256,13 +305,53 @@ class Partition:
             self._freeze()
         return dropped
 
-    def _remove(self, segments: list[Segment]) -> None:
+    def _remove(self, segments: list[Segment], delay_ms: int) -> None:
         """Oldest first, so that a crash leaves no gap within the log."""
         for segment in segments:
-            remove_segment(segment)
+            self.context.graveyard.put(bury_segment(segment), delay_ms)
             self.producers.forget_snapshot(segment.base_offset)
         if segments:
             self.context.files.sync_dir(self.directory)
+
+    # --- compaction ----------------------------------------------------------------------------
+
+    @contextmanager
+    def names_held(self) -> Iterator[None]:
+        """No segment is removed, and the topic not deleted, meanwhile. StoreClosedError where it was."""
+        with self._admin, self._naming:
+            _ = self.view
+            yield
+
+    def last_records(self) -> dict[int, tuple[int, int]]:
+        """See `Producers.last_records`."""
+        with self._queue.token:
+            return self.producers.last_records()
+
+    def lies_in(self, segments: Sequence[Segment]) -> bool:
+        """Whether these are still sealed segments of the log, side by side."""
+        held = self._segments[:-1]
+        at = held.index(segments[0]) if segments[0] in held else 0
+        return held[at : at + len(segments)] == list(segments)
+
+    def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Let readers of this process see `new` in place of `old`, which lie in the log; with names held."""
+        with self._queue.token:
+            at = self._segments.index(old[0])
+            self._segments[at : at + len(old)] = new
+            self._freeze()
+            self._show()
+
+    def relist(self, gone: Iterable[int]) -> None:
+        """Files of segments were replaced, and those at the bases `gone` are no more: other processes look
+        again. OSError.
+        """
+        for base in gone:
+            self.producers.forget_snapshot(base)
+        with self._queue.token:
+            self.layout += 1
+            self._show()
+
+    # --- settings, closing -----------------------------------------------------------------------
 
     def expire_producers(self, after_ms: int) -> int:
         """Forget producers that wrote nothing for so long: how many."""
@@ -289,7 +378,7 @@ class Partition:
 
     def abandon(self) -> None:
         """The topic was deleted: appends are refused, readers keep what they have."""
-        with self._queue.token:
+        with self._naming, self._queue.token:
             self._queue.drain()
             self.writer.closed = True
             with self._publishing:

@@ -103,6 +103,13 @@ class Producers:
 
     # --- snapshots -----------------------------------------------------------------------
 
+    def last_records(self) -> dict[int, tuple[int, int]]:
+        """By producer id: the last offset of its last batch of data, -1 for none, and its epoch (Kafka:
+        UnifiedLog.lastRecordsOfActiveProducers).
+        """
+        entries = self.state.producers.items()
+        return {i: (e.batches[-1].last_offset if e.batches else -1, e.producer_epoch) for i, e in entries}
+
     def snapshot(self, offset: int) -> None:
         """Write the state at `offset`. OSError. Not synced: what a power cut leaves of it is passed over."""
         self._files.write_atomic(_path(self._directory, offset), self.state.dump(), sync=False)

@@ -17,7 +17,6 @@ Threads: one, before the partition is used.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 from dataclasses import dataclass, replace
@@ -25,12 +24,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from segstore import names
 from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.storage.active import ActiveSegment
+from segstore.storage.quarantine import keep
 from segstore.storage.segment import Segment
 from segstore.storage.walk import BAD, CHUNK, MOST_OFFSET, next_whole, walk
 from segstore.storage.writer import create_segment, remove_segment
@@ -189,38 +188,7 @@ class PartitionRecovery:
         """Copy what is about to be cut, if there are whole batches in it; the copy's path."""
         if next_whole(self.files, segment.handle, position, segment.size, 0) is None:
             return None
-        if not self.files.exists(self.quarantine):
-            self.files.mkdir(self.quarantine)
-            self.files.sync_dir(os.path.dirname(self.quarantine))
-        path = self._free_name(segment, position)
-        if not self.files.exists(path):
-            with self.files.open(path + names.TEMPORARY, write=True, create=True) as copy:
-                self.files.truncate(copy, 0)
-                self.files.copy_range(segment.handle, position, copy, 0, segment.size - position)
-                self.files.sync(copy)
-            self.files.rename(path + names.TEMPORARY, path)
-            self.files.sync_dir(self.quarantine)
-        return path
-
-    def _free_name(self, segment: Segment, position: int) -> str:
-        """A name that nothing has, or that has these very bytes: a crash brings us here again."""
-        stem = os.path.join(self.quarantine, f"{self.name}-{segment.base_offset:020d}-at-{position}")
-        for n in itertools.count():
-            path = f"{stem}{f'-{n}' if n else ''}{names.LOG}"
-            if not self.files.exists(path) or self._same(segment, position, path):
-                return path
-        raise AssertionError("count() ends")
-
-    def _same(self, segment: Segment, position: int, path: str) -> bool:
-        with self.files.open(path) as kept:
-            size = self.files.size(kept)
-            if size != segment.size - position:
-                return False
-            pieces = range(0, size, CHUNK)
-            return all(
-                self.files.pread(kept, CHUNK, at) == self.files.pread(segment.handle, CHUNK, position + at)
-                for at in pieces
-            )
+        return keep(self.quarantine, segment, position, segment.size)
 
     def _finish(self, done: Recovered, end: int) -> Recovered:
         """Steps 4 and 5."""

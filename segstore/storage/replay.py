@@ -47,7 +47,7 @@ def take_in(
 
     def read_control(i: int) -> tuple[int, int]:
         try:
-            return _read_control(segment, batches[i : i + 1])
+            return read_marker(segment, batches[i : i + 1])
         except CorruptRecordError as error:
             if damaged is None:
                 raise
@@ -57,7 +57,8 @@ def take_in(
     return state.update(batches, read_control)
 
 
-def _read_control(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:
+def read_marker(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:
+    """What `parse_control` says of a control batch (an array of one). CorruptRecordError."""
     position, size = int(batch["position"][0]), int(batch["size"][0])
     data = segment.pool.files.pread(segment.handle, size, position)
     whole, stop = scan(data, position)

@@ -23,10 +23,14 @@ from segstore.storage import arguments
 from segstore.storage.context import Clock, Context, os_errors, wall_clock
 from segstore.storage.handles import HandlePool, default_limit
 from segstore.storage.log import PartitionLog
+from segstore.storage.metrics import prometheus_text, store_metrics
 from segstore.storage.recovery import Recovered
 from segstore.storage.scheduler import Scheduler
+from segstore.storage.stats import PartitionStats, store_stats
 from segstore.storage.store_reader import StoreReader
 from segstore.storage.store_writer import StoreWriter
+from segstore.storage.sweep_states import SweepState, read_states
+from segstore.storage.sweeping import Swept
 from segstore.storage.topics import TopicInfo
 
 if TYPE_CHECKING:
@@ -213,6 +217,38 @@ class Store:
         with os_errors():
             self._writer().flush()
 
+    def sweep(self) -> tuple[Swept, ...]:
+        """Run retention and compaction now, as they also run in the background: what was done in each
+        partition where anything was, or why it failed there. ReadOnlyError, StorageError.
+        """
+        with os_errors():
+            return self._writer().sweeper.sweep()
+
+    def stats(self) -> list[PartitionStats]:
+        """Segments, bytes, records, offsets, dirty ratio and sweeps of every partition. StorageError."""
+        self._context.check_open()
+        with os_errors():
+            return list(store_stats(self))
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """{"topic-partition": {Kafka's name: value}}; `metrics_text` has the same for Prometheus."""
+        self._context.check_open()
+        with os_errors():
+            return store_metrics(self)
+
+    def metrics_text(self) -> str:
+        """All metrics in Prometheus' text format; SegstoreError without the package that writes it."""
+        self._context.check_open()
+        with os_errors():
+            return prometheus_text(self)
+
+    def sweep_states(self) -> dict[tuple[str, int], SweepState]:
+        """What is known of each partition's sweeps, by (topic, partition); another process's by its last
+        note.
+        """
+        self._context.check_open()
+        return read_states(self._context.files, self._context.root)
+
     def close(self) -> None:
         """Make all durable and let go of the directory. A second call does nothing. StorageError: the next
         open recovers.
@@ -236,4 +272,4 @@ class Store:
     def __del__(self) -> None:
         # Not closed: the lock goes with its descriptor, and the next open recovers, as after a kill.
         if not sys.is_finalizing() and not self._context.closed and not self._context.forked:
-            self._context.scheduler.close()
+            self._side.abandon()

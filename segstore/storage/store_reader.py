@@ -106,6 +106,11 @@ class StoreReader:
         path = os.path.join(self.context.root, names.LOG_STARTS)
         return read_offsets(self.context.files, path).get((topic, partition), 0)
 
+    def ends_of(self, keys: list[int]) -> dict[int, Ends]:
+        """What is published of some partitions, of one moment; nothing of a broker's directory."""
+        ends = self._ends if self._believed() else None
+        return {} if ends is None else ends.get_all(keys)
+
     def _published(self, key: int) -> Callable[[], Ends | None]:
         def get() -> Ends | None:
             ends, held = self._ends, self._belief
@@ -150,6 +155,10 @@ class StoreReader:
             path = os.path.join(self.context.root, names.OURS, names.ENDS)
             self._ends = open_reader(self.context.files, path)
         return self._ends
+
+    def abandon(self) -> None:
+        """Nobody can close the store any more: end its threads."""
+        self.context.scheduler.close()
 
     def close(self) -> None:
         self.context.closed = True

@@ -32,6 +32,7 @@ from segstore.storage.partition_loader import PartitionLoader
 from segstore.storage.recovery import Recovered
 from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.shutdown import put_marker, take_marker
+from segstore.storage.sweeper import Sweeper
 from segstore.storage.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic, new_topic, with_config
 
 log = logging.getLogger("segstore")
@@ -90,6 +91,9 @@ class StoreWriter:
         self.context.scheduler.every(seconds, self.checkpoint)
         seconds = self.config.producer_id_expiration_check_interval_ms / 1000
         self.context.scheduler.every(seconds, self._expire_producers)
+        cleaned = self._checkpoints.cleaner_offsets
+        self.sweeper = Sweeper(self.context, self.config, lambda: self.topics, self.partition, cleaned)
+        self.sweeper.start()
 
     def _open_partitions(self) -> None:
         """After a clean close a partition is opened when it is asked for; else now, to be recovered."""
@@ -146,6 +150,14 @@ class StoreWriter:
                     found = self._loader.load(info, partition, partial(self._move_start, info, partition))
                     self._partitions[topic, partition] = found
         return found
+
+    def cleaned_offset(self, topic: str, partition: int) -> int | None:
+        """What cleaner-offset-checkpoint says of a partition."""
+        return self._checkpoints.cleaner_offsets.get((topic, partition))
+
+    def forget_cleaned(self, topic: str, partition: int) -> None:
+        """Let that say nothing: all of the log is dirty. OSError."""
+        self._checkpoints.cleaner_offsets.update({}, frozenset({(topic, partition)}))
 
     def _move_start(self, info: TopicInfo, partition: int, start: int) -> None:
         """Make a log start offset durable. StoreClosedError where the topic is another by now."""
@@ -291,8 +303,14 @@ class StoreWriter:
             self._checkpoints.log_starts.update({k: p.view.start_offset for k, p in held.items()})
             self._checkpoints.high_watermarks.update({k: p.view.end_offset for k, p in held.items()})
 
+    def abandon(self) -> None:
+        """Nobody can close the store any more: end its threads. The next open recovers."""
+        self.sweeper.stop()
+        self.context.scheduler.close()
+
     def close(self) -> None:
         """Close cleanly. The first error is raised when all is let go; the next open recovers then."""
+        self.sweeper.close()
         self.context.closed = True
         self.context.scheduler.close()
         with self._lock:

@@ -20,6 +20,7 @@ from segstore.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, Records
 from segstore.storage.outcomes import Outcomes
 from segstore.storage.producer_state import ProducerState
 from segstore.storage.replay import take_in
+from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
 from segstore.storage.walk import walk_past_damage
 
@@ -27,12 +28,12 @@ _NO_MARKER = "the end of the batch's transaction is not in the log"
 
 
 class _Found(NamedTuple):
-    """What the log says up to byte `position` of the segment from `base` on.
+    """What the log says up to byte `position` of `segment`.
 
     `aborted`: int64 (n, 4), a row for each AbortedTxn, by last offset.
     """
 
-    base: int
+    segment: Segment | None
     position: int
     end_offset: int
     aborted: NDArray[np.int64]
@@ -49,7 +50,7 @@ class AbortedTransactions:
     def _forget(self) -> None:
         self._state = ProducerState()
         self._damaged: dict[int, CorruptRecordError] = {}  # markers that can't be read, by offset
-        self._found = _Found(-1, 0, -1, np.empty((0, 4), np.int64))
+        self._found = _Found(None, 0, -1, np.empty((0, 4), np.int64))
 
     def stable_offset(self, view: LogView) -> int:
         """The last stable offset of a log whose writer publishes none."""
@@ -94,14 +95,16 @@ class AbortedTransactions:
     def _replay(self, view: LogView) -> NDArray[np.int64]:
         """All aborted transactions up to the view's end, from the control batches."""
         with self._lock:
-            if self._found.end_offset > view.end_offset or self._found.base not in (-1, *view.bases):
+            if self._found.end_offset > view.end_offset:
                 self._forget()
             done = self._found
             if done.end_offset < view.end_offset:
                 try:
-                    slot = view.slot(view.start_offset) if done.base < 0 else view.bases.index(done.base)
+                    slot = view.slot(max(done.end_offset, view.start_offset))
+                    # Where compaction or a roll put another in its place, what is known of it is passed over.
+                    same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
-                        self._take_in(view, at, done.position if at == slot else 0)
+                        self._take_in(view, at, done.position if at == slot and same else 0)
                 except BaseException:
                     self._forget()  # half of it would be told twice
                     raise
@@ -123,9 +126,8 @@ class AbortedTransactions:
                 break
         rows = np.array(aborted, np.int64).reshape(-1, 4)
         before = self._found
-        self._found = _Found(
-            segment.base_offset, position, before.end_offset, np.concatenate((before.aborted, rows))
-        )
+        so_far = np.concatenate((before.aborted, rows))
+        self._found = _Found(segment, position, before.end_offset, so_far)
 
 
 def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:

@@ -194,6 +194,17 @@ class LogWriter:
         active.seal()
         self._rolled(segment.base_offset)
 
+    def roll_apart(self) -> None:
+        """Roll outside of an append. StorageError: the log is as before."""
+        restore = Restore(len(self.segments), self.active, self.active.mark(), None)
+        try:
+            self.roll()
+        except BaseException as error:
+            self.put_back(restore)
+            if isinstance(error, OSError) and not isinstance(error, SegstoreError):
+                raise StorageError(error.errno, error.strerror, error.filename) from error
+            raise
+
     def put_back(self, restore: Restore) -> None:
         """Undo the last append. Where the disk has no room for that, it is tried again before the next;
         where it refuses, the partition is fenced.
@@ -270,8 +281,14 @@ def _make_files(segment: Segment) -> None:
 
 
 def remove_segment(segment: Segment) -> None:
-    """Take a segment's names away, the log's first: `.deleted`, then gone; what a crash leaves is known by
-    that.
+    """Remove a segment's files. OSError."""
+    for path in bury_segment(segment):
+        segment.pool.files.unlink(path)
+
+
+def bury_segment(segment: Segment) -> list[str]:
+    """Take a segment's names away, the log's first: it is `.deleted` then, and a crash leaves it to the next
+    open. The new paths. OSError.
     """
     files, pool = segment.pool.files, segment.pool
     pool.forget(segment.path)
@@ -280,5 +297,4 @@ def remove_segment(segment: Segment) -> None:
         with contextlib.suppress(FileNotFoundError):
             files.rename(segment.file(suffix), segment.file(suffix + names.DELETED))
             there.append(segment.file(suffix + names.DELETED))
-    for path in there:
-        files.unlink(path)
+    return there

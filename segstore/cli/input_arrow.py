@@ -1,36 +1,66 @@
-"""Parquet: columns key, value, timestamp and headers, or rows as JSON. Nothing on disk. Threads: one."""
+"""Parquet and Arrow IPC: columns key, value, timestamp, headers and partition, or rows as JSON.
+
+Nothing on disk. Threads: one.
+"""
 
 from __future__ import annotations
 
 import base64
 import datetime
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from segstore.cli.input_chunk import Chunk, InputError, InputOptions
 from segstore.cli.input_json import as_bytes
 
 ROWS = 50_000
+_FILE_MAGIC = b"ARROW1"
 
 
 def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
     """Records of a Parquet file (not of a pipe). InputError where it is none or lacks a column."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError("Parquet needs pyarrow: pip install 'segstore[arrow]'") from None
+    pyarrow = _pyarrow("Parquet")
     if not stream.seekable():
         raise InputError("Parquet can't be read from a pipe: give the file's name")
     try:
         file = pyarrow.parquet.ParquetFile(stream)
-        names = file.schema_arrow.names
-        columns = _columns(names, options)
-        for batch in file.iter_batches(ROWS):
-            yield _chunk(batch, columns)
+        yield from _chunks(file.schema_arrow.names, file.iter_batches(ROWS), options)
     except pyarrow.ArrowException as error:
         raise InputError(f"no Parquet: {error}") from error
+
+
+def arrow(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
+    """Records of an Arrow IPC stream, or of a file where it is no pipe. InputError as `parquet`."""
+    pyarrow = _pyarrow("Arrow IPC")
+    try:
+        if stream.seekable() and stream.read(len(_FILE_MAGIC)) == _FILE_MAGIC:
+            file = pyarrow.ipc.open_file(stream)
+            batches = (file.get_batch(i) for i in range(file.num_record_batches))
+            yield from _chunks(file.schema.names, batches, options)
+        else:
+            if stream.seekable():
+                stream.seek(0)
+            reader = pyarrow.ipc.open_stream(stream)
+            yield from _chunks(reader.schema.names, reader, options)
+    except pyarrow.ArrowException as error:
+        raise InputError(f"no Arrow IPC: {error}") from error
+
+
+def _pyarrow(what: str) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(f"{what} needs pyarrow: pip install 'segstore[arrow]'") from None
+    return pyarrow
+
+
+def _chunks(names: list[str], batches: Iterable[Any], options: InputOptions) -> Iterator[Chunk]:
+    columns = _columns(names, options)
+    for batch in batches:
+        yield _chunk(batch, columns)
 
 
 def _columns(names: list[str], options: InputOptions) -> dict[str, str | None]:
@@ -41,12 +71,14 @@ def _columns(names: list[str], options: InputOptions) -> dict[str, str | None]:
     ours = "value" in names and not any(given.values()) and not options.plain
     return {
         part: given.get(part) or (part if ours and part in names else None)
-        for part in ("key", "value", "timestamp", "headers")
+        for part in ("key", "value", "timestamp", "headers", "partition")
     }
 
 
 def _chunk(batch: Any, columns: dict[str, str | None]) -> Chunk:
-    key, value, stamp, headers = (None if name is None else batch.column(name) for name in columns.values())
+    key, value, stamp, headers, partition = (
+        None if name is None else batch.column(name) for name in columns.values()
+    )
     if value is None:
         values: Any = [
             json.dumps(row, default=_text, ensure_ascii=False).encode() for row in batch.to_pylist()
@@ -58,6 +90,7 @@ def _chunk(batch: Any, columns: dict[str, str | None]) -> Chunk:
         None if key is None else _binary(key),
         None if stamp is None else _milliseconds(stamp),
         None if headers is None else [_headers(held) for held in headers.to_pylist()],
+        None if partition is None else partition.to_pylist(),
     )
 
 

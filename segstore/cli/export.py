@@ -1,0 +1,151 @@
+"""`segstore export`: a topic, or a part of it, as Parquet, Arrow IPC or NDJSON.
+
+On disk: reads the store, beside a live writer too; writes the file that the user names, whole or not at all.
+Threads: one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import rich_click as click
+
+import segstore
+from segstore.cli.export_sinks import SINKS, Sink
+from segstore.cli.inputs import SUFFIXES
+from segstore.cli.options import open_reading, store_option, time_value
+from segstore.cli.output import progress_bar, rate_text
+from segstore.storage.arguments import ISOLATION_LEVELS
+from segstore.storage.topics import find_topic
+
+FETCH_BYTES = 8 << 20  # also about what is in a row group, before Parquet makes it small
+
+
+@click.command()
+@click.argument("topic")
+@click.argument("target", metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option(
+    "--format",
+    "-f",
+    "wanted",
+    type=click.Choice(["auto", *SINKS]),
+    default="auto",
+    show_default=True,
+    help="auto: by FILE's suffix.",
+)
+@click.option("--partition", "-p", type=click.IntRange(0), multiple=True, help="Only this; may be repeated.")
+@click.option("--from-offset", type=click.IntRange(0), help="First offset; by default the log's start.")
+@click.option("--to-offset", type=click.IntRange(0), help="Offset to end before; by default the log's end.")
+@click.option("--from-time", callback=time_value, metavar="TIME", help="Begin at ISO 8601 (UTC), or ms.")
+@click.option("--to-time", callback=time_value, metavar="TIME", help="End before the first record of then.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(ISOLATION_LEVELS),
+    default="read_committed",
+    show_default=True,
+    help="read_committed leaves out records of aborted and open transactions.",
+)
+@store_option
+def export(
+    topic: str,
+    target: str,
+    wanted: str,
+    partition: tuple[int, ...],
+    from_offset: int | None,
+    to_offset: int | None,
+    from_time: int | None,
+    to_time: int | None,
+    isolation_level: str,
+    path: str,
+) -> None:
+    """Write the records of TOPIC to FILE (-: standard output), a partition after the other.
+
+    Columns: partition, offset, timestamp (UTC, ms), key, value, headers. `segstore import` takes the file
+    back. What comes while it runs is left out.
+    """
+    if (from_offset is not None and from_time is not None) or (to_offset is not None and to_time is not None):
+        raise click.UsageError("An end of the range is an offset or a time, not both.")
+    form = _form(wanted, target)
+    with open_reading(path) as store:
+        ids = find_topic(store.topics(), topic).partition_ids
+        logs = [store.partition(topic, number) for number in dict.fromkeys(partition or ids)]
+        parts = [Part(log, _bounds(log, from_offset, to_offset, from_time, to_time)) for log in logs]
+        with _target(target) as stream, SINKS[form](stream) as sink:
+            _run(parts, sink, isolation_level, topic)
+
+
+def _form(wanted: str, target: str) -> str:
+    form = wanted if wanted != "auto" else SUFFIXES.get(os.path.splitext(target)[1].lower(), "")
+    if form not in SINKS:
+        raise click.UsageError(f"Which format? Give --format: {target!r} does not say it by its suffix.")
+    return form
+
+
+def _bounds(
+    log: segstore.PartitionLog, first: int | None, last: int | None, since: int | None, until: int | None
+) -> tuple[int, int]:
+    start, end = log.start_offset, log.end_offset
+    if since is not None:
+        first = log.offset_for_time(since)
+        first = end if first is None else first
+    if until is not None:
+        last = log.offset_for_time(until)
+    return max(start, first or 0), end if last is None else min(last, end)
+
+
+class Part:
+    """A partition and the offsets of it that are wanted."""
+
+    def __init__(self, log: segstore.PartitionLog, bounds: tuple[int, int]) -> None:
+        self.log, (self.first, self.end) = log, bounds
+
+    def __len__(self) -> int:
+        return max(self.end - self.first, 0)
+
+    def records(self, isolation_level: str) -> Iterator[segstore.Records]:
+        at = self.first
+        while at < self.end:
+            records = self.log.read(at, FETCH_BYTES, isolation_level=isolation_level)
+            if records.next_offset == at:
+                return  # a transaction is open from here on
+            at = records.next_offset
+            yield records.take(records.offsets < self.end) if at > self.end else records
+
+
+def _run(parts: list[Part], sink: Sink, isolation_level: str, topic: str) -> None:
+    started, count, size = time.perf_counter(), 0, 0
+    with progress_bar(sum(map(len, parts)), f"exporting {topic}", of="offsets") as bar:
+        for part in parts:
+            for records in part.records(isolation_level):
+                if len(records):
+                    sink.write(records, part.log.partition)
+                count += len(records)
+                size += sum(int(c.lengths.clip(0).sum()) for c in (records.keys, records.values))
+                bar.update(bar.task_ids[0], advance=len(records))
+    click.echo(f"{topic}: {rate_text(count, size, time.perf_counter() - started)}", err=True)
+
+
+@contextmanager
+def _target(path: str) -> Iterator[BinaryIO]:
+    """The file under another name until all is written; what was there before stays until then."""
+    if path == "-":
+        yield sys.stdout.buffer
+        return
+    half = f"{path}.part"
+    try:
+        with open(half, "wb") as stream:
+            yield stream
+        os.replace(half, path)
+    except BaseException:
+        _remove(half)
+        raise
+
+
+def _remove(path: str) -> None:
+    if os.path.exists(path):
+        os.unlink(path)

@@ -1,0 +1,175 @@
+"""Compacts one partition: of every key the latest value stays, with its offset (Kafka: Cleaner.doClean).
+
+On disk: the segments from the log's beginning to the end of the dirty part are written anew, group by group.
+Threads: one cleaning of a partition at a time; appends and reads go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore.errors import CorruptRecordError, StorageError, StoreClosedError
+from segstore.storage.cleaner.dirty import Dirty, dirtiness
+from segstore.storage.cleaner.grouping import MOST_RELATIVE, group
+from segstore.storage.cleaner.mapping import fill
+from segstore.storage.cleaner.offset_map import OffsetMap
+from segstore.storage.cleaner.output import Output
+from segstore.storage.cleaner.policy import Policy
+from segstore.storage.cleaner.rewriting import Counts, Rewriter
+from segstore.storage.cleaner.swapping import remove_strays, swap, undo
+from segstore.storage.cleaner.throttle import CleaningStopped, Throttle
+from segstore.storage.cleaner.transactions import Aborted, Decided
+
+if TYPE_CHECKING:
+    from segstore.config import StoreConfig
+    from segstore.storage.partition import Partition
+    from segstore.storage.segment import Segment
+
+log = logging.getLogger("segstore")
+
+
+class CleanResult(NamedTuple):
+    """What a cleaning did. `end_offset` is what cleaner-offset-checkpoint is to say then.
+
+    Bytes and segments are those of the segments that were replaced, and of what replaced them. `keyless`
+    records went for want of a key. `stopped`: the store closes, the topic is deleted or retention came first;
+    what was done by then stays.
+    """
+
+    end_offset: int
+    passes: int = 0
+    segments_before: int = 0
+    segments_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    records_before: int = 0
+    records_after: int = 0
+    keyless: int = 0
+    stopped: bool = False
+
+    def plus(self, other: CleanResult) -> CleanResult:
+        """Both, the other one behind this."""
+        counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
+        return CleanResult(other.end_offset, stopped=other.stopped, **counts)
+
+
+_COUNTS = CleanResult._fields[1:-1]
+
+
+def clean(
+    partition: Partition,
+    config: StoreConfig,
+    now_ms: int,
+    throttle: Throttle,
+    checkpoint_offset: int | None = None,
+    advanced: Callable[[int], object] = lambda offset: None,
+) -> CleanResult:
+    """Compact all that may be, in as many passes as the dedupe buffer needs.
+
+    `advanced` is called with the offset up to which the log is clean, each time that this has moved: that is
+    what the cleaner's checkpoint is to say. CorruptRecordError, StorageError, OSError: nothing is lost, and
+    what was done before stays.
+    """
+    if partition.unsettled is not None:
+        raise StorageError(
+            f"{partition.directory}: a swap can only be finished by reopening: {partition.unsettled}"
+        )
+    done: CleanResult | None = None
+    try:
+        dirty = dirtiness(partition, checkpoint_offset, now_ms)
+        done = CleanResult(dirty.first_dirty)
+        while dirty.bytes and dirty.first_dirty < dirty.until:
+            # What supersedes older records must not be lost with the power when these are gone.
+            partition.flusher.flush(dirty.until)
+            done = done.plus(_Pass(partition, config, now_ms, throttle, dirty).run())
+            advanced(done.end_offset)
+            dirty = dirtiness(partition, done.end_offset, now_ms)._replace(until=dirty.until)
+    except (CleaningStopped, StoreClosedError):
+        done = (done or CleanResult(checkpoint_offset or 0))._replace(stopped=True)
+    if done.keyless:
+        name = os.path.basename(partition.directory)
+        log.warning("%s: %d records without a key were dropped by compaction", name, done.keyless)
+    return done
+
+
+class _Pass:
+    """One filling of the map, and all segments up to where that reaches written anew."""
+
+    def __init__(
+        self, partition: Partition, config: StoreConfig, now_ms: int, throttle: Throttle, dirty: Dirty
+    ) -> None:
+        self.partition, self.topic, self.dirty, self.throttle = partition, partition.config, dirty, throttle
+        self.now = now_ms
+        self.chunk = config.log_cleaner_io_buffer_size
+        keys = dirty.until - dirty.first_dirty
+        self.offsets = OffsetMap(
+            config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor, keys
+        )
+        self.done = CleanResult(dirty.first_dirty, passes=1)
+        # Without those that are replaced already: their files are to be closed, and their room is free then.
+        self._left = [s for s in partition.view.segments[:-1] if s.base_offset < dirty.until]
+
+    def run(self) -> CleanResult:
+        """CleaningStopped, StoreClosedError, CorruptRecordError, OSError."""
+        try:
+            return self._run()
+        except (CorruptRecordError, OSError) as error:
+            # Segments that went meanwhile: their names are nobody's, or those of a new topic's.
+            if not set(self._left) <= set(self.partition.view.segments):
+                raise CleaningStopped from error
+            raise
+
+    def _run(self) -> CleanResult:
+        dirty, aborted = self.dirty, Aborted(lambda: self.partition.view)
+        fill(self.offsets, self._left, dirty.first_dirty, dirty.until, aborted, self.chunk, self.throttle)
+        end = self.offsets.latest + 1
+        decided = Decided(aborted, self.now)
+        segments = [s for s in self._left if s.base_offset < end]
+        open_at_once = max(self.partition.context.pool.limit // 4, 2)
+        sizes = [len(one) for one in group(segments, self.topic, dirty.until, open_at_once)]
+        del segments
+        for count in sizes:
+            self._clean_group(self._left[:count], decided)
+            del self._left[:count]
+        return self.done._replace(end_offset=end)
+
+    def _clean_group(self, old: Sequence[Segment], decided: Decided) -> None:
+        policy = Policy(self.topic, decided, self.partition.last_records(), self.dirty.until)
+        horizon = min(self.now + self.topic.delete_retention_ms, 2**63 - 1)
+        rewriter = Rewriter(self.offsets, policy, self.now, horizon)
+        most = self.topic.segment_bytes if policy.recodes else MOST_RELATIVE
+        decided.kept.clear()
+        remove_strays(self.partition)
+        output = Output(self.partition, old[0].base_offset, most)
+        try:
+            for segment in old:
+                rewriter.rewrite(segment, output, self.chunk, self.throttle)
+            if len(old) == 1 and not rewriter.counts.changed:
+                undo(self.partition, output.segments)
+                return
+            new = output.finish(decided.kept)
+            swap(self.partition, old, new)
+        except BaseException:
+            if self.partition.unsettled is None:
+                # The error that is under way says more; what is left is removed before the next swap.
+                with suppress(OSError):
+                    undo(self.partition, output.segments)
+            raise
+        self._count(old, new, rewriter.counts)
+
+    def _count(self, old: Sequence[Segment], new: Sequence[Segment], counts: Counts) -> None:
+        done = CleanResult(
+            self.done.end_offset,
+            segments_before=len(old),
+            segments_after=len(new),
+            bytes_before=sum(s.size for s in old),
+            bytes_after=sum(s.size for s in new),
+            records_before=counts.records_before,
+            records_after=counts.records_after,
+            keyless=counts.keyless,
+        )
+        self.done = self.done.plus(done)

@@ -1,0 +1,86 @@
+"""The latest offset of every key in a stretch of a log, in bounded memory. Nothing on disk.
+
+Kafka's SkimpyOffsetMap: 24 bytes a key, 16 of them a hash of it instead of the key. The hash has a seed that
+is drawn anew for each map, so that nobody can make keys that are taken for each other.
+Threads: one at a time; C works on whole columns without the GIL.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from segstore._native import ffi, lib
+from segstore.records import Records
+from segstore.records.records import HEADERS_AT, KEY_AT, KEY_LEN, OFFSET, TIMESTAMP, VALUE_AT, VALUE_LEN
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SLOT = 24
+"""Bytes that a key takes."""
+_LEAST = 64
+
+
+class OffsetMap:
+    """At most `memory` bytes of slots, fewer where only `keys` can come, filled up to `load_factor`.
+
+    `latest` is the offset up to which the map tells (-1: nothing).
+    """
+
+    def __init__(
+        self, memory: int, load_factor: float, keys: int, seed: tuple[int, int] | None = None
+    ) -> None:
+        slots = max(min(memory // SLOT, 2 * keys), _LEAST)
+        # Not np.zeros: huge pages, which numpy asks for here alone, make it three times as quick.
+        self._slots: NDArray[np.uint64] = np.empty(slots * SLOT // 8, np.uint64)
+        self._slots.fill(0)
+        self.c = ffi.new("seg_offset_map *")
+        self.c.slots = ffi.from_buffer("uint8_t[]", self._slots)
+        self.c.n, self.c.limit = slots, max(1, min(int(slots * load_factor), slots - 1))
+        self.c.seed = seed or (secrets.randbits(64), secrets.randbits(64))
+        self.latest = -1
+
+    def __len__(self) -> int:
+        return int(self.c.used)
+
+    def put(self, records: Records, from_offset: int = 0) -> int:
+        """Take in the keys of records at or above `from_offset`: how many records, until it is full."""
+        c = columns(records)
+        done = lib.seg_map_put(
+            self.c, records.arena, len(records.arena), c.key_at, c.key_len, c.offsets, c.n, from_offset
+        )
+        return checked(done)
+
+    def keep(self, records: Records) -> tuple[NDArray[np.uint8], int]:
+        """SEG_DROP, SEG_LATEST or SEG_KEEP for each record, and how many go for want of a key."""
+        c, keyless = columns(records), ffi.new("int64_t *")
+        keep: NDArray[np.uint8] = np.empty(max(c.n, 1), np.uint8)
+        done = lib.seg_map_keep(
+            self.c, records.arena, len(records.arena), c.key_at, c.key_len, c.offsets, c.n, self.latest,
+            ffi.from_buffer("uint8_t[]", keep), keyless,
+        )  # fmt: skip
+        checked(done)
+        return keep, int(keyless[0])
+
+
+def columns(records: Records) -> Any:
+    """The rows of decoded records as a `seg_columns *`, valid while the records live."""
+    c, matrix = ffi.new("seg_columns *"), records._matrix
+    c.n = n = matrix.shape[1]
+    if n:
+        first, stride = ffi.cast("int64_t *", matrix.ctypes.data), matrix.strides[0] >> 3
+        c.offsets, c.timestamps = first + OFFSET * stride, first + TIMESTAMP * stride
+        c.key_at, c.key_len = first + KEY_AT * stride, first + KEY_LEN * stride
+        c.value_at, c.value_len = first + VALUE_AT * stride, first + VALUE_LEN * stride
+        c.headers_at = first + HEADERS_AT * stride
+    return c
+
+
+def checked(result: int) -> int:
+    """What C gave, where it is no error: columns of decoded records can't make one."""
+    if result < 0:
+        raise AssertionError(f"decoded records can't be compacted: {result}")
+    return result

@@ -1,0 +1,109 @@
+"""What compaction may do with batches of transactions (Kafka: CleanedTransactionMetadata). On disk: it reads.
+
+An aborted transaction's records go. A marker stays until none of its transaction's batches is met any more,
+and then for delete.retention.ms. Which transactions were aborted is what the log's own markers say, asked
+for only where a batch of a transaction is met.
+Threads: the cleaning thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from segstore._native import lib
+from segstore.index.txn_index import AbortedTxn
+from segstore.records import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from segstore.records.control import ABORT, COMMIT
+from segstore.records.header import DELETE_HORIZON_FLAG
+from segstore.storage.producer_state import ProducerState
+from segstore.storage.replay import read_marker, replay
+from segstore.storage.view import LogView
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from segstore.storage.segment import Segment
+
+_OF_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
+
+
+class Aborted:
+    """The aborted transactions of a log that are decided in `view()`, which is asked once, if at all: no view
+    is kept, and with it the files of segments that were replaced.
+    """
+
+    def __init__(self, view: Callable[[], LogView]) -> None:
+        self._view = view
+
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """Fields of AbortedTxn, a row each, by last offset. CorruptRecordError at a damaged marker."""
+        view = self._view()
+        state, found = ProducerState(view.bases[0]), []
+        for slot, segment in enumerate(view.segments):
+            found += replay(state, segment, view.end_of(slot))
+        return np.array(found, np.int64).reshape(-1, 4)
+
+    def without_keys(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Which batches have no key that counts: markers, and those of aborted transactions."""
+        kinds = batches["attributes"] & _OF_TRANSACTION
+        mask: NDArray[np.bool_] = kinds & CONTROL_FLAG != 0
+        for i in (kinds == TRANSACTIONAL_FLAG).nonzero()[0].tolist():
+            mask[i] = self.of(batches[i]) is not None
+        return mask
+
+    def of(self, batch: np.void) -> AbortedTxn | None:
+        """The aborted transaction that a batch, or a marker, belongs to."""
+        rows, base = self.rows, batch["base_offset"]
+        hit = (rows[:, 0] == batch["producer_id"]) & (rows[:, 1] <= base) & (rows[:, 2] >= base)
+        return AbortedTxn(*rows[int(hit.argmax())].tolist()) if hit.any() else None
+
+
+class Decided:
+    """Is shown all batches from the beginning of what is cleaned, in order."""
+
+    def __init__(self, aborted: Aborted, now_ms: int) -> None:
+        self._aborted, self._now = aborted, now_ms
+        # Producers with batches of the transaction that their next marker decides.
+        self._met: set[int] = set()
+        self.kept: list[AbortedTxn] = []
+        """Aborted transactions of which there were still batches, by marker: what a new .txnindex says."""
+
+    def policies(self, segment: Segment, batches: NDArray[np.void]) -> NDArray[np.uint8]:
+        """SEG_NO_RECORDS, SEG_ALL_RECORDS and SEG_SPENT_MARKER for each batch."""
+        policies: NDArray[np.uint8] = np.zeros(len(batches), np.uint8)
+        kinds = batches["attributes"] & _OF_TRANSACTION
+        for i in kinds.nonzero()[0].tolist():
+            batch = batches[i : i + 1]
+            if kinds[i] & CONTROL_FLAG:
+                policies[i] = self._of_marker(segment, batch)
+            else:
+                self._met.add(int(batch["producer_id"][0]))
+                if self._aborted.of(batch[0]) is not None:
+                    policies[i] = lib.SEG_NO_RECORDS
+        return policies
+
+    def _of_marker(self, segment: Segment, batch: NDArray[np.void]) -> int:
+        if not self._is_spent(segment, batch):
+            return int(lib.SEG_ALL_RECORDS)
+        horizon = batch["attributes"][0] & DELETE_HORIZON_FLAG and batch["base_timestamp"][0] <= self._now
+        return int(lib.SEG_NO_RECORDS if horizon else lib.SEG_ALL_RECORDS | lib.SEG_SPENT_MARKER)
+
+    def _is_spent(self, segment: Segment, batch: NDArray[np.void]) -> bool:
+        """Whether no batch of the marker's transaction was met; one without records was cleaned before."""
+        if not batch["count"][0]:
+            return True
+        kind, _ = read_marker(segment, batch)
+        if kind not in (ABORT, COMMIT):
+            return False
+        producer_id = int(batch["producer_id"][0])
+        met = producer_id in self._met
+        self._met.discard(producer_id)
+        txn = self._aborted.of(batch[0]) if met and kind == ABORT else None
+        if txn is not None:
+            self.kept.append(txn)
+        return not met

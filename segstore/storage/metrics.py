@@ -1,0 +1,96 @@
+"""A store's metrics, as a dict and in Prometheus' text. Nothing on disk of its own. Threads: any.
+
+Names are Kafka's (kafka.log:type=Log, type=LogCleanerManager), in Prometheus' form where that has one:
+bytes, offsets and ms, `_total` for what only grows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from segstore.errors import SegstoreError
+from segstore.storage.stats import PartitionStats, store_stats
+
+if TYPE_CHECKING:
+    from segstore.storage.store import Store
+
+
+class Metric(NamedTuple):
+    """One measure of a partition: Kafka's name, Prometheus' name and kind, meaning, and where it is found."""
+
+    name: str
+    prometheus: str
+    kind: str
+    doc: str
+    field: str
+
+
+METRICS = (
+    Metric("Size", "segstore_log_size_bytes", "gauge", "bytes of a partition's logs", "bytes"),
+    Metric("IndexSize", "segstore_log_index_size_bytes", "gauge", "bytes of its indexes", "index_bytes"),
+    Metric("NumLogSegments", "segstore_log_segments", "gauge", "segments", "segments"),
+    Metric("LogStartOffset", "segstore_log_start_offset", "gauge", "first offset there is", "start_offset"),
+    Metric("LogEndOffset", "segstore_log_end_offset", "gauge", "offset of the next record", "end_offset"),
+    Metric(
+        "dirty-ratio", "segstore_log_dirty_ratio", "gauge", "part that was not compacted yet", "dirty_ratio"
+    ),
+    Metric(
+        "deleted-bytes-total",
+        "segstore_retention_deleted_bytes_total",
+        "counter",
+        "bytes that retention has let go",
+        "deleted_bytes",
+    ),
+    Metric(
+        "compacted-bytes-total",
+        "segstore_cleaner_compacted_bytes_total",
+        "counter",
+        "bytes that compaction has freed",
+        "compacted_bytes",
+    ),
+    Metric("last-sweep-ms", "segstore_last_sweep_ms", "gauge", "when it was swept, by the clock", "swept_ms"),
+    Metric(
+        "error", "segstore_partition_failed", "gauge", "1 where it can't be read or swept, else 0", "error"
+    ),
+)
+
+
+def store_metrics(store: Store) -> dict[str, dict[str, Any]]:
+    """{"topic-partition": {name: value}}; the error as its text, None where there is none."""
+    return {
+        f"{stats.topic}-{stats.partition}": {m.name: getattr(stats, m.field) for m in METRICS}
+        for stats in store_stats(store, records=False)
+    }
+
+
+def prometheus_text(store: Store) -> str:
+    """All metrics in Prometheus' text format, labelled by topic and partition.
+
+    SegstoreError without the prometheus_client package (`segstore[metrics]`).
+    """
+    try:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+    except ImportError:
+        raise SegstoreError(
+            "metrics as text need prometheus_client: pip install 'segstore[metrics]'"
+        ) from None
+    registry, labels = CollectorRegistry(), ("topic", "partition")
+    rows = list(store_stats(store, records=False))
+    for metric in METRICS:
+        made: Any = (Counter if metric.kind == "counter" else Gauge)(
+            metric.prometheus, metric.doc, labels, registry=registry
+        )
+        for stats in rows:
+            value = _number(stats, metric)
+            if value is not None:
+                one = made.labels(stats.topic, str(stats.partition))
+                (one.inc if metric.kind == "counter" else one.set)(value)
+    text: str = generate_latest(registry).decode()
+    return text
+
+
+def _number(stats: PartitionStats, metric: Metric) -> float | None:
+    value = getattr(stats, metric.field)
+    if metric.field == "error":
+        return float(value is not None)
+    return None if value is None else float(value)

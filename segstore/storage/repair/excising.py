@@ -1,0 +1,145 @@
+"""Takes rotten stretches out of logs: what is left is written anew and swapped in as the cleaner does it.
+
+On disk: `.segstore/quarantine` gets the bytes and a note; then the segment's files are replaced
+(`storage.cleaner.swapping`). Killed before the swap, the next repair does it all again; from then on opening
+finishes it. Threads: one; appends and reads may go on.
+
+An empty batch, as compaction leaves them, stands for the offsets that are lost, so that those that follow
+keep theirs and readers go on behind it. It has no producer: `check` then knows that the log no longer tells
+all of its producers and transactions.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from segstore import names
+from segstore._native import ffi, lib
+from segstore.errors import SegstoreError
+from segstore.index import txn_index
+from segstore.index.txn_index import AbortedTxn
+from segstore.records import BATCH, HEADER_SIZE, batch_ptr
+from segstore.records.encoded import checked
+from segstore.storage.checkpoint import LeaderEpochs
+from segstore.storage.cleaner.grouping import MOST_RELATIVE
+from segstore.storage.cleaner.output import Output
+from segstore.storage.cleaner.swapping import remove_strays, swap, undo
+from segstore.storage.partition import Partition
+from segstore.storage.quarantine import keep, note
+from segstore.storage.repair.repaired import Repaired
+from segstore.storage.repair.rot import Stretch, stretches
+from segstore.storage.segment import Segment
+from segstore.storage.store import Store
+from segstore.storage.walk import walk
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def excise_all(store: Store) -> Iterator[Repaired]:
+    """Of every partition. SegstoreError, OSError."""
+    writer = store._writer()
+    quarantine = os.path.join(store.path, names.OURS, names.QUARANTINE)
+    for info in writer.topics.values():
+        for number in info.partition_ids:
+            try:
+                partition = writer.partition(info.name, number)
+            except (SegstoreError, OSError):
+                continue  # `check` tells
+            gaps_end = info.gaps_end(writer.cleaned_offset(info.name, number))
+            yield from excise(partition, quarantine, gaps_end)
+
+
+def excise(partition: Partition, quarantine: str, gaps_end: int) -> Iterator[Repaired]:
+    """Of one partition, a segment after the other."""
+    view = partition.view
+    for slot, segment in enumerate(view.segments):
+        below = view.next_base(slot)
+        found = stretches(segment, below, gaps_end)
+        if not found:
+            continue
+        if segment is view.segments[-1]:
+            partition.roll_from(view)
+        kept = [_keep(segment, quarantine, stretch) for stretch in found]
+        _rewrite(partition, segment, found, below)
+        for stretch, path in zip(found, kept, strict=True):
+            at = stretch.position
+            yield Repaired(segment.path, at, stretch.first, stretch.reason, _done(stretch, path))
+
+
+def _done(stretch: Stretch, path: str | None) -> str:
+    moved = f"{stretch.end - stretch.position} bytes moved to {path}" if path else ""
+    lost = f"an empty batch stands for offsets {stretch.first} to {stretch.below - 1}"
+    return ", ".join(said for said in (moved, lost if stretch.below > stretch.first else "") if said)
+
+
+def _keep(segment: Segment, quarantine: str, stretch: Stretch) -> str | None:
+    """The copy's path, None where there are no bytes."""
+    if stretch.end == stretch.position:
+        return None
+    path = keep(quarantine, segment, stretch.position, stretch.end)
+    lost = f"{stretch.first} to {stretch.below - 1}" if stretch.below > stretch.first else "none"
+    said = {
+        "file": os.path.join(os.path.basename(segment.directory), os.path.basename(segment.path)),
+        "position": stretch.position,
+        "bytes": stretch.end - stretch.position,
+        "offsets": lost,
+        "reason": stretch.reason,
+    }
+    note(segment.pool.files, path, said)
+    return path
+
+
+def _rewrite(partition: Partition, segment: Segment, found: list[Stretch], below: int) -> None:
+    """Put a segment without these stretches in place of it. OSError, CleaningStopped."""
+    remove_strays(partition)
+    output = Output(partition, segment.base_offset, MOST_RELATIVE)
+    try:
+        _copy(partition, segment, found, output)
+        new = output.finish(_aborted(segment, below))
+        swap(partition, [segment], new)
+    except BaseException:
+        if partition.unsettled is None and segment in partition.view.segments:
+            # The error that is under way says more; what is left is removed before the next swap.
+            with suppress(OSError):
+                undo(partition, output.segments)
+        raise
+
+
+def _copy(partition: Partition, segment: Segment, found: list[Stretch], output: Output) -> None:
+    files, handle, at = segment.pool.files, segment.handle, 0
+    epochs = LeaderEpochs.load(files, os.path.join(segment.directory, names.LEADER_EPOCHS))
+    for stretch in [*found, Stretch(segment.size, segment.size, 0, 0, "")]:
+        for step in walk(files, handle, at, stretch.position, check_crcs=False):
+            if len(step.batches):
+                whole = step.stop.position - step.position
+                output.add(memoryview(step.data)[:whole], step.batches)
+        if stretch.below > stretch.first:
+            last = min(stretch.below - 1, segment.base_offset + MOST_RELATIVE)
+            output.add(*empty_batch(stretch.first, last, epochs.epoch_for_offset(stretch.first) or 0))
+        at = stretch.end
+
+
+def empty_batch(first: int, last: int, leader_epoch: int) -> tuple[memoryview, NDArray[np.void]]:
+    """The bytes and the header of a batch without records (Kafka: DefaultRecordBatch.writeEmptyHeader)."""
+    data, batches = bytearray(HEADER_SIZE), np.zeros(1, BATCH)
+    for name in ("base_timestamp", "max_timestamp", "producer_id", "base_sequence", "producer_epoch"):
+        batches[name] = -1
+    batches["base_offset"], batches["last_offset"] = first, last
+    batches["size"], batches["leader_epoch"] = HEADER_SIZE, leader_epoch
+    checked(lib.seg_seal(ffi.from_buffer("uint8_t[]", data), HEADER_SIZE, batch_ptr(batches)))
+    return memoryview(data), batches
+
+
+def _aborted(segment: Segment, below: int) -> list[AbortedTxn]:
+    """What the segment's `.txnindex` says: a marker may be among what is lost."""
+    path = segment.file(names.TXN_INDEX)
+    files = segment.pool.files
+    data = files.read_file(path) if files.exists(path) else b""
+    held = txn_index.parse(data, segment.base_offset)
+    return [AbortedTxn(*fields[1:]) for fields in held[held["last_offset"] < below].tolist()]

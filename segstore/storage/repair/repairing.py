@@ -1,0 +1,122 @@
+"""The steps of a repair.
+
+On disk: through its parts. Threads: one.
+
+1. Without a finding of `check` nothing is done.
+2. The lock is taken, and checkpoints without which the store can't be opened, or that say more than a clean
+   close published, are made anew.
+3. The store is opened for writing, which settles what a crash left, and each partition with it. Where that is
+   asked for, rotten stretches are taken out of the logs. It is closed cleanly.
+4. `check` finds what is left; indexes and snapshots among it are made anew, with the lock held.
+5. The store is opened once more, so that what is published agrees.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from segstore import names
+from segstore.errors import SegstoreError, StoreLockedError
+from segstore.files import Files
+from segstore.storage import store as store_module
+from segstore.storage.check import check
+from segstore.storage.context import os_errors
+from segstore.storage.finding import Finding
+from segstore.storage.recovery import Recovered
+from segstore.storage.repair.checkpoints import put_right
+from segstore.storage.repair.excising import excise_all
+from segstore.storage.repair.mending import mend
+from segstore.storage.repair.repaired import Repaired
+from segstore.storage.store import Store
+
+Progress = Callable[[int], None]
+_NOTHING_SWEPT = {"log.cleaner.threads": 0, "log.retention.check.interval.ms": 2**62}
+
+
+def repair(
+    path: str | os.PathLike[str],
+    *,
+    quarantine: bool = False,
+    progress: Progress | None = None,
+    files: Files | None = None,
+) -> list[Repaired]:
+    """Put right what `check` finds wrong with a store, as far as that can be: what was done, in order.
+
+    Indexes, producer snapshots and checkpoints are made anew from the logs. `quarantine`: a stretch of a log
+    that is no batch and lies below the recovery point is moved to `.segstore/quarantine`, and an empty batch
+    stands for its offsets; without it such damage stays as it is, for `check` to tell. `progress` is called
+    with the bytes of each segment that was checked: twice where anything was wrong.
+
+    StoreLockedError, with the pid of the writer; StorageError.
+    """
+    root, files = os.fsdecode(path), files or Files()
+    with os_errors():
+        with _locked(files, root):
+            pass  # whoever writes is told at once
+        found = check(root, progress=progress)
+        return list(_repair(files, root, found, quarantine, progress)) if found else []
+
+
+def _repair(
+    files: Files, root: str, found: list[Finding], quarantine: bool, progress: Progress | None
+) -> Iterator[Repaired]:
+    with _locked(files, root):
+        anew = list(put_right(files, root))
+    yield from anew
+    with store_module.open(root, config=_NOTHING_SWEPT, files=files) as store:
+        _open_all(store)
+        yield from (_cut(done) for done in store.recovered if done.cut_bytes)
+        if quarantine:
+            yield from excise_all(store)
+    left = check(root, progress=progress)
+    for gone in sorted(set(found) - set(left), key=found.index):
+        if not _is_damage(gone) and gone.path not in {one.path for one in anew}:
+            yield Repaired.of(gone, "settled")
+    if not left:
+        return
+    with _locked(files, root):
+        yield from mend(files, root, left)
+    with store_module.open(root, config=_NOTHING_SWEPT, files=files) as store:
+        _open_all(store)
+
+
+@contextmanager
+def _locked(files: Files, root: str) -> Iterator[None]:
+    lock = os.path.join(root, names.LOCK)
+    files.listdir(root)
+    try:
+        held = files.lock(lock)
+    except BlockingIOError:
+        raise StoreLockedError(root, files.lock_holder(lock)) from None
+    with held:
+        yield
+
+
+def _open_all(store: Store) -> None:
+    """Load every partition, so that a clean close says what all of them say; forget what the cleaner's
+    checkpoint says of offsets that are not there.
+    """
+    writer = store._writer()
+    for info in writer.topics.values():
+        for number in info.partition_ids:
+            try:
+                end = writer.partition(info.name, number).view.end_offset
+            except (SegstoreError, OSError):
+                continue  # `check` tells
+            cleaned = writer.cleaned_offset(info.name, number)
+            if cleaned is not None and cleaned > end:
+                writer.forget_cleaned(info.name, number)
+
+
+def _cut(done: Recovered) -> Repaired:
+    """What opening did to a partition after an unclean shutdown."""
+    kept = f", kept in {', '.join(done.quarantined)}" if done.quarantined else ""
+    message = f"the log is good up to here, then: {done.reason}"
+    return Repaired(done.partition, None, done.end_offset, message, f"{done.cut_bytes} bytes cut off{kept}")
+
+
+def _is_damage(finding: Finding) -> bool:
+    """Whether this is of a log: who takes damage out of it says so."""
+    return finding.path.endswith(names.LOG) and finding.position is not None

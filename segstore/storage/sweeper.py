@@ -1,0 +1,143 @@
+"""The sweeper of a store: retention and compaction, in the background and when asked for.
+
+On disk: through `sweeping`; `sweep_states` keeps what is known of each partition's sweeps.
+Threads: one thread of its own, and whoever calls `sweep`; one sweep at a time. An error in one partition is
+noted, and the sweep goes on with the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+
+from segstore import names
+from segstore.config import StoreConfig
+from segstore.errors import SegstoreError, StoreClosedError
+from segstore.storage.cleaner import Throttle
+from segstore.storage.context import Context
+from segstore.storage.root_checkpoints import OffsetCheckpoint, TopicPartitionKey
+from segstore.storage.scheduler import Scheduler
+from segstore.storage.sweep_states import SweepState, SweepStates
+from segstore.storage.sweeping import Compaction, Open, Retention, Step, Swept, Topics
+
+log = logging.getLogger("segstore")
+
+
+class Sweeper:
+    """`topics()` are those there are now; `partition(topic, n)` opens one; `cleaned` is the cleaner's
+    checkpoint.
+
+    A partition that could not be compacted is left alone by the background until the store is opened anew
+    (Kafka: LogCleanerManager.markPartitionUncleanable); `sweep` tries it again.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        config: StoreConfig,
+        topics: Topics,
+        partition: Open,
+        cleaned: OffsetCheckpoint,
+    ) -> None:
+        self._context, self._config, self._topics = context, config, topics
+        self.states = SweepStates(context.files, context.root)
+        self._scheduler = Scheduler("segstore-sweeper", background=True)
+        self._sweeping, self._closing = threading.Lock(), threading.Event()
+        self._failed: dict[TopicPartitionKey, dict[Step, str]] = {}
+        self._ids = {name: info.topic_id for name, info in topics().items()}
+        throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, stopping=self._closing)
+        self._retention = Retention(topics, partition)
+        self._compaction = Compaction(topics, partition, config, cleaned, throttle)
+
+    def start(self) -> None:
+        """Sweep from now on, as often as the settings say."""
+        config = self._config
+        self._every(config.log_retention_check_interval_ms, self._retention)
+        if config.log_cleaner_threads:
+            self._every(config.log_cleaner_backoff_ms, self._compaction)
+
+    def _every(self, interval_ms: int, step: Step) -> None:
+        self._scheduler.every(interval_ms / 1000, lambda: self._run(step))
+
+    def sweep(self) -> tuple[Swept, ...]:
+        """Retention, then compaction, of every partition whose topic's settings ask for it: what was done, or
+        failed, in each where anything was. OSError of the note alone.
+        """
+        return self._run(self._retention, self._compaction, by_hand=True)
+
+    def _run(self, *steps: Step, by_hand: bool = False) -> tuple[Swept, ...]:
+        found: dict[TopicPartitionKey, Swept] = {}
+        with self._sweeping:
+            self._clear()
+            self._forget_gone()
+            for step in steps:
+                for done in self._step(step, by_hand):
+                    key = done.topic, done.partition
+                    found[key] = found[key].plus(done) if key in found else done
+            topics = self._topics()
+            self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
+        return tuple(found[key] for key in sorted(found))
+
+    def _forget_gone(self) -> None:
+        """What is known of a topic that was deleted must not be said of one made anew under its name."""
+        ids = {name: info.topic_id for name, info in self._topics().items()}
+        same = {name for name, topic_id in ids.items() if self._ids.get(name, topic_id) == topic_id}
+        self._ids = ids
+        self._failed = {key: errors for key, errors in self._failed.items() if key[0] in same}
+        self.states.keep(lambda key: key[0] in same)
+
+    def _step(self, step: Step, by_hand: bool) -> Iterator[Swept]:
+        now = self._context.clock()
+        due = step.due(now)
+        for key in self._failed.keys() - set(due):
+            if self._failed[key].pop(step, None) is not None:  # its settings are others now
+                self._note(key, None, self.states[key].swept_ms)
+        for key in due:
+            if self._closing.is_set():
+                return
+            failed = self._failed.setdefault(key, {})
+            if step is self._compaction and step in failed and not by_hand:
+                continue
+            try:
+                done = step.run(key, now)
+                failed.pop(step, None)
+            except StoreClosedError:
+                continue  # its topic was deleted meanwhile
+            except Exception as error:
+                if not isinstance(error, (SegstoreError, OSError)):
+                    log.exception("a defect, met in %s", names.partition_dir(*key))
+                log.warning("%s could not be swept: %s", names.partition_dir(*key), error)
+                done = Swept(*key, error=str(error) or type(error).__name__)
+                failed[step] = str(done.error)
+            self._note(key, done, now)
+            if done is not None:
+                yield done
+
+    def _note(self, key: TopicPartitionKey, done: Swept | None, now: int) -> None:
+        """The error is that of any step, until this one goes well or is not asked for."""
+        error = next(iter(self._failed[key].values()), None)
+        deleted, compacted = (done.deleted_bytes, done.compacted_bytes) if done else (0, 0)
+
+        def after(was: SweepState) -> SweepState:
+            return SweepState(now, error, was.deleted_bytes + deleted, was.compacted_bytes + compacted)
+
+        self.states.note(key, after)
+
+    def stop(self) -> None:
+        """Let the sweep that runs end soon, and wait for it."""
+        self._closing.set()
+        self._scheduler.close()
+
+    def close(self) -> None:
+        """As `stop`, and remove what waits to be."""
+        self.stop()
+        with self._sweeping:
+            self._clear(all_of_them=True)
+
+    def _clear(self, *, all_of_them: bool = False) -> None:
+        """A file that can't be removed keeps nothing from being swept, nor the store from being closed."""
+        try:
+            self._context.graveyard.clear(all_of_them=all_of_them)
+        except OSError as error:
+            log.warning("deleted segments could not be removed: %s", error)

@@ -1,0 +1,133 @@
+"""Compacted logs as tests need them: stores of small segments, the cleaner run by hand, what a log says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from faults import FailingFiles, KillingFiles
+from stores import Clock
+
+import segstore
+from segstore.config import StoreConfig
+from segstore.files import Files, Handle
+from segstore.storage import cleaner
+from segstore.storage.walk import walk
+
+DAY = 86_400_000
+CONFIG = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": 0,
+    "file.delete.delay.ms": 0,
+    "segment.bytes": 1000,
+    "delete.retention.ms": DAY,
+}
+
+
+class Unsynced(Files):
+    """Syncs nothing, for what is killed and keeps its power."""
+
+    def sync(self, handle: Handle) -> None:
+        pass
+
+    def sync_dir(self, path: Any) -> None:
+        pass
+
+
+class FailingUnsynced(FailingFiles):
+    """A fault may come with each sync, too."""
+
+    def sync(self, handle: Handle) -> None:
+        self.before("sync", (handle,), {})
+
+    def sync_dir(self, path: Any) -> None:
+        self.before("sync_dir", (path,), {})
+
+
+class KillingUnsynced(FailingUnsynced, KillingFiles):
+    """As `KillingFiles`."""
+
+
+def open_compacted(
+    path: Path, clock: Clock | None = None, files: Files | None = None, **config: Any
+) -> segstore.Store:
+    """Topic "t", made where it is not there. Nothing is compacted in the background."""
+    store = segstore.open(path, clock=clock or Clock(step=1), files=files, config={"log.cleaner.threads": 0})
+    if "t" not in store.topics():
+        store.create_topic("t", config=CONFIG | {k.replace("_", "."): v for k, v in config.items()})
+    return store
+
+
+def clean(
+    store: segstore.Store,
+    topic: str = "t",
+    throttle: cleaner.Throttle | None = None,
+    checkpoint: bool = True,
+    **config: Any,
+) -> cleaner.CleanResult:
+    """Compact partition 0 up to its active segment, and let the checkpoint say so."""
+    checkpoints = store._side._checkpoints.cleaner_offsets
+    settings = StoreConfig.parse({k.replace("_", "."): v for k, v in config.items()})
+    return cleaner.clean(
+        store.partition(topic)._writing(),
+        settings,
+        store._context.clock(),
+        throttle or cleaner.Throttle(),
+        checkpoints.get((topic, 0)),
+        lambda offset: checkpoints.update({(topic, 0): offset}) if checkpoint else None,
+    )
+
+
+def roll(store: segstore.Store, topic: str = "t") -> None:
+    """Seal the active segment, so that all that is there may be compacted."""
+    partition = store.partition(topic)._writing()
+    with partition.exclusively():
+        if partition.writer.active.segment.size:
+            partition.writer.roll_apart()
+            partition._show()
+
+
+def put(log: segstore.PartitionLog, *pairs: tuple[bytes, bytes | None], **options: Any) -> None:
+    """One batch of these keys and values."""
+    log.append_batch([v for _, v in pairs], keys=[k for k, _ in pairs], **options)
+
+
+def records(log: segstore.PartitionLog, **options: Any) -> Iterator[segstore.Record]:
+    """All records, one read after the other; the offsets must rise."""
+    at, last = log.start_offset, -1
+    end = log.last_stable_offset if options.get("isolation_level") == "read_committed" else log.end_offset
+    while at < end:
+        found = log.read(at, **options)
+        assert found.next_offset > at
+        for record in found:
+            assert record.offset > last
+            last = record.offset
+            yield record
+        at = found.next_offset
+
+
+def pairs(log: segstore.PartitionLog, **options: Any) -> list[tuple[int, bytes | None, bytes | None]]:
+    """(offset, key, value) of all records."""
+    return [(r.offset, r.key, r.value) for r in records(log, **options)]
+
+
+def latest(log: segstore.PartitionLog, **options: Any) -> dict[bytes | None, bytes]:
+    """The last value of every key that is not deleted."""
+    held = {r.key: r.value for r in records(log, **options)}
+    return {key: value for key, value in held.items() if value is not None}
+
+
+def batches(store: segstore.Store, topic: str = "t") -> list[Any]:
+    """The headers of all batches, as they lie in the log."""
+    view = store.partition(topic)._writing().view
+    found = []
+    for slot, segment in enumerate(view.segments):
+        for step in walk(segment.pool.files, segment.handle, 0, view.end_of(slot), check_crcs=True):
+            found += list(step.batches)
+    return found
+
+
+def bases(store: segstore.Store, topic: str = "t") -> list[int]:
+    """Base offsets of the segments."""
+    return list(store.partition(topic)._writing().view.bases)

@@ -1,0 +1,192 @@
+"""`segstore export` and `segstore import`: there and back, parts of a log, files whole or not there."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+from cli import COMMAND, json_lines, ok, run
+from partitions import Partition
+from stores import START_MS, Clock, records
+
+import segstore
+from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
+from segstore.storage.producing import append_batches
+
+FORMATS = ["parquet", "arrow", "ndjson"]
+ROWS = [
+    # value, key, headers, timestamp
+    (b"plain", b"key", [], START_MS),
+    (b"", b"", [("h", b"")], START_MS - 5),
+    (None, None, [("h", None), ("h", b"\xff\x00")], 0),
+    (b"\xff\xfe not text", b"\x80", [("name", b"v")], -1),
+    ("Zürich\n\"'".encode(), None, [], START_MS + 1),
+]
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Any:
+    """Topic "t": every kind of record in partition 0 and 2 of three."""
+    with segstore.open(store_dir, clock=Clock()) as store:
+        store.create_topic("t", 3)
+        for number in (0, 2):
+            for value, key, headers, stamp in ROWS:
+                store.partition("t", number).append(value, key, headers, stamp)
+        yield store
+
+
+def rows(log: segstore.PartitionLog) -> list[tuple[Any, ...]]:
+    return [(r.value, r.key, list(r.headers), r.timestamp) for r in records(log)]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_there_and_back(form: str, store: segstore.Store, store_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / f"t.{form}"
+    assert "10 records" in ok("export", "t", file, "-s", store_dir).stderr
+    ok("import", "u", file, "--partitions", 3, "-c", "compression.type=zstd", "-s", tmp_path / "other")
+    with segstore.open(tmp_path / "other") as other:
+        assert other.topics()["u"].config == {"compression.type": "zstd"}
+        assert [rows(other.partition("u", n)) for n in range(3)] == [ROWS, [], ROWS]
+    assert segstore.check(tmp_path / "other") == []
+    assert [path.name for path in tmp_path.glob("t.*")] == [file.name]
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_columns_as_others_read_them(
+    form: str, store: segstore.Store, store_dir: Path, tmp_path: Path
+) -> None:
+    ok("export", "t", tmp_path / "t", "-f", form, "-s", store_dir)
+    if form == "parquet":
+        table = pq.read_table(tmp_path / "t")
+    else:
+        with pa.ipc.open_stream((tmp_path / "t").read_bytes()) as reader:
+            table = reader.read_all()
+    assert table.column_names == ["partition", "offset", "timestamp", "key", "value", "headers"]
+    assert table.schema.field("timestamp").type == pa.timestamp("ms", "UTC")
+    assert table["partition"].to_pylist() == [0] * 5 + [2] * 5
+    assert table["offset"].to_pylist() == list(range(5)) * 2
+    assert table["value"].to_pylist()[:5] == [row[0] for row in ROWS]
+
+
+def test_ndjson_to_a_pipe_is_what_consume_prints(store: segstore.Store, store_dir: Path) -> None:
+    shown = ok("export", "t", "-", "-f", "ndjson", "-s", store_dir).stdout
+    assert shown == ok("consume", "t", "-s", store_dir).stdout
+
+
+PARTS = {
+    "all": ([], range(5)),
+    "from offset": (["--from-offset", 3], range(3, 5)),
+    "to offset": (["--to-offset", 2], range(2)),
+    "both": (["--from-offset", 1, "--to-offset", 4], range(1, 4)),
+    "beyond": (["--to-offset", 99], range(5)),
+    "nothing": (["--from-offset", 4, "--to-offset", 2], range(0)),
+    "from time": (["--from-time", START_MS + 2], range(2, 5)),
+    "to time": (["--to-time", "2023-11-14T22:13:20.003Z"], range(3)),
+    "from a time that never was": (["--from-time", "2100-01-01"], range(0)),
+    "to a time that never was": (["--to-time", "2100-01-01"], range(5)),
+}
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_a_part_of_a_log(case: str, store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.partition("t").append_batch([b"x"] * 5, timestamps=[START_MS + i for i in range(5)])
+    options, expected = PARTS[case]
+    found = json_lines(ok("export", "t", "-", "-f", "ndjson", *options, "-s", store_dir))
+    assert [row["offset"] for row in found] == list(expected)
+
+
+def test_open_transactions_are_left_out_by_default(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"plain")
+        template = Template(TRANSACTIONAL_FLAG, producer_id=7, producer_epoch=0, base_sequence=0)
+        append_batches(store.partition("t"), Columns([b"open"]), template=template)
+    ndjson = ["export", "t", "-", "-f", "ndjson", "-s", store_dir]
+    assert len(json_lines(ok(*ndjson))) == 1
+    assert len(json_lines(ok(*ndjson, "--isolation-level", "read_uncommitted"))) == 2
+
+
+def test_a_broker_s_partition(broker_partition: Partition, tmp_path: Path) -> None:
+    where = ["-s", broker_partition.root, "--isolation-level", "read_uncommitted"]
+    ok("export", broker_partition.topic, tmp_path / "t.parquet", "-p", broker_partition.index, *where)
+    table = pq.read_table(tmp_path / "t.parquet")
+    expected = broker_partition.expected()
+    assert table["offset"].to_pylist() == [e.offset for e in expected]
+    assert table["value"].to_pylist() == [e.value for e in expected]
+
+
+def test_what_was_there_stays_where_the_export_fails(
+    store: segstore.Store, store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "t.ndjson"
+    target.write_text("before")
+    monkeypatch.setattr("segstore.cli.formats.ndjson", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run("export", "t", target, "-s", store_dir)
+    assert target.read_text() == "before"
+    assert list(tmp_path.glob("t.*")) == [target]
+
+
+def test_an_interrupt_leaves_no_half_file(store_dir: Path, tmp_path: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        for _ in range(8):
+            store.partition("t").append_batch([b"x" * 1000] * 8000)
+    fifo = tmp_path / "t.ndjson.part"
+    command = [*COMMAND, "export", "t", str(tmp_path / "t.ndjson"), "-s", str(store_dir)]
+    child = subprocess.Popen(
+        command, stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    )
+    while not fifo.exists() or not fifo.stat().st_size:
+        assert child.poll() is None
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert (child.returncode, b"Traceback" in err) == (130, False)
+    assert list(tmp_path.glob("t.*")) == []
+
+
+WRONG = {
+    "no format": (["export", "t", "{tmp}/t"], 2, "does not say it by its suffix"),
+    "two begins": (
+        ["export", "t", "-", "-f", "arrow", "--from-time", 0, "--from-offset", 0],
+        2,
+        "not both",
+    ),
+    "no such topic": (["export", "u", "-", "-f", "arrow"], 1, "no topic 'u'; there are: t"),
+    "no such partition": (["export", "t", "-", "-f", "arrow", "-p", "9"], 1, "has no partition 9"),
+    "no directory": (["export", "t", "{tmp}/no/t.parquet"], 1, "No such file or directory"),
+    "import into nothing": (["import", "u", "{tmp}/rows.ndjson"], 1, "no topic 'u'; there are: t"),
+    "make what is there": (["import", "t", "{tmp}/rows.ndjson", "--partitions", "3"], 1, "is there already"),
+    "config alone": (
+        ["import", "t", "{tmp}/rows.ndjson", "-c", "retention.ms=1"],
+        2,
+        "--partitions too",
+    ),
+    "import of lines": (["import", "t", "{tmp}/rows.txt"], 2, "by its suffix"),
+    "no parquet": (["import", "t", "{tmp}/rows.parquet"], 1, "no Parquet"),
+    "no arrow": (["import", "t", "{tmp}/rows.arrow"], 1, "no Arrow IPC"),
+    "a partition too many": (["import", "t", "{tmp}/rows.ndjson"], 1, "a record is for partition 7"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_uses(case: str, store_dir: Path, tmp_path: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", 3)
+    for name in ("rows.ndjson", "rows.txt", "rows.parquet", "rows.arrow"):
+        (tmp_path / name).write_text('{"value": "x", "partition": 7}\n')
+    arguments, status, message = WRONG[case]
+    result = run(*[str(a).format(tmp=tmp_path) for a in arguments], "-s", store_dir)
+    assert result.exit_code == status
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+    with segstore.open(store_dir) as store:
+        assert sorted(store.topics()) == ["t"]
+        assert not any(store.partition("t", n).end_offset for n in range(3))
