@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -190,3 +192,17 @@ def test_wrong_uses(case: str, store_dir: Path, tmp_path: Path) -> None:
     with segstore.open(store_dir) as store:
         assert sorted(store.topics()) == ["t"]
         assert not any(store.partition("t", n).end_offset for n in range(3))
+
+
+def test_a_pipe_and_a_link_stay_what_they_are(store: segstore.Store, store_dir: Path, tmp_path: Path) -> None:
+    pipe, link, told = tmp_path / "pipe", tmp_path / "link.ndjson", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: told.append(pipe.read_bytes()))
+    reader.start()
+    ok("export", "t", pipe, "-f", "ndjson", "-s", store_dir)
+    assert pipe.is_fifo()
+    reader.join()
+    link.symlink_to(tmp_path / "rows.ndjson")
+    ok("export", "t", link, "-s", store_dir)
+    assert link.is_symlink()
+    assert told == [(tmp_path / "rows.ndjson").read_bytes()]

@@ -127,6 +127,7 @@ def test_a_damaged_recovery_point_cuts_nothing(store_dir: Path) -> None:
     (store_dir / ".segstore" / "ends").unlink()
     no_checkpoint(CHECKPOINTS[0])(store_dir)
     flip(logs(store_dir)[1], 300)
+    flip(logs(store_dir)[-1], 70)
     repair(store_dir)
     with segstore.open(store_dir, mode="r") as store:
         assert store.partition("t").end_offset == N // 3 * 4

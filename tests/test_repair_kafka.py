@@ -1,15 +1,17 @@
-"""Kafka's dump tool on what a repair has made of logs that had rotted."""
+"""Repairs of a broker's logs; Kafka's dump tool on what repairs have made of ours."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import kafka_tools
 import pytest
 from compaction import Unsynced
-from stores import logs
-from test_repair import ROT, N, plain
+from partitions import GOLDEN, read_expected
+from stores import logs, records
+from test_repair import ROT, N, batches, flip, plain
 
 import segstore
 from segstore.storage.repair import repair
@@ -37,3 +39,20 @@ def rotten(path: Path, rot: Callable[[Path], list[int]]) -> tuple[Path, list[int
     repair(path, quarantine=True, files=Unsynced())
     assert segstore.check(path) == []
     return path, bad
+
+
+def test_a_broker_s_directory_keeps_what_lies_behind_damage(tmp_path: Path) -> None:
+    """Nothing says there how far the logs were synced: opening would cut all of it off."""
+    name = "flights-none-1"
+    shutil.copytree(GOLDEN / "clean" / name, tmp_path / name)
+    log = logs(tmp_path, name)[0]
+    found = batches(log)
+    at, size, _ = found[1]
+    flip(log, at + size - 1)
+    expected = [record.offset for record in read_expected(GOLDEN / "records" / f"{name}.jsonl.gz")]
+    repair(tmp_path, quarantine=True)
+    assert segstore.check(tmp_path) == []
+    with segstore.open(tmp_path, mode="r") as store:
+        held = [record.offset for record in records(store.partition("flights-none", 1))]
+    lost = set(range(found[1][2], found[2][2]))
+    assert held == [offset for offset in expected if offset not in lost] != expected

@@ -132,9 +132,16 @@ def _run(parts: list[Part], sink: Sink, isolation_level: str, topic: str) -> Non
 
 @contextmanager
 def _target(path: str) -> Iterator[BinaryIO]:
-    """The file under another name until all is written; what was there before stays until then."""
+    """The file under another name until all is written; what was there before stays until then. What is
+    there and no file (a device, a pipe) is written to.
+    """
     if path == "-":
         yield sys.stdout.buffer
+        return
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as stream:
+            yield stream
         return
     half = f"{path}.part"
     try:

@@ -6,6 +6,7 @@ bytes, offsets and ms, `_total` for what only grows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.errors import SegstoreError
@@ -69,22 +70,29 @@ def prometheus_text(store: Store) -> str:
     SegstoreError without the prometheus_client package (`segstore[metrics]`).
     """
     try:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+        from prometheus_client import CollectorRegistry, generate_latest
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        from prometheus_client.registry import Collector
     except ImportError:
         raise SegstoreError(
             "metrics as text need prometheus_client: pip install 'segstore[metrics]'"
         ) from None
-    registry, labels = CollectorRegistry(), ("topic", "partition")
     rows = list(store_stats(store, records=False))
-    for metric in METRICS:
-        made: Any = (Counter if metric.kind == "counter" else Gauge)(
-            metric.prometheus, metric.doc, labels, registry=registry
-        )
-        for stats in rows:
-            value = _number(stats, metric)
-            if value is not None:
-                one = made.labels(stats.topic, str(stats.partition))
-                (one.inc if metric.kind == "counter" else one.set)(value)
+
+    class Families(Collector):
+        def collect(self) -> Iterator[Any]:
+            for metric in METRICS:
+                # Not Counter: it would tell when it was made, now, as if it had begun at 0 then.
+                kind: Any = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                family = kind(metric.prometheus, metric.doc, labels=("topic", "partition"))
+                for stats in rows:
+                    value = _number(stats, metric)
+                    if value is not None:
+                        family.add_metric((stats.topic, str(stats.partition)), value)
+                yield family
+
+    registry = CollectorRegistry()
+    registry.register(Families())
     text: str = generate_latest(registry).decode()
     return text
 

@@ -3,8 +3,8 @@
 On disk: the four checkpoint files of the root, leader-epoch-checkpoint of each partition.
 Threads: one, with the store's lock held and the store not open.
 
-After a clean close by segstore the published ends are the authority. Else, where the file of recovery points
-is no such: all but a log's last segment is taken for synced, so that what is damaged in it is never cut off.
+After a clean close by segstore the published ends are the authority. Else, where nothing says how far a log
+was synced: all up to its last whole batch is taken for that, so that no good batch behind damage is cut off.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from segstore.storage.loader import list_segments
 from segstore.storage.repair.repaired import Repaired
 from segstore.storage.shutdown import read_marker
 from segstore.storage.topics import TopicFiles
-from segstore.storage.walk import walk
+from segstore.storage.walk import walk, walk_past_damage
 
 Key = tuple[str, int]
 Offsets = dict[Key, int]
@@ -42,31 +42,32 @@ def put_right(files: Files, root: str) -> Iterator[Repaired]:
             directory = topics.partition_path(info.name, number)
             if files.exists(directory):
                 there[info.name, number], ids[info.name, number] = directory, info.topic_id
-    ends = _clean_ends(files, root, ids)
+    marker = read_marker(files, root)
+    published = _published(files, root, marker, ids)
     for name in (*FIELDS, names.CLEANER_OFFSETS):
-        yield from _offsets(files, os.path.join(root, name), ends, there)
+        yield from _offsets(files, os.path.join(root, name), published if marker else {})
+    if not marker:
+        yield from _unknown(files, os.path.join(root, names.RECOVERY_POINTS), published, there)
     for directory in there.values():
         yield from _epochs(files, directory)
 
 
-def _clean_ends(files: Files, root: str, ids: dict[Key, str]) -> dict[Key, Ends]:
-    """What a clean close by segstore published, by partition; nothing after any other end."""
-    marker, ends = read_marker(files, root), open_reader(files, os.path.join(root, names.OURS, names.ENDS))
-    if ends is None or not marker or ends.nonce != marker:
+def _published(files: Files, root: str, marker: int | None, ids: dict[Key, str]) -> dict[Key, Ends]:
+    """What the last writer published, by partition, where that was segstore."""
+    ends = open_reader(files, os.path.join(root, names.OURS, names.ENDS))
+    if ends is None or marker == 0 or ends.nonce != (marker or 0):
         return {}
     found = {key: ends.get(slot_key(topic_id, *key)) for key, topic_id in ids.items()}
     return {key: held for key, held in found.items() if held is not None}
 
 
-def _offsets(files: Files, path: str, ends: dict[Key, Ends], there: dict[Key, str]) -> Iterator[Repaired]:
-    name = os.path.basename(path)
-    field = FIELDS.get(name)
+def _offsets(files: Files, path: str, ends: dict[Key, Ends]) -> Iterator[Repaired]:
+    """`ends` are those of a clean close."""
+    field = FIELDS.get(os.path.basename(path))
     published = {} if field is None else {key: getattr(held, field) for key, held in ends.items()}
     try:
         held = read_offsets(files, path)
     except CorruptCheckpointError as error:
-        if not published and name == names.RECOVERY_POINTS:
-            published = {key: max(list_segments(files, d), default=0) for key, d in there.items()}
         write_offsets(files, path, published)
         yield Repaired(path, None, None, _reason(error, path), f"made anew, with {len(published)} lines")
         return
@@ -78,6 +79,29 @@ def _offsets(files: Files, path: str, ends: dict[Key, Ends], there: dict[Key, st
         yield Repaired(path, None, held[key], message, "put right")
     if above:
         write_offsets(files, path, held | above)
+
+
+def _unknown(
+    files: Files, path: str, published: dict[Key, Ends], there: dict[Key, str]
+) -> Iterator[Repaired]:
+    held = read_offsets(files, path)
+    made = {k: _last_whole(files, d) for k, d in there.items() if k not in held and k not in published}
+    if made:
+        write_offsets(files, path, held | made)
+        message = f"says nothing of {len(made)} partitions, and the last shutdown was not clean"
+        yield Repaired(path, None, None, message, "all up to their last whole batches is taken for synced")
+
+
+def _last_whole(files: Files, directory: str) -> int:
+    """The offset behind the last batch whose CRC holds."""
+    end = 0
+    for end in reversed(list_segments(files, directory)):
+        with files.open(os.path.join(directory, names.segment_file(end, names.LOG))) as handle:
+            steps = walk_past_damage(files, handle, files.size(handle), check_crcs=True)
+            lasts = [int(step.batches["last_offset"][-1]) for step in steps if len(step.batches)]
+        if lasts:
+            return lasts[-1] + 1
+    return end
 
 
 def _epochs(files: Files, directory: str) -> Iterator[Repaired]:
