@@ -294,3 +294,17 @@ def test_a_reader_in_another_process_lets_go_of_what_was_swept(store_dir: Path) 
 
 def _read_link(path: str) -> str:
     return os.readlink(path) if os.path.lexists(path) else ""
+
+
+def test_indexes_of_what_was_compressed_anew(store_dir: Path) -> None:
+    """Each batch gets another size: what lies behind it begins elsewhere."""
+    with open_compacted(store_dir, segment_bytes=10_000, index_interval_bytes=1) as store:
+        log = store.partition("t")
+        for i in range(8):
+            put(log, *[(b"k%d" % (i * 3 + j), b"x" * 100) for j in range(4)])
+        roll(store)
+        store.alter_topic("t", {"compression.type": "gzip"})
+        clean(store)
+    (index, _) = sorted((store_dir / "t-0").glob("*.index"))
+    assert index.stat().st_size == 7 * 8
+    assert segstore.check(store_dir) == []

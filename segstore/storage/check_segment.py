@@ -108,9 +108,9 @@ class SegmentCheck:
         bases = batches["base_offset"]
         before = np.concatenate(([self.next_offset], batches["last_offset"][:-1] + 1))
         missing = bases > before
-        # Compaction, or a repair, has left nothing of these offsets.
-        nobodys = (batches["count"] == 0) & (batches["producer_id"] < 0)
-        self.gapped |= bool(missing.any() or nobodys.any())
+        # Compaction, or a repair, has left less of these offsets than there was.
+        thinned = batches["count"] <= batches["last_offset"] - bases
+        self.gapped |= bool(missing.any() or thinned.any())
         if self.ends_in_damage:
             missing[0] = False  # the damage was told
             self.ends_in_damage = False

@@ -64,7 +64,7 @@ class Rewriter:
         codecs = self._policy.codecs(piece.batches)
         keep, keyless = self._map.keep(records)
         out, capacity = self._room(
-            max(len(piece.data), len(records.arena)) + _GROWTH * (len(records) + 8 * n)
+            len(piece.data) + len(records.arena) + _GROWTH * (len(records) + 8 * n)
         )
         batches, made = np.empty(n, BATCH), np.empty(n, np.uint8)
         used = lib.seg_compact(
@@ -103,6 +103,7 @@ class Rewriter:
                 part = bytearray(HEADER_SIZE) + bytearray(squeezed)
                 checked(lib.seg_seal(ffi.from_buffer("uint8_t[]", part), len(part), headers + i))
             parts.append(part)
+        batches["position"] = batches["size"].cumsum(dtype=np.int64) - batches["size"]
         return memoryview(b"".join(parts)), batches
 
 
