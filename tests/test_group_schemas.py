@@ -219,6 +219,7 @@ def test_records_of_other_kinds_are_passed_by_and_told(
     with opened(store_dir, offsets_topic_num_partitions=1) as store:
         offsets_of(store).commit("g", {tp(): at(1)})
         log = store.partition(TOPIC)
+        store.alter_topic(TOPIC, {"cleanup.policy": "delete"})  # a compacted topic takes none without a key
         log.append(b"x", key=b"?")
         log.append(b"x")
         with caplog.at_level(logging.WARNING, "segstore"):
