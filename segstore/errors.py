@@ -265,6 +265,19 @@ class UnsupportedVersionError(SegstoreError):
     """A record of a group or transaction has a version that is not known here; the message names it."""
 
 
+# --- Spark ----------------------------------------------------------------------------------------
+
+
+class DataLossError(SegstoreError):
+    """What a query was to read is gone, by retention or with its topic; `failOnDataLoss=false` passes over
+    it.
+    """
+
+
+class JavaNotFoundError(SegstoreError):
+    """There is no Java that Spark runs on; the message says where was looked, and what was found."""
+
+
 def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[str, object]) -> SegstoreError:
     error = kind.__new__(kind)
     error.args = args
