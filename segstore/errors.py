@@ -169,6 +169,12 @@ class RecordDeserializationError(SerializationError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+class StagedFilesError(SegstoreError):
+    """Staged files or their manifest are missing, damaged or not what was said of them: nothing of the
+    manifest is in the log; it lies in `.segstore/quarantine`.
+    """
+
+
 # --- producers with an id, and transactions -----------------------------------------------------
 
 

@@ -155,6 +155,10 @@ class Files:
         """Rename, replacing a file at `target` in one step. OSError as rename(2)."""
         os.rename(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give the file at `source` a second name. OSError as link(2), EEXIST where there is one."""
+        os.link(source, target, follow_symlinks=False)
+
     def unlink(self, path: Path) -> None:
         """Remove a file's name. OSError as unlink(2)."""
         os.unlink(path)
@@ -227,6 +231,11 @@ class Files:
             raise
         if sync:
             self.sync_dir(os.path.dirname(target) or ".")
+
+    def restamp(self, handle: Handle, end: int, base_offset: int, leader_epoch: int) -> int:
+        """`seg_restamp` (cdef.h): the next offset; EBADMSG where a batch is none. OSError."""
+        code = lib.seg_restamp(handle.fd, end, base_offset, leader_epoch)
+        return _checked(-errno.EBADMSG if code == lib.SEG_E_COLUMN else code, handle.path)
 
     # --- transfers: bytes sent; fewer where the file ends or a non-blocking sink takes no more ---
 

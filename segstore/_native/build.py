@@ -25,6 +25,7 @@ SOURCES = (
     "io.c",
     "scan.c",
     "seal.c",
+    "staging.c",
 )
 HEADERS = ("bytes.h", "cdef.h", "column.h", "reader.h")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")

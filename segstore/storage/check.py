@@ -19,6 +19,7 @@ from segstore.storage.check_partition import PartitionCheck
 from segstore.storage.check_published import Said, check_published, read_checkpoints
 from segstore.storage.finding import Finding
 from segstore.storage.quota_file import check_quotas
+from segstore.storage.staging.checking import check_inbox
 from segstore.storage.topics import TopicFiles, TopicInfo
 
 __all__ = ["Finding", "check"]
@@ -59,6 +60,7 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress) -> Iter
         # Of a store in use they may have moved since its logs were read.
         yield from check_published(files, root, checked, said)
         yield from _check_names(files, root)
+        yield from check_inbox(files, root)
 
 
 def _check_one(

@@ -119,6 +119,9 @@ class Follower:
         found = read_only_segments(self._pool, self.directory, self._config)
         if not found:
             found = [Segment(self._pool, self.directory, self._log_start(), 0, writable=False, sealed=False)]
+        for s in found:
+            if s.sealed and s.base_offset in known and not known[s.base_offset].sealed:
+                self._pool.forget(s.path)  # an empty log may have given its name to a staged file
         return tuple(
             known[s.base_offset]
             if s.base_offset in known
