@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-import segstore
 from segstore.errors import SegstoreError
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ def spark() -> Iterator[SparkSession]:
         spark_sql_shuffle_partitions=2,
         spark_sql_streaming_checkpointFileManagerClass=FAST_CHECKPOINTS,
         spark_driver_memory="1g",
+        spark_sql_python_filterPushdown_enabled=True,
     )
     yield made
     made.stop()
@@ -51,24 +51,38 @@ def read(spark: SparkSession, path: Path | str, **options: Any) -> DataFrame:
     return spark.read.format("segstore").options(**named).load(str(path))
 
 
-def told(frame: DataFrame) -> str:
+def told(run: Callable[[], Any]) -> str:
     """What a query that must fail says."""
     with pytest.raises(Exception) as raised:
-        frame.collect()
+        run()
     return str(raised.value)
 
 
-def as_record(row: Any) -> segstore.Record:
-    """A row with headers as the engine gives the record."""
-    headers = [(pair.key, _bytes(pair.value)) for pair in row.headers or ()]
-    assert row.headers is None or headers
-    return segstore.Record(row.offset, as_ms(row.timestamp), _bytes(row.key), _bytes(row.value), headers)
+class Row(NamedTuple):
+    """A row with all columns; `timestamp` in ms, `headers` None or a list that is not empty."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+    timestampType: int
 
 
-def _bytes(value: Any) -> bytes | None:
-    return None if value is None else bytes(value)
+def rows(frame: DataFrame) -> list[Row]:
+    """All rows, in order of topic, partition and offset. The frame has headers."""
+    table = frame.toArrow()
+    stamps = table.column("timestamp").cast("timestamp[us]").cast("int64").to_pylist()
+    assert all(stamp % 1000 == 0 for stamp in stamps)
+    held = table.drop_columns(["timestamp"]).to_pylist()
+    return sorted(_row(row, stamp // 1000) for row, stamp in zip(held, stamps, strict=True))
 
 
-def as_ms(stamp: datetime) -> int:
-    """PySpark gives local times."""
-    return (stamp.astimezone(timezone.utc) - EPOCH) // timedelta(milliseconds=1)
+def _row(row: dict[str, Any], ms: int) -> Row:
+    headers = row["headers"]
+    assert headers is None or headers
+    pairs = None if headers is None else [(pair["key"], pair["value"]) for pair in headers]
+    place = row["topic"], row["partition"], row["offset"]
+    return Row(*place, ms, row["key"], row["value"], pairs, row["timestampType"])

@@ -40,7 +40,6 @@ _LOCAL = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
 }
-_ALWAYS = {"spark.sql.python.filterPushdown.enabled": "true"}
 _POLL = 0.02  # seconds
 _MOST_SECRET = 1 << 16
 _starting = threading.Lock()
@@ -58,7 +57,7 @@ class Gateway(NamedTuple):
 def start(master: str, conf: Mapping[str, Any], quick: bool) -> SparkSession:
     """See `segstore.spark.session`."""
     settings = {spark_name(name): _text(value) for name, value in conf.items()}
-    defaults = _ALWAYS | (_LOCAL if master.startswith("local") else {})
+    defaults = _LOCAL if master.startswith("local") else {}
     try:
         from pyspark import SparkContext
         from pyspark.sql import SparkSession

@@ -23,6 +23,7 @@ _STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 KNOWN = (
     *("path", *SUBSCRIPTIONS, *_STARTING, "startingOffsetsByTimestampStrategy", *_ENDING, *_STREAM),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "kafka.isolation.level"),
+    "filterPushdown",
 )
 _NEEDS_BROKER = ("kafkaconsumer.", "fetchoffset.", "groupidprefix", "kafka.")
 ISOLATION = ("read_uncommitted", "read_committed")
@@ -40,7 +41,7 @@ class Subscription(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a read was asked for. `starting` and `ending` are None where nothing was said."""
+    """What a read was asked for. What may be None is so where nothing was said."""
 
     path: str
     subscription: Subscription
@@ -49,6 +50,7 @@ class SourceOptions:
     or_latest: bool
     fail_on_data_loss: bool
     include_headers: bool
+    filter_pushdown: bool | None
     isolation_level: str
     min_partitions: int | None
     max_records_per_partition: int | None
@@ -94,6 +96,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         one_of("startingOffsetsByTimestampStrategy", strategy, ("error", "latest")) == "latest",
         flag("failOnDataLoss", _get(options, "failOnDataLoss"), True),
         flag("includeHeaders", _get(options, "includeHeaders"), False),
+        flag("filterPushdown", _get(options, "filterPushdown"), None),
         one_of("kafka.isolation.level", _get(options, "kafka.isolation.level") or ISOLATION[0], ISOLATION),
         positive("minPartitions", _get(options, "minPartitions")),
         positive("maxRecordsPerPartition", _get(options, "maxRecordsPerPartition")),

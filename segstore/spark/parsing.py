@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeVar
 
 from segstore.client.structs import TopicPartition
 from segstore.errors import ConfigError
@@ -25,6 +25,7 @@ _UNITS_US = {
     "d": 864 * 10**8,
 }
 _INT64 = 1 << 63
+Default = TypeVar("Default")
 
 
 def whole(option: str, text: str, least: int = 0) -> int:
@@ -43,7 +44,7 @@ def positive(option: str, text: str | None) -> int | None:
     return None if text is None else whole(option, text, 1)
 
 
-def flag(option: str, text: str | None, default: bool) -> bool:
+def flag(option: str, text: str | None, default: Default) -> bool | Default:
     """true or false."""
     return default if text is None else one_of(option, text.lower(), ("true", "false")) == "true"
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+SCANS_APART = hasattr(DataSourceReader, "pushLimit")
+"""Whether each scan of a DataFrame keeps what was planned for it. In PySpark 4.3 they share it: after
+`df.where(a)` a plain `df.count()` would count what `a` left, and so would the other side of a self-join.
+"""
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -38,8 +42,9 @@ def schema(given: Mapping[str, str]) -> str:
 def reader(given: Mapping[str, str], columns: StructType) -> DataSourceReader:
     """Of a batch query. ConfigError."""
     options = parse_options(given)
+    wanted = SCANS_APART if options.filter_pushdown is None else options.filter_pushdown
     # PySpark refuses a reader that could take filters where its setting is off, which only its worker knows.
-    kind = FilteringReader if _PUSHDOWN_WORKER in sys.modules else BatchReader
+    kind = FilteringReader if wanted and _PUSHDOWN_WORKER in sys.modules else BatchReader
     return kind(options, arrow_schema(columns))
 
 
