@@ -20,7 +20,7 @@ from segstore.errors import (
     StagedFilesError,
     StorageError,
 )
-from segstore.storage.context import Context
+from segstore.storage.context import Context, wall_clock
 from segstore.storage.partition import Partition
 from segstore.storage.staging.adopter import Adopter
 from segstore.storage.staging.folder import Folder
@@ -118,7 +118,8 @@ class Inbox:
     def _look(self) -> None:
         self.adopt_all()
         try:
-            sweep(self._folder, self._context.clock(), self._config.inbox_leftovers_retention_ms)
+            # By the clock that stamps files, whatever the store's is.
+            sweep(self._folder, wall_clock(), self._config.inbox_leftovers_retention_ms)
         except OSError as error:
             log.warning("what dead stagers left in %s can't be removed: %s", self._folder.path, error)
 
