@@ -46,7 +46,7 @@ $(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-
 	$(BIN)/python setup.py -q build_ext --inplace --force
 	@touch $@
 
-demo: $(VENV)/.built  ## all flights of 2013 into a log, a kill midway, and what is left
+demo: $(VENV)/.built  ## all flights of 2013 into a log, a kill midway; then producers and a group, live (ARGS=--no-live: without)
 	$(BIN)/segstore demo $(ARGS)
 
 test: $(VENV)/.built  ## every test (PYTEST_ARGS="-k name" for some)

@@ -42,6 +42,12 @@ class RecordTooLargeError(InvalidArgumentError):
     """A record or its batch is larger than `max.message.bytes` or `segment.bytes` allow."""
 
 
+class InvalidRecordError(InvalidArgumentError):
+    """A record that its topic refuses: without a key where compaction goes by keys (Kafka:
+    InvalidRecordException).
+    """
+
+
 class SerializationError(InvalidTypeError):
     """A key or value can't be made bytes; `__cause__` is what the serializer raised, if it did."""
 

@@ -188,6 +188,13 @@ class Files:
         """Bytes of a file by path (of a symbolic link itself) or handle. OSError as stat(2)."""
         return (os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)).st_size
 
+    def identity(self, file: Path | Handle) -> tuple[int, ...]:
+        """What tells a file that nobody writes any more from another one that has got its name: inode, size,
+        time of change. OSError as stat(2).
+        """
+        stat_ = os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)
+        return stat_.st_ino, stat_.st_size, stat_.st_mtime_ns
+
     def modified(self, path: Path) -> int:
         """When a file or directory was last changed, ns since the epoch; 0 where there is none. OSError."""
         try:

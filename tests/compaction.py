@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from faults import KillingFiles
+from faults import FailingFiles, KillingFiles
 from stores import Clock
 
 import segstore
@@ -35,14 +35,18 @@ class Unsynced(Files):
         pass
 
 
-class KillingUnsynced(KillingFiles):
-    """A kill may come before each sync, too."""
+class FailingUnsynced(FailingFiles):
+    """A fault may come with each sync, too."""
 
     def sync(self, handle: Handle) -> None:
         self.before("sync", (handle,), {})
 
     def sync_dir(self, path: Any) -> None:
         self.before("sync_dir", (path,), {})
+
+
+class KillingUnsynced(FailingUnsynced, KillingFiles):
+    """As `KillingFiles`."""
 
 
 def open_compacted(

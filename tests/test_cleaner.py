@@ -6,14 +6,17 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from compaction import DAY, bases, batches, clean, latest, open_compacted, pairs, put, roll
 from stores import START_MS, Clock, raw_batches, write_segment
 
 import segstore
+from segstore.records import Columns
 from segstore.records.header import DELETE_HORIZON_FLAG
 from segstore.storage import cleaner
 from segstore.storage.cleaner import Dirty, cleanable, dirtiness
+from segstore.storage.producing import append_batches, append_record
 
 
 def test_the_latest_of_each_key_stays_with_its_offset(store_dir: Path) -> None:
@@ -429,3 +432,34 @@ def test_every_size_of_buffer_gives_the_same_log(tmp_path: Path) -> None:
             logs = sorted((tmp_path / str(number) / "t-0").glob("*.*"))
             found.append({p.name: p.read_bytes() for p in logs if p.suffix != ".metadata"})
     assert all(a == b for a, b in itertools.pairwise(found))
+
+
+# --- records without a key ------------------------------------------------------------------------
+
+
+def sent(log: segstore.PartitionLog, keys: list[bytes | None]) -> object:
+    return append_batches(log, Columns([b"v"] * len(keys), keys))
+
+
+APPENDS: dict[str, Any] = {
+    "append": lambda log: log.append(b"v"),
+    "append_batch without keys": lambda log: log.append_batch([b"v"]),
+    "append_batch with some": lambda log: log.append_batch([b"v", b"w"], keys=[b"k", None]),
+    "append_batch of Arrow": lambda log: log.append_batch([b"v", b"w"], keys=pa.array([None, b"k"])),
+    "a producer's batch": lambda log: sent(log, [b"k", None]),
+    "a producer's record": lambda log: append_record(log, b"v", None, (), START_MS),
+}
+
+
+@pytest.mark.parametrize("name", APPENDS)
+def test_a_compacted_topic_takes_no_record_without_a_key(store_dir: Path, name: str) -> None:
+    with open_compacted(store_dir, Clock(START_MS), cleanup_policy="compact,delete") as store:
+        log = store.partition("t")
+        with pytest.raises(segstore.errors.InvalidRecordError, match="no key"):
+            APPENDS[name](log)
+        assert log.end_offset == 0
+        log.append_batch([b"", b""], keys=pa.array([None, b"k", b""])[1:])
+        sent(log, [b"", b"k"])
+        assert log.end_offset == 4
+        store.alter_topic("t", {"cleanup.policy": "delete"})
+        APPENDS[name](log)

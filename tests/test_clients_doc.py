@@ -10,12 +10,9 @@ from types import ModuleType
 import pytest
 from kafka import KafkaConsumer, KafkaProducer
 
-import segstore
-
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
 PLACES = sorted(set(re.findall(r"`((?:segstore|tests|docs|benchmarks|tools)/[\w./]*)`", PAGE)))
-CLASSES = sorted(set(re.findall(r"`segstore\.(\w+)`", PAGE)))
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +46,3 @@ def test_a_table_that_is_not_up_to_date_is_seen(tool: ModuleType) -> None:
 @pytest.mark.parametrize("place", PLACES)
 def test_place_is_there(place: str) -> None:
     assert (ROOT / place).exists()
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_name_is_public(name: str) -> None:
-    assert hasattr(segstore, name)

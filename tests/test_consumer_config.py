@@ -117,7 +117,7 @@ BAD = {
     ),
     "no interceptor": ("interceptors", [3], r"interceptors=\[3\]: must be a list of objects with on_consume"),
     "no list": ("interceptors", 3, "interceptors=3: must be a list"),
-    "no name": ("client_id", "", "client_id='': must be a str that is not empty"),
+    "no name": ("client_id", "", "client_id='': must be a str of 1 to 32,000 bytes"),
     "a callback that can't be called": ("default_offset_commit_callback", 1, "must be a callable, or None"),
     "a long value is cut": ("isolation_level", "x" * 500, r"x{50,80}\.\.\.: must be one of"),
     "heartbeats after the session": (

@@ -84,7 +84,7 @@ def check_swap(tmp_path: Path, splits: dict[int, list[int]], done: int, expected
             log = store.partition("t")
             assert values(log) == expected, f"killed at call {nth}"
             assert log.end_offset == N
-            assert log.append(b"next") == N
+            assert log.append(b"next", key=b"next") == N
         assert segstore.check(path) == []
         left = [p.name for p in (path / "t-0").iterdir() if p.suffix in (".swap", ".cleaned", ".deleted")]
         assert left == []

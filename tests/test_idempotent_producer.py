@@ -140,7 +140,7 @@ def test_order_and_number_hold_whatever_fails(
         futures = [producer.send("ab"[i % 2], b"%d" % i) for i in range(2_000)]
         producer.flush(LONG)
         acks.when = lambda: None
-        assert acks.lost > 10 < acks.refused
+        assert acks.lost > 0 < acks.refused
     for i, topic in enumerate("ab"):
         assert values(store.partition(topic)) == [b"%d" % n for n in range(i, 2_000, 2)]
         assert_no_gaps(store.partition(topic))

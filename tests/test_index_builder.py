@@ -32,6 +32,7 @@ def batches(*rows: tuple[int, int, int, int], dtype: np.dtype[Any] = BATCH) -> A
     for i, (position, size, last, timestamp) in enumerate(rows):
         array[i]["position"], array[i]["size"] = position, size
         array[i]["last_offset"], array[i]["max_timestamp"] = last, timestamp
+        array[i]["count"] = 1
     return array
 
 
@@ -124,6 +125,16 @@ def test_entries(rows: Any, offsets: Any, times: Any, closing: Any) -> None:
     made = builder.add(batches(*[(p, s, base + o, t) for p, s, o, t in rows]))
     assert (OffsetIndex.parse(made[0]), TimeIndex.parse(made[1])) == (offsets, times)
     assert TimeIndex.parse(builder.last_time_entry()) == closing
+    assert builder.last_time_entry() == b""
+
+
+def test_a_batch_that_compaction_left_empty_has_no_time() -> None:
+    rows = batches((0, 150, 0, 9), (150, 150, 1, 5), (300, 150, 2, 7))
+    rows["count"][[0, 2]] = 0
+    builder = IndexBuilder(0, 100)
+    made = builder.add(rows)
+    assert OffsetIndex.parse(made[0]) == [(1, 150), (2, 300)]
+    assert TimeIndex.parse(made[1]) == [(5, 1)]
     assert builder.last_time_entry() == b""
 
 

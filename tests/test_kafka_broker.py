@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from kafka_broker import Broker
 from kafka_tools import classpath, why_not
+from producers import committed, send
+from stores import values
 
 import segstore
+from segstore.storage.markers import end_transaction
 
 confluent_kafka = pytest.importorskip(
     "confluent_kafka", reason="Kafka's broker needs a client with every codec"
@@ -61,11 +64,27 @@ def write(directory: Path) -> None:
         (directory / ".kafka_cleanshutdown").unlink()
 
 
-def consume(address: str, topic: str, wanted: int) -> list[tuple[object, ...]]:
+def write_transactions(directory: Path, rounds: range) -> None:
+    """Two producers whose transactions overlap, commits and aborts in several segments."""
+    with segstore.open(directory) as store:
+        if "txns" not in store.topics():
+            store.create_topic("txns", config={"segment.bytes": 2000})
+        log = store.partition("txns")
+        for i in rounds:
+            for pid in (1, 2):
+                send(log, pid, i * 5, 5, txn=True, cuts=(2,))
+            log.append(b"plain")
+            end_transaction([log], 1, 0, 0, i % 3 == 0)
+            send(log, 3, i * 2, 2)
+            end_transaction([log], 2, 0, 0, i % 4 != 1)
+
+
+def consume(
+    address: str, topic: str, wanted: int, isolation: str = "read_uncommitted"
+) -> list[tuple[object, ...]]:
     """The first `wanted` records, as librdkafka gives them, CRCs checked."""
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": address, "group.id": "g", "enable.auto.commit": False, "check.crcs": True}
-    )
+    settings = {"bootstrap.servers": address, "group.id": "g", "enable.auto.commit": False}
+    consumer = confluent_kafka.Consumer(settings | {"check.crcs": True, "isolation.level": isolation})
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     found: list[tuple[object, ...]] = []
     while len(found) < wanted and (messages := consumer.consume(wanted - len(found), 20)):
@@ -94,9 +113,13 @@ def test_a_broker_serves_our_partition_and_we_go_on_in_its(tmp_path: Path) -> No
     with broker.running() as address:
         create(address, "ours")
         produce(address, "ours", [b"to be replaced"])
+        create(address, "txns")
     write(tmp_path / "store")
-    put_in_place(tmp_path / "store" / "ours-0", broker.logs / "ours-0")
+    write_transactions(tmp_path / "store", range(40))
+    for name in ("ours-0", "txns-0"):
+        put_in_place(tmp_path / "store" / name, broker.logs / name)
     with broker.running() as address:
+        assert_committed(address, tmp_path / "store")
         assert consume(address, "ours", N) == [expected(i) for i in range(N)]
         produce(address, "ours", [b"from the broker %d" % i for i in range(10)])
         with segstore.open(broker.logs, mode="r") as live:
@@ -107,13 +130,27 @@ def test_a_broker_serves_our_partition_and_we_go_on_in_its(tmp_path: Path) -> No
         log = store.partition("ours")
         assert [r.value for r in log.read(N)] == [b"from the broker %d" % i for i in range(10)]
         assert log.append(b"from us") == N + 10
+    write_transactions(broker.logs, range(40, 60))
     assert segstore.check(broker.logs) == []
     # The root is ours while we have it: a broker takes no directory in it that is no partition's.
     shutil.rmtree(broker.logs / ".segstore")
     with broker.running() as address:
         found = consume(address, "ours", N + 11)
+        assert_committed(address, broker.logs)
     assert [r[0] for r in found] == list(range(N + 11))
     assert found[-1][3] == b"from us"
+
+
+def assert_committed(address: str, root: Path) -> None:
+    """A broker's read_committed, which goes by `.txnindex` and snapshots, gives what ours does."""
+    with segstore.open(root, mode="r") as store:
+        log = store.partition("txns")
+        ours = committed(log)
+        assert len(ours) < len(values(log)) < log.end_offset
+    produce(address, "txns", [b"behind the last marker"])
+    theirs = consume(address, "txns", len(ours) + 1, "read_committed")
+    assert [r[0] for r in theirs[:-1]] == ours
+    assert theirs[-1][3] == b"behind the last marker"
 
 
 def put_in_place(ours: Path, theirs: Path) -> None:

@@ -19,7 +19,7 @@ from stores import START_MS, Clock, killed_at_each_call, logs, records, tree, va
 import segstore
 from segstore.errors import OffsetOutOfRangeError, ReadOnlyError
 from segstore.files import Files
-from segstore.storage.sweeper import Swept
+from segstore.storage.sweeping import Swept
 
 SIZE = 100
 SMALL = {"segment.bytes": 1000, "file.delete.delay.ms": 0}
@@ -34,7 +34,7 @@ def write(
     store.create_topic("t", config={**SMALL, **config})
     log = store.partition("t")
     for i in range(n):
-        log.append(value_of(i, SIZE), timestamp=clock.now)
+        log.append(value_of(i, SIZE), key=b"k%d" % i, timestamp=clock.now)
         clock.now += step
     return store
 

@@ -32,7 +32,8 @@ int64_t seg_index_entries(const seg_batch *batches, int64_t n, int64_t base_offs
         const seg_batch *b = &batches[i];
         if (b->last_offset < base_offset || !fits(b->last_offset - base_offset) || !fits(b->position))
             return -EOVERFLOW;
-        if (b->max_timestamp > s.max_timestamp) {
+        /* Compaction leaves empty batches: what has no record has no time. */
+        if (b->count > 0 && b->max_timestamp > s.max_timestamp) {
             s.max_timestamp = b->max_timestamp;
             s.max_timestamp_offset = b->last_offset;
         }

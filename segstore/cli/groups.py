@@ -20,8 +20,8 @@ def groups() -> None:
     """Look at consumer groups and their lag, set where they go on, forget them.
 
     Committed offsets are records of the topic __consumer_offsets. `list` and `describe` work beside a live
-    writer; `reset` and `delete` need the store for themselves, so that no member is reading. The store is given
-    with --store after the command, or in SEGSTORE_PATH.
+    writer; `reset` and `delete` need the store for themselves, so that no member is reading. The store is
+    given with --store after the command, or in SEGSTORE_PATH.
     """
 
 

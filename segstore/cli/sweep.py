@@ -7,7 +7,7 @@ import rich_click as click
 import segstore
 from segstore.cli.options import json_option, open_reading, store_option
 from segstore.cli.output import add_row, console, print_json, size_text, table
-from segstore.storage.sweeper import Swept
+from segstore.storage.sweeping import Swept
 
 
 @click.command()
@@ -32,9 +32,10 @@ def sweep(path: str, as_json: bool) -> int:
 
 
 def _print(swept: tuple[Swept, ...]) -> None:
-    right = ("segments", "bytes")
+    right = ("deleted segments", "deleted", "compacted records", "compacted")
     made = table("partition", *right, "error", right=right)
     for done in swept:
         name = f"{done.topic}-{done.partition}"
-        add_row(made, name, done.deleted_segments, size_text(done.deleted_bytes), done.error)
+        deleted, compacted = size_text(done.deleted_bytes), size_text(done.compacted_bytes)
+        add_row(made, name, done.deleted_segments, deleted, done.compacted_records, compacted, done.error)
     console().print(made)

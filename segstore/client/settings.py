@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from segstore.config.judging import judge, shown, unknown
+from segstore.config.judging import judge, unknown
 from segstore.errors import ConfigError
 
 S = TypeVar("S", bound="ClientSettings")
@@ -79,15 +79,19 @@ def switch(default: bool, doc: str) -> Any:
     return made(default, "True or False", doc, read)
 
 
+LONGEST_TEXT = 32_000
+"""Bytes of UTF-8: names of members begin with a client_id, and have 32,767 at most on disk."""
+
+
 def text(default: str, doc: str) -> Any:
-    """A field for a str that is not empty."""
+    """A field for a str that is not empty, nor too long to be written."""
 
     def read(value: Any) -> str:
-        if not isinstance(value, str) or not value:
-            raise ValueError
+        if not isinstance(value, str) or not 0 < len(value.encode()) <= LONGEST_TEXT:
+            raise ValueError  # as UnicodeEncodeError is
         return value
 
-    return made(default, "a str that is not empty", doc, read)
+    return made(default, f"a str of 1 to {LONGEST_TEXT:,} bytes of UTF-8", doc, read)
 
 
 def duration(default: float, doc: str, *, forever: bool = False) -> Any:
@@ -131,16 +135,6 @@ def parts(doc: str, *methods: str) -> Any:
         return given
 
     return made((), f"a list of objects with {' or '.join(methods)}", doc, read)
-
-
-def absent(name: str, reason: str) -> Any:
-    """A field that can only be None."""
-
-    def read(value: Any) -> None:
-        if value is not None:
-            raise ConfigError(f"{name}={shown(value)} is refused: {reason}")
-
-    return made(None, "None", reason, read)
 
 
 NO_NETWORK = "there is no network, a store is opened by its path"

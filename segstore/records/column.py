@@ -56,6 +56,11 @@ class Column:
         if validity is not None and len(validity):
             c.validity = next(parts)
 
+    @property
+    def has_nulls(self) -> bool:
+        """Whether an element is null: a validity bitmap is only made, or taken over, where one is."""
+        return self.n > 0 and (self.c.kind == NULLS or self.c.validity != ffi.NULL)
+
     def longest(self, enough: int) -> int:
         """Bytes that no element is above: exact where a bound that costs nothing is above `enough`."""
         c = self.c

@@ -123,7 +123,11 @@ class Run:
 
 def c_template(template: Template, codec: int) -> Any:
     """The `seg_template *` of a Template, with the codec in its attributes."""
-    t = ffi.new("seg_template *")
+    return fill_template(ffi.new("seg_template *"), template, codec)
+
+
+def fill_template(t: Any, template: Template, codec: int) -> Any:
+    """The same, in a `seg_template *` that is there."""
     t.base_offset, t.producer_id = template.base_offset, template.producer_id
     t.producer_epoch, t.base_sequence = template.producer_epoch, template.base_sequence
     t.leader_epoch, t.delete_horizon = template.leader_epoch, template.delete_horizon

@@ -15,7 +15,7 @@ from segstore._native import ffi, lib
 from segstore.errors import InvalidTypeError
 from segstore.records.column import FIXED, NULLS
 from segstore.records.columns import Header, as_headers
-from segstore.records.encode import c_template, compressed
+from segstore.records.encode import c_template, compressed, fill_template
 from segstore.records.encoded import PLAIN, Encoded, Template, checked
 from segstore.records.header import BATCH, HEADER_SIZE
 
@@ -32,9 +32,12 @@ class _Arguments(threading.local):
         self.key.n = self.value.n = 1
         self.left = ffi.new("int64_t[2]")
         self.taken = self.left + 1
+        self.sequenced = ffi.new("seg_template *")
         self.templates: dict[tuple[Template, int], Any] = {}
 
     def template(self, template: Template, codec: int) -> Any:
+        if template.base_sequence >= 0:  # it will never come again
+            return fill_template(self.sequenced, template, codec)
         known = self.templates.get((template, codec))
         if known is None:
             if len(self.templates) > 64:

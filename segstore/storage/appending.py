@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from segstore.config import TopicConfig
-from segstore.errors import InvalidArgumentError, InvalidTypeError, RecordTooLargeError
+from segstore.errors import InvalidArgumentError, InvalidRecordError, InvalidTypeError, RecordTooLargeError
 from segstore.records import CODECS, Columns, Encoded, check_sizes, encode, single
 from segstore.storage import arguments
 from segstore.storage.partition import AHEAD_COMPRESSED, AHEAD_PLAIN, Partition
@@ -26,6 +26,7 @@ def append_one(
     config, now = partition.config, partition.context.clock()
     stamp = now if timestamp is None else arguments.whole("timestamp", timestamp, -1)
     check_stamps(config, stamp, stamp, now)
+    check_keys(config, key is None)
     codec, level = codec_for(config, None)
     encoded = single(value, key, headers, stamp, codec=codec, level=level)
     limit = largest_batch(config)
@@ -89,6 +90,7 @@ def encode_columns(
         check_stamps(config, int(stamps.min()), int(stamps.max()), now)
     else:
         check_stamps(config, now_or_one, now_or_one, now)
+    check_keys(config, columns.keys.has_nulls)
     limit = largest_batch(config)
     check_sizes(columns, codec, level, limit)
     return columns.n, encode(columns, codec, level, batch_bytes, max_bytes=limit)
@@ -111,6 +113,14 @@ def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | 
 def largest_batch(config: TopicConfig) -> int:
     """Bytes that a batch may have in this topic."""
     return min(config.max_message_bytes, config.segment_bytes)
+
+
+def check_keys(config: TopicConfig, some_missing: bool) -> None:
+    """Kafka's LogValidator: a compacted topic takes no record without a key. InvalidRecordError."""
+    if some_missing and "compact" in config.cleanup_policy:
+        raise InvalidRecordError(
+            f"a record has no key: with cleanup.policy={config.cleanup_policy} every record must have one"
+        )
 
 
 def check_stamps(config: TopicConfig, least: int, most: int, now: int) -> None:

@@ -73,13 +73,23 @@ def _check_one(
         try:
             follower = store._side.partition(*key)
             one = PartitionCheck(files, follower, info, partition, at_rest, cleaned, log_start)
-            return (None, []) if one.being_made else (one, list(one.run(progress)))
+            if one.being_made:
+                return None, []
+            findings = list(one.run(progress))
+            gone = findings and not at_rest and _topic_id(store, info.name) != info.topic_id
+            return (None, []) if gone else (one, findings)
         except (UnknownTopicOrPartitionError, StoreClosedError) as error:
             return None, [_unreadable(*key, error)] if at_rest else []  # deleted meanwhile
         except (SegstoreError, OSError) as error:
             if not left or not isinstance(error, FileNotFoundError):
                 return None, [_unreadable(*key, error)]
     return None, []
+
+
+def _topic_id(store: Any, topic: str) -> str | None:
+    """Of the topic that has this name now."""
+    found = store.topics().get(topic)
+    return None if found is None else found.topic_id
 
 
 def _unreadable(topic: str, partition: int, error: Exception) -> Finding:

@@ -50,6 +50,7 @@ class SegmentCheck:
         self._starts: list[int] = []
         self._lasts: list[int] = []
         self._stamps: list[int] = []
+        self._of_records: list[int] = []  # -1 where a batch is empty
 
     def run(self) -> Iterator[Finding]:
         """Findings of the segment."""
@@ -99,6 +100,7 @@ class SegmentCheck:
         self._starts += batches["position"].tolist()
         self._lasts += batches["last_offset"].tolist()
         self._stamps += batches["max_timestamp"].tolist()
+        self._of_records += np.where(batches["count"] > 0, batches["max_timestamp"], -1).tolist()
         yield from self._check_records(step, batches)
         yield from self._check_epochs(batches)
 
@@ -189,7 +191,8 @@ class SegmentCheck:
                 )
 
     def _check_times(self, index: SealedTimeIndex, path: str) -> Iterator[Finding]:
-        largest = np.maximum.accumulate(self._stamps) if self._stamps else np.empty(0, np.int64)
+        # Kafka counts the stamps of batches that compaction left empty, too.
+        largest, of_records = map(_largest, (self._stamps, self._of_records))
         for slot in range(index.entries):
             stamp, relative = index.entry(slot)
             last = self.segment.base_offset + relative
@@ -200,13 +203,18 @@ class SegmentCheck:
                 i == len(self._lasts)
                 or self._lasts[i] != last
                 or self._stamps[i] != stamp
-                or largest[i] != stamp
+                or stamp not in (largest[i], of_records[i])
             ):
                 yield Finding(
                     path, slot * 12, last, f"timestamp {stamp} is not the largest up to that offset"
                 )
-        whole = not self.active and len(largest) and largest[-1] >= 0
-        if whole and (not index.entries or index.entry(-1)[0] != largest[-1]):
+        whole = not self.active and len(largest) and of_records[-1] >= 0
+        if whole and (not index.entries or index.entry(-1)[0] not in (largest[-1], of_records[-1])):
             yield Finding(
                 path, None, None, f"does not end with the segment's largest timestamp {largest[-1]}"
             )
+
+
+def _largest(stamps: list[int]) -> np.ndarray:
+    """Of all up to each."""
+    return np.maximum.accumulate(stamps) if stamps else np.empty(0, np.int64)

@@ -7,6 +7,7 @@ the last whole, valid batch.
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from segstore.config import TopicConfig
 from segstore.errors import StoreClosedError
 from segstore.storage.ends import Ends
 from segstore.storage.handles import HandlePool
+from segstore.storage.loader import list_segments
 from segstore.storage.opening import read_only_segments
 from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
@@ -117,6 +119,8 @@ class Follower:
         """The segments as they are now; those that were known keep their indexes."""
         known = {s.base_offset: s for s in view.segments} if view else {}
         found = read_only_segments(self._pool, self.directory, self._config)
+        if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
+            raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
         if not found:
             found = [Segment(self._pool, self.directory, self._log_start(), 0, writable=False, sealed=False)]
         for s in found:
@@ -126,7 +130,7 @@ class Follower:
             known[s.base_offset]
             if s.base_offset in known
             and known[s.base_offset].size == s.size
-            and s.sealed == known[s.base_offset].sealed
+            and known[s.base_offset].identity == s.identity
             else s
             for s in found
         )

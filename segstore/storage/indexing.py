@@ -85,7 +85,7 @@ def _fitting(segment: Segment, batches: NDArray[np.void]) -> NDArray[np.void]:
 
 def _timeless(segment: Segment) -> bool:
     steps = walk(segment.pool.files, segment.handle, 0, segment.size, check_crcs=False)
-    return all(not len(step.batches) or step.batches["max_timestamp"].max() < 0 for step in steps)
+    return all((step.batches["max_timestamp"][step.batches["count"] > 0] < 0).all() for step in steps)
 
 
 def build(files: Files, segment: Segment, end: int) -> tuple[bytes, bytes]:

@@ -3,9 +3,9 @@
 On disk: removes `.deleted`, `.cleaned` and `.tmp` files and orphaned indexes, renames `.swap` files into
 place.
 The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewrite is `.cleaned` until it
-is whole, `.swap` while it replaces older segments, and has the plain name when they are gone. So
-`.cleaned` is undone, with every `.swap` at or above it (its originals are all still there), and a
-`.swap` alone is finished. Each step may be repeated after another crash.
+is whole, `.swap` while it replaces older segments, and has the plain name when they are gone, its log as the
+first file. So `.cleaned` is undone, with every `.swap` at or above it (its originals are all still there),
+and a `.swap` alone is finished. Each step may be repeated after another crash, and is synced before the next.
 
 Threads: one, before the partition is used. A reader of somebody else's directory calls `list_segments` only.
 """
@@ -73,33 +73,37 @@ def _undo_cleaned(files: Files, directory: str, found: Found) -> bool:
     for ending in (names.SWAP, names.CLEANED):
         for base in sorted(b for b in found if b >= least):
             _remove(files, directory, base, {s for s in found[base] if s.endswith(ending)}, found)
+        files.sync_dir(directory)
     return True
 
 
 def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
-    swaps = sorted(b for b, suffixes in found.items() if names.LOG + names.SWAP in suffixes)
     half = sorted(b for b, suffixes in found.items() if any(s.endswith(names.SWAP) for s in suffixes))
-    if swaps:
-        # All of one rewrite: between two of them an original may have gone whole.
-        end = _end_offset(files, _path(directory, swaps[-1], names.LOG + names.SWAP), swaps[-1])
-        for old in sorted(b for b in found if swaps[0] <= b < max(end, swaps[-1] + 1)):
-            plain = {
-                s for s in found[old] if s in (names.INDEX, names.TIME_INDEX, names.TXN_INDEX, names.LOG)
-            }
-            _remove(files, directory, old, plain, found)
+    if not half:
+        return False
+    # All of one rewrite: between two of them an original may have gone whole.
+    last = half[-1]
+    log = names.LOG + names.SWAP if names.LOG + names.SWAP in found[last] else names.LOG
+    end = _end_offset(files, _path(directory, last, log), last) if log in found[last] else last
+    for old in sorted(b for b in found if half[0] <= b < max(end, last + 1)):
+        # A log that is in place already leaves its indexes behind as `.swap`.
+        if old not in half or names.LOG + names.SWAP in found[old]:
+            _remove(files, directory, old, found[old] & _PLAIN, found)
+    files.sync_dir(directory)
     for base in half:
-        # The log behind its indexes: as long as it is a `.swap`, what has a plain name in its range goes. The
-        # .txnindex, which could not be made anew, comes behind the log.
-        for suffix in sorted((s for s in found[base] if s.endswith(names.SWAP)), key=_log_late):
+        for suffix in sorted((s for s in found[base] if s.endswith(names.SWAP)), key=_log_first):
             plain_name = suffix[: -len(names.SWAP)]
             files.rename(_path(directory, base, suffix), _path(directory, base, plain_name))
             found[base].discard(suffix)
             found[base].add(plain_name)
-    return bool(half)
+    return True
 
 
-def _log_late(suffix: str) -> tuple[int, str]:
-    return suffix.startswith(names.LOG) + 2 * suffix.startswith(names.TXN_INDEX), suffix
+_PLAIN = frozenset((names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX))
+
+
+def _log_first(suffix: str) -> tuple[bool, str]:
+    return not suffix.startswith(names.LOG), suffix
 
 
 def _end_offset(files: Files, path: str, base: int) -> int:

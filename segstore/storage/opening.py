@@ -89,8 +89,12 @@ def load_segments(
 def read_only_segments(pool: HandlePool, directory: str, config: TopicConfig) -> list[Segment]:
     """The segments of a directory that another process may be writing. OSError."""
     segments = load_segments(pool, directory, list_segments(pool.files, directory), config, writable=False)
+    for segment in segments:
+        segment.identity = pool.files.identity(segment.path)
+        segment.size = segment.identity[1]
     if segments:
-        segments[-1].sealed = False
+        last = segments[-1]
+        last.sealed, last.identity = False, last.identity[:1]  # it grows
     return segments
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from segstore.errors import RecordTooLargeError
 from segstore.records import HEADER_SIZE, Columns, Encoded, Template, check_sizes, encode, single
 from segstore.records.encoded import PLAIN
-from segstore.storage.appending import check_stamps, codec_for, largest_batch
+from segstore.storage.appending import check_keys, check_stamps, codec_for, largest_batch
 from segstore.storage.context import os_errors
 from segstore.storage.judging import Claim, claim_of
 
@@ -64,6 +64,7 @@ def append_batches(
     stamps = columns.timestamps
     if stamps is not None:
         check_stamps(config, int(stamps.min()), int(stamps.max()), now)
+    check_keys(config, columns.keys.has_nulls)
     limit = largest_batch(config)
     check_sizes(columns, codec, level, limit)
     chunks = list(encode(columns, codec, level, limit, template, _room(columns, len(cuts) + 1), limit, cuts))
@@ -87,6 +88,7 @@ def append_record(
     config = partition.config
     codec, level = codec_for(config, compression if config.compression_type == "producer" else None)
     check_stamps(config, timestamp, timestamp, partition.context.clock())
+    check_keys(config, key is None)
     encoded = single(value, key, headers, timestamp, template, codec, level)
     limit = largest_batch(config)
     if encoded.size > limit:

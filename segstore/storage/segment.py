@@ -7,8 +7,10 @@ points to, and an index that was wrong is rebuilt from the log and the search be
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
+import weakref
 from typing import Any
 
 from segstore import names
@@ -47,6 +49,9 @@ class Segment:
         self.unsynced_aborts = False  # its `.txnindex` has grown since it was synced
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._held: Handle | None = None
+        self.identity: tuple[int, ...] = ()
+        """Of another process's log: how `Files.identity` begins; whatever else has its name is not it."""
+        self._known: weakref.ref[Handle] | None = None
         self._largest: int | None = None
         self._loading = threading.Lock()
 
@@ -61,8 +66,21 @@ class Segment:
         if held is not None:
             return held
         handle = self.pool.get(self.path)
+        if self.identity and (self._known is None or self._known() is not handle):
+            handle = self._checked(handle)
         # The name may have become another file's while it was opened.
         return self._held or handle
+
+    def _checked(self, handle: Handle) -> Handle:
+        """The handle, or a new one, of this very file. FileNotFoundError: compaction has replaced it."""
+        files, n = self.pool.files, len(self.identity)
+        if files.identity(handle)[:n] != self.identity:
+            self.pool.forget(self.path)
+            handle = self.pool.get(self.path)
+            if files.identity(handle)[:n] != self.identity:
+                raise FileNotFoundError(errno.ENOENT, "The segment was replaced", self.path)
+        self._known = weakref.ref(handle)
+        return handle
 
     def hold(self, handle: Handle, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
         """Read from this file and these indexes, whatever the names stand for, until `release`."""
@@ -189,7 +207,8 @@ class Segment:
         for step in walk(self.pool.files, self.handle, position, end, check_crcs=False, chunk=_TIME_CHUNK):
             position = step.stop.position
             if len(step.batches):
-                largest = max(largest, int(step.batches["max_timestamp"].max()))
+                stamps = step.batches["max_timestamp"][step.batches["count"] > 0]
+                largest = max(largest, int(stamps.max(initial=-1)))
                 offset = step.stop.last_offset + 1
         if position < end and offset < below:
             return None

@@ -30,7 +30,7 @@ from segstore.storage.stats import PartitionStats, store_stats
 from segstore.storage.store_reader import StoreReader
 from segstore.storage.store_writer import StoreWriter
 from segstore.storage.sweep_states import SweepState, read_states
-from segstore.storage.sweeper import Swept
+from segstore.storage.sweeping import Swept
 from segstore.storage.topics import TopicInfo
 
 if TYPE_CHECKING:
@@ -218,8 +218,8 @@ class Store:
             self._writer().flush()
 
     def sweep(self) -> tuple[Swept, ...]:
-        """Run retention now, as it also runs in the background: what was done in each partition where
-        anything was, or why it failed there. ReadOnlyError, StorageError.
+        """Run retention and compaction now, as they also run in the background: what was done in each
+        partition where anything was, or why it failed there. ReadOnlyError, StorageError.
         """
         with os_errors():
             return self._writer().sweeper.sweep()

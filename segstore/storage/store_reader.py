@@ -138,8 +138,9 @@ class StoreReader:
 
     @property
     def publications(self) -> int:
+        """See `Store.publications`; 0 where nothing is published."""
         ends = self._look_for_ends()
-        return 0 if ends is None else ends.publications
+        return ends.publications if ends is not None and self._believed() else 0
 
     def wait(self, seen: int, seconds: float) -> None:
         """See `Store.wait`. Of a log that is not published nobody tells: it is looked at again and again."""

@@ -99,7 +99,8 @@ class StoreWriter:
         self.context.scheduler.every(seconds, self.checkpoint)
         seconds = self.config.producer_id_expiration_check_interval_ms / 1000
         self.context.scheduler.every(seconds, self._expire_producers)
-        self.sweeper = Sweeper(self.context, self.config, lambda: self.topics, self.partition)
+        cleaned = self._checkpoints.cleaner_offsets
+        self.sweeper = Sweeper(self.context, self.config, lambda: self.topics, self.partition, cleaned)
         self.sweeper.start()
         self.inbox.begin()
 

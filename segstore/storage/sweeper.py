@@ -1,97 +1,105 @@
 """The sweeper of a store: retention and compaction, in the background and when asked for.
 
-On disk: through its parts; `sweep_states` keeps what is known of each partition's sweeps.
+On disk: through `sweeping`; `sweep_states` keeps what is known of each partition's sweeps.
 Threads: one thread of its own, and whoever calls `sweep`; one sweep at a time. An error in one partition is
-noted, and the sweep goes on with the others. A topic without settings of ours (a broker's) is never swept.
+noted, and the sweep goes on with the others.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import SegstoreError, StoreClosedError
-from segstore.storage import retention
+from segstore.storage.cleaner import Throttle
 from segstore.storage.context import Context
-from segstore.storage.partition import Partition
-from segstore.storage.root_checkpoints import TopicPartitionKey
+from segstore.storage.root_checkpoints import OffsetCheckpoint, TopicPartitionKey
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.sweep_states import SweepState, SweepStates
-from segstore.storage.topics import TopicInfo
+from segstore.storage.sweeping import Compaction, Open, Retention, Step, Swept, Topics
 
 log = logging.getLogger("segstore")
 
 
-class Swept(NamedTuple):
-    """What a sweep did to a partition: segments and bytes that retention let go; `error` where it failed."""
-
-    topic: str
-    partition: int
-    deleted_segments: int = 0
-    deleted_bytes: int = 0
-    error: str | None = None
-
-
 class Sweeper:
-    """`topics()` are those there are now; `partition(topic, n)` opens one."""
+    """`topics()` are those there are now; `partition(topic, n)` opens one; `cleaned` is the cleaner's
+    checkpoint.
+
+    A partition that could not be compacted is left alone by the background until the store is opened anew
+    (Kafka: LogCleanerManager.markPartitionUncleanable); `sweep` tries it again.
+    """
 
     def __init__(
         self,
         context: Context,
         config: StoreConfig,
-        topics: Callable[[], dict[str, TopicInfo]],
-        partition: Callable[[str, int], Partition],
+        topics: Topics,
+        partition: Open,
+        cleaned: OffsetCheckpoint,
     ) -> None:
-        self._context, self._config, self._topics, self._partition = context, config, topics, partition
+        self._context, self._config, self._topics = context, config, topics
         self.states = SweepStates(context.files, context.root)
         self._scheduler = Scheduler("segstore-sweeper")
-        self._sweeping = threading.Lock()
-        self._closing = threading.Event()
+        self._sweeping, self._closing = threading.Lock(), threading.Event()
+        self._uncleanable: set[TopicPartitionKey] = set()
+        throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, stopping=self._closing)
+        self._retention = Retention(topics, partition)
+        self._compaction = Compaction(topics, partition, config, cleaned, throttle)
 
     def start(self) -> None:
         """Sweep from now on, as often as the settings say."""
-        self._scheduler.every(self._config.log_retention_check_interval_ms / 1000, self.sweep)
+        config = self._config
+        self._every(config.log_retention_check_interval_ms, self._retention)
+        if config.log_cleaner_threads:
+            self._every(config.log_cleaner_backoff_ms, self._compaction)
+
+    def _every(self, interval_ms: int, step: Step) -> None:
+        self._scheduler.every(interval_ms / 1000, lambda: self._run(step))
 
     def sweep(self) -> tuple[Swept, ...]:
-        """Sweep every partition whose topic's settings ask for it: what was done, or failed, in each that
-        anything was. OSError of the note alone.
+        """Retention, then compaction, of every partition whose topic's settings ask for it: what was done, or
+        failed, in each where anything was. OSError of the note alone.
         """
+        self._uncleanable.clear()
+        return self._run(self._retention, self._compaction)
+
+    def _run(self, *steps: Step) -> tuple[Swept, ...]:
+        found: dict[TopicPartitionKey, Swept] = {}
         with self._sweeping:
             self._context.graveyard.clear()
-            swept = [self._sweep(*key) for key in self._due()]
+            for step in steps:
+                for done in self._step(step):
+                    key = done.topic, done.partition
+                    found[key] = found[key].plus(done) if key in found else done
             topics = self._topics()
             self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
-        return tuple(done for done in swept if done is not None)
+        return tuple(found[key] for key in sorted(found))
 
-    def _due(self) -> Iterator[TopicPartitionKey]:
-        for info in self._topics().values():
-            if info.ours and info.error is None and retention.applies(info.settings):
-                yield from ((info.name, number) for number in info.partition_ids)
-
-    def _sweep(self, topic: str, number: int) -> Swept | None:
-        if self._closing.is_set():
-            return None
+    def _step(self, step: Step) -> Iterator[Swept]:
         now = self._context.clock()
-        try:
-            partition = self._partition(topic, number)
-            partition.roll_if_old(now)
-            gone = partition.retain(now)
-        except StoreClosedError:
-            return None  # its topic was deleted meanwhile
-        except (SegstoreError, OSError) as error:
-            log.warning("%s could not be swept: %s", names.partition_dir(topic, number), error)
-            done = Swept(topic, number, error=str(error))
-        else:
-            done = Swept(topic, number, gone.segments, gone.bytes)
-        self.states.note((topic, number), lambda state: _after(state, done, now))
-        return done if done.deleted_segments or done.error else None
+        for key in step.due(now):
+            if self._closing.is_set():
+                return
+            if step is self._compaction and key in self._uncleanable:
+                continue
+            try:
+                done = step.run(key, now)
+            except StoreClosedError:
+                continue  # its topic was deleted meanwhile
+            except (SegstoreError, OSError) as error:
+                log.warning("%s could not be swept: %s", names.partition_dir(*key), error)
+                done = Swept(*key, error=str(error))
+                if step is self._compaction:
+                    self._uncleanable.add(key)
+            self.states.note(key, lambda state, done=done: _after(state, done, now))  # type: ignore[misc]
+            if done is not None:
+                yield done
 
     def stop(self) -> None:
-        """Let the sweep that runs end at its next partition, and wait for it."""
+        """Let the sweep that runs end soon, and wait for it."""
         self._closing.set()
         self._scheduler.close()
 
@@ -102,7 +110,8 @@ class Sweeper:
             self._context.graveyard.clear(all_of_them=True)
 
 
-def _after(state: SweepState, done: Swept, now: int) -> SweepState:
-    return state._replace(
-        swept_ms=now, error=done.error, deleted_bytes=state.deleted_bytes + done.deleted_bytes
-    )
+def _after(state: SweepState, done: Swept | None, now: int) -> SweepState:
+    if done is None:
+        return state._replace(swept_ms=now)
+    deleted = state.deleted_bytes + done.deleted_bytes
+    return SweepState(now, done.error, deleted, state.compacted_bytes + done.compacted_bytes)

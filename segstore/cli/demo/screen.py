@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rich.console import RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -42,6 +45,17 @@ class Screen:
 
     def example(self, key: str, value: str) -> None:
         self._out.print(Text.assemble(INDENT, (key, "bold"), "  ", (value, "dim")))
+
+    @property
+    def interactive(self) -> bool:
+        """Whether what was written can be written over."""
+        return sys.stdout.isatty() and self._out.is_terminal and not self._out.is_dumb_terminal
+
+    @contextmanager
+    def frames(self) -> Iterator[Callable[[RenderableType], None]]:
+        """A place that each frame writes over; the last one stays."""
+        with Live(console=self._out, auto_refresh=False, vertical_overflow="crop") as shown:
+            yield lambda frame: shown.update(frame, refresh=True)
 
     def table(self, made: Table) -> None:
         self._out.print(made)

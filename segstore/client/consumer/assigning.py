@@ -7,8 +7,9 @@ from typing import Any
 
 from segstore.client.consumer.guard import alone
 from segstore.client.consumer.parts import Parts
-from segstore.client.consumer.subscription import topic_partition
+from segstore.client.consumer.subscription import topic_partitions
 from segstore.client.structs import TopicPartition
+from segstore.errors import InvalidTypeError
 from segstore.storage.topics import find_topic
 
 
@@ -45,7 +46,7 @@ class Assigning(Parts):
 
         UnknownTopicOrPartitionError: nothing is changed; IllegalStateError after `subscribe`.
         """
-        wanted = [topic_partition(tp) for tp in partitions]
+        wanted = topic_partitions(partitions)
         if not wanted:
             self._unsubscribe()
             return
@@ -78,6 +79,8 @@ class Assigning(Parts):
 
     @alone
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """The numbers of a topic's partitions; empty where there is no such topic."""
+        """The numbers of a topic's partitions; empty where there is no such topic. InvalidTypeError."""
+        if not isinstance(topic, str):
+            raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
         info = self._store.topics().get(topic)
         return set() if info is None else set(info.partition_ids)

@@ -35,6 +35,7 @@ from segstore.errors import (
 
 log = logging.getLogger("segstore")
 
+_LEAST_SLEEP_MS = 10
 _LATE = (
     "the group has handed out its partitions anew since: poll() came later than max_poll_interval_ms={} "
     "after the one before, or not within a rebalance. Process fewer records a poll (max_poll_records), or "
@@ -171,8 +172,10 @@ class Commits:
         self._next = monotonic_ms() + self._config.auto_commit_interval_ms
 
     def wait_ms(self) -> float:
-        """When `auto` is due."""
-        return max(self._next - monotonic_ms(), 0) if self._config.enable_auto_commit else math.inf
+        """When `auto` is due; a consumer that waits has little to commit, and must sleep."""
+        if not self._config.enable_auto_commit:
+            return math.inf
+        return max(self._next - monotonic_ms(), _LEAST_SLEEP_MS)
 
     def positions(self, only: Collection[TopicPartition] | None = None) -> None:
         """Commit what was read and not committed yet, of all partitions or `only` some. What fails is
@@ -201,7 +204,7 @@ def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
         raise InvalidTypeError(f"offsets must be a dict, not {type(offsets).__name__}")
     found = {}
     for tp, at in offsets.items():
-        if not isinstance(at, tuple) or not hasattr(at, "offset"):
+        if not isinstance(at, tuple) or not hasattr(at, "offset") or len(at) > len(OffsetAndMetadata._fields):
             raise InvalidTypeError(
                 f"an offset to commit must be an OffsetAndMetadata, not {type(at).__name__}"
             )

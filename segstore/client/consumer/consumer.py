@@ -64,9 +64,12 @@ class Consumer(Assigning, Seeking, Committing):
             most = arguments.whole("max_records", max_records, 1)
         self._iteration.clear()
         given = self._wait(lambda: self._fetcher.records(most), self._deadline(timeout_ms))
-        for part in given:
-            part.state.seek(part.at, part.records[-1].leader_epoch)
-        return self._intercepted(given)
+        places = [(part.state, part.at, part.records[-1].leader_epoch) for part in given]
+        polled = self._intercepted(given)
+        # Last: what an interrupt keeps from the application was not read.
+        for state, at, leader_epoch in places:
+            state.seek(at, leader_epoch)
+        return polled
 
     def _intercepted(self, given: list[Given]) -> Polled:
         polled = {part.tp: part.records for part in given}
@@ -84,7 +87,11 @@ class Consumer(Assigning, Seeking, Committing):
         from segstore.client.consumer.tables import table
 
         self._iteration.clear()
-        return table(self._wait(self._fetcher.columns, self._deadline(timeout_ms)))
+        fetched = self._wait(self._fetcher.columns, self._deadline(timeout_ms))
+        made = table([(part.tp, part.records) for part in fetched])
+        for part in fetched:
+            part.state.seek(part.records.next_offset, int(part.records.batches["leader_epoch"][-1]))
+        return made
 
     def _deadline(self, timeout_ms: Any) -> float:
         try:
@@ -96,7 +103,9 @@ class Consumer(Assigning, Seeking, Committing):
         return time.monotonic() + timeout / 1000
 
     def _wait(self, look: Callable[[], list[T]], deadline: float) -> list[T]:
-        """What `look` finds, until `deadline`. Sleeps between two looks until something is published."""
+        """What `look` finds, until `deadline`, or until a listener or a signal's handler closes the consumer.
+        Sleeps between two looks until something is published.
+        """
         self._metrics.polled()
         subscription, coordination = self._subscription, self._coordination
         while True:
@@ -104,7 +113,7 @@ class Consumer(Assigning, Seeking, Committing):
             coordination.poll()
             self._positions.resolve()
             found = look()
-            if found:
+            if found or self._guard.closed:
                 return found
             left = deadline - time.monotonic()
             if subscription.unresolved and self._may_resolve():

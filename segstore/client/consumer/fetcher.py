@@ -31,6 +31,14 @@ class Given(NamedTuple):
     at: int
 
 
+class Fetched(NamedTuple):
+    """As `Given`, in columns: the application goes on at their `next_offset`."""
+
+    tp: TopicPartition
+    state: PartitionState
+    records: Records
+
+
 class _Kept(NamedTuple):
     """An error that came after some records: raised by the next look, if the consumer is still there."""
 
@@ -107,13 +115,13 @@ class Fetcher:
         self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
         return Given(tp, state, records, buffer.at)
 
-    def columns(self) -> list[tuple[TopicPartition, Records]]:
+    def columns(self) -> list[Fetched]:
         """A whole fetch: up to max_partition_fetch_bytes of each partition, up to fetch_max_bytes in all.
-        Positions are moved on.
+        Positions are left to the caller.
         """
         self._raise_kept()
         self._began.clear()
-        found: list[tuple[TopicPartition, Records]] = []
+        found: list[Fetched] = []
         if not self._enough():
             return found
         left = self._config.fetch_max_bytes
@@ -128,9 +136,8 @@ class Fetcher:
                 break
             if buffer is not None:
                 self._begin(state)
-                found.append((tp, buffer.take()))
+                found.append(Fetched(tp, state, buffer.take()))
                 self._drop(state)
-                state.seek(buffer.at, int(found[-1][1].batches["leader_epoch"][-1]))
                 self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
                 left -= buffer.stored
             if left <= 0:

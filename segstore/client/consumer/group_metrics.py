@@ -66,16 +66,18 @@ class GroupMetrics:
 
     # --- what is told ------------------------------------------------------------------------------
 
-    def snapshot(self, assigned: int, pulse: Pulse | None) -> dict[str, dict[str, float]]:
-        """Group of metrics to name to value; nothing with metrics_enabled=False."""
+    def snapshot(self, assigned: int, pulse: Pulse | None, now: float) -> dict[str, dict[str, float]]:
+        """Group of metrics to name to value; nothing with metrics_enabled=False. `now`: of the pulse's
+        clock.
+        """
         if not self._config.metrics_enabled:
             return {}
         beaten = math.nan if pulse is None else pulse.beaten
         measured = {
             "assigned-partitions": float(assigned),
             "heartbeat-total": 0 if pulse is None else pulse.beats,
-            "last-heartbeat-seconds-ago": _ago(beaten),
-            "last-rebalance-seconds-ago": _ago(self._ended),
+            "last-heartbeat-seconds-ago": _ago(now - beaten),
+            "last-rebalance-seconds-ago": _ago(monotonic_ms() - self._ended),
             "rebalance-rate-per-hour": self._rebalance.count_rate * _HOUR,
             "failed-rebalance-rate-per-hour": self._failed.count_rate * _HOUR,
             "failed-rebalance-total": self._failed.count,
@@ -103,5 +105,5 @@ def _times(name: str, sensor: Sensor) -> dict[str, float]:
     }
 
 
-def _ago(at: float) -> float:
-    return -1 if math.isnan(at) else (monotonic_ms() - at) // 1000
+def _ago(ms: float) -> float:
+    return -1 if math.isnan(ms) else ms // 1000

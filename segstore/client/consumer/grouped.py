@@ -25,10 +25,11 @@ from segstore.client.groups.assignors.base import Subscription as Told
 from segstore.client.groups.coordinator import GroupCoordinator
 from segstore.client.groups.membership import Joined, Protocols
 from segstore.client.groups.offsets import GroupOffsets
+from segstore.client.groups.offsets_write import check_group
 from segstore.client.groups.protocol import decode_assignment, encode_subscription
 from segstore.client.shared import shared
 from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from segstore.errors import ReadOnlyError
+from segstore.errors import FencedInstanceIdError, ReadOnlyError
 from segstore.storage.store import Store
 
 _A_POLL = 3
@@ -44,13 +45,14 @@ class Grouped:
     def __init__(
         self, store: Store, subscription: Subscription, config: ConsumerConfig, interceptors: Interceptors
     ) -> None:
-        """ReadOnlyError: a group belongs to the process that writes the store."""
+        """ReadOnlyError: a group belongs to the process that writes the store. InvalidGroupIdError."""
         if store.mode == "r":
             raise ReadOnlyError(
                 f"group_id={config.group_id!r}: groups and commits belong to the process that writes "
                 f'{store.path}, which was opened with mode="r" here: leave group_id out, or open it with "rw"'
             )
         self._subscription, self._config = subscription, config
+        check_group(config.group_id)
         self._coordinator = shared(store, GroupCoordinator)
         self._offsets = shared(store, GroupOffsets)
         self._store, self._seat = store, Seat(self._coordinator, config)
@@ -68,7 +70,7 @@ class Grouped:
         self._cooperative = all(each.cooperative for each in self._assignors.values())
         self._watch = TopicWatch(store, config.metadata_max_age_ms)
         self._leading: Leading | None = None
-        self._rejoin = False
+        self._rejoin = self._telling = False
         self._joined_topics: set[str] = set()
         self._ids: dict[str, str] = {}
         self._had: tuple[tuple[TopicPartition, ...], int] = (), -1
@@ -78,11 +80,19 @@ class Grouped:
     def poll(self) -> None:
         self._commits.callbacks()
         self._seat.polled()
-        if self._subscription.automatic:
+        if self._subscription.automatic and not self._telling:
             self._look()
-            while self._step():
-                pass
+            self._keep_up()
         self._commits.auto()
+
+    def _keep_up(self) -> None:
+        try:
+            while self._subscription.automatic and self._step():
+                pass
+        except FencedInstanceIdError:
+            self._seat.lose(self._seat.member_id)
+            self._give_up(list(self._subscription.states), "lost")
+            raise
 
     def wait_ms(self) -> float:
         alive = self._config.max_poll_interval_ms / _A_POLL if self._subscription.automatic else math.inf
@@ -131,6 +141,8 @@ class Grouped:
             self._give_up(list(self._subscription.states), "lost")
         else:
             self._let_go()
+        if not self._subscription.automatic:
+            return  # the listener has unsubscribed, or closed the consumer
         self._measured.joining()
         self._joined_topics = set(self._subscription.topics or ())
         self._seat.join(self._protocols())
@@ -197,9 +209,10 @@ class Grouped:
                 self._commits.positions(gone)
                 self._give_up(gone, "revoked")
         finally:
-            subscription.have(wanted)
-            if added or not self._cooperative:
-                self._tell("assigned", added if self._cooperative else wanted)
+            if subscription.automatic:  # and not unsubscribed by the listener
+                subscription.have(wanted)
+                if added or not self._cooperative:
+                    self._tell("assigned", added if self._cooperative else wanted)
 
     def _give_up(self, gone: Collection[TopicPartition], how: str) -> None:
         """Tell the listener, then have them no more, whatever it raises."""
@@ -212,12 +225,16 @@ class Grouped:
 
     def _tell(self, how: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
-        if listener is None:
+        if listener is None or self._telling:  # nor is it told of what it does itself
             return
         # kafka-python's listeners of before on_partitions_lost, and those that only look like one.
         method: Callable[[Any], Any] | None = getattr(listener, f"on_partitions_{how}", None)
-        with self._measured.listener(how):
-            (method or listener.on_partitions_revoked)(partitions)
+        self._telling = True
+        try:
+            with self._measured.listener(how):
+                (method or listener.on_partitions_revoked)(partitions)
+        finally:
+            self._telling = False
 
     # --- offsets -----------------------------------------------------------------------------------
 
@@ -240,7 +257,8 @@ class Grouped:
         return self._seat.metadata
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        return self._measured.snapshot(len(self._subscription.states), self._seat.pulse)
+        assigned, now = len(self._subscription.states), self._coordinator.now()
+        return self._measured.snapshot(assigned, self._seat.pulse, now)
 
     # --- going -----------------------------------------------------------------------------------------
 

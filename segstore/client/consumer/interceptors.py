@@ -9,6 +9,7 @@ from typing import Any
 from segstore.client.consumer.coordination import Offsets
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.structs import TopicPartition
+from segstore.errors import InvalidTypeError
 
 Polled = dict[TopicPartition, list[ConsumerRecord]]
 
@@ -30,7 +31,7 @@ class Interceptors:
             method = getattr(interceptor, "on_consume", None)
             if method is not None:
                 try:
-                    records = method(records)
+                    records = _polled(method(records))
                 except Exception:
                     log.exception("interceptor %r failed in on_consume", interceptor)
         return records
@@ -51,3 +52,9 @@ class Interceptors:
                     method(*arguments)
                 except Exception:
                     log.exception("interceptor %r failed in %s", interceptor, name)
+
+
+def _polled(made: Any) -> Polled:
+    if not isinstance(made, dict):
+        raise InvalidTypeError(f"on_consume must return a dict of records, not {type(made).__name__}")
+    return made

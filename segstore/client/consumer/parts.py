@@ -26,7 +26,9 @@ class Parts:
     """The base of `Consumer`, which is written in several files: each has the methods of one matter."""
 
     def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
-        """ConfigError, InvalidTypeError, ReadOnlyError for a group over a store opened "r"."""
+        """ConfigError, InvalidTypeError, InvalidGroupIdError, ReadOnlyError for a group over a store opened
+        "r".
+        """
         if not isinstance(store, Store):
             raise InvalidTypeError(
                 f"store must be a Store, as segstore.open() gives, not {type(store).__name__}"

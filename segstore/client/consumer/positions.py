@@ -80,6 +80,7 @@ class Positions:
         if state.log is None:
             try:
                 state.log = self._lookups.log(tp)
+                state.lost = False
             except UnknownTopicOrPartitionError:
                 self.gone(state)
         return state.log
@@ -88,7 +89,7 @@ class Positions:
         """The partition's log can't be read any more, says the exception being handled: it is raised, unless
         the subscription is to find out what is there now.
         """
-        state.log = None
+        state.log, state.lost = None, True
         closed = self._store.publications < 0  # StoreClosedError, ForkedError: not only this partition
         if closed or not self._subscription.automatic:
             raise

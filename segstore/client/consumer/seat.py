@@ -10,10 +10,9 @@ from enum import Enum
 
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.groups.coordinator import GroupCoordinator
-from segstore.client.groups.membership import Joined, Joining, Protocols, Pulse, Ticket, monotonic_ms
+from segstore.client.groups.membership import Joined, Joining, Protocols, Pulse, Ticket
 from segstore.client.structs import UNJOINED, ConsumerGroupMetadata
 from segstore.errors import (
-    FencedInstanceIdError,
     IllegalGenerationError,
     RebalanceInProgressError,
     UnknownMemberIdError,
@@ -58,7 +57,7 @@ class Seat:
     def polled(self) -> None:
         """The application is at work."""
         if self.pulse is not None:
-            self.pulse.polled = monotonic_ms()
+            self.pulse.polled = self._coordinator.now()
 
     # --- coming ----------------------------------------------------------------------------------
 
@@ -67,8 +66,12 @@ class Seat:
         application changes something.
         """
         config = self._config
+        now = self._coordinator.now()
         if self.pulse is None:
-            self.pulse = Pulse(monotonic_ms(), config.heartbeat_interval_ms, config.max_poll_interval_ms)
+            self.pulse = Pulse(now, config.heartbeat_interval_ms, config.max_poll_interval_ms)
+        # The application is within poll, however long it was kept there: a member that came late before, and
+        # joins anew, would be late at once, and for ever.
+        self.pulse.polled = now
         joining = Joining(
             protocols=protocols,
             member_id=self.member_id,
@@ -137,9 +140,6 @@ class Seat:
             return True
         except (UnknownMemberIdError, IllegalGenerationError) as error:
             self._out(error)
-        except FencedInstanceIdError:
-            self.lose(self.member_id)
-            raise
         self._seen = changes
         return False
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from segstore.client.consumer.guard import alone
 from segstore.client.consumer.parts import Parts
-from segstore.client.consumer.subscription import topic_partition
+from segstore.client.consumer.subscription import topic_partition, topic_partitions
 from segstore.client.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
-from segstore.errors import IllegalStateError
+from segstore.errors import IllegalStateError, InvalidTypeError
 from segstore.storage import arguments
 
 
@@ -81,7 +81,7 @@ class Seeking(Parts):
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
         """The log start offsets. UnknownTopicOrPartitionError."""
-        return {tp: self._lookups.log(tp).start_offset for tp in map(topic_partition, partitions)}
+        return {tp: self._lookups.log(tp).start_offset for tp in topic_partitions(partitions)}
 
     @alone
     def end_offsets(
@@ -91,7 +91,7 @@ class Seeking(Parts):
         last stable offset. UnknownTopicOrPartitionError.
         """
         lookups = self._lookups
-        return {tp: lookups.end(lookups.log(tp)) for tp in map(topic_partition, partitions)}
+        return {tp: lookups.end(lookups.log(tp)) for tp in topic_partitions(partitions)}
 
     @alone
     def offsets_for_times(
@@ -100,5 +100,7 @@ class Seeking(Parts):
         """For each partition its first record stamped at or after a time (ms since the epoch), None where
         there is none. UnknownTopicOrPartitionError, InvalidArgumentError for a negative time.
         """
+        if not isinstance(timestamps, Mapping):
+            raise InvalidTypeError(f"timestamps must be a dict, not {type(timestamps).__name__}")
         wanted = {topic_partition(tp): arguments.whole("timestamp", at, 0) for tp, at in timestamps.items()}
         return {tp: self._lookups.for_time(self._lookups.log(tp), at) for tp, at in wanted.items()}

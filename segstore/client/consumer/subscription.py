@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from segstore import names
 from segstore.client.structs import UNKNOWN_EPOCH, OffsetAndMetadata, TopicPartition
-from segstore.errors import IllegalStateError, InvalidArgumentError, InvalidTypeError
+from segstore.errors import IllegalStateError, InvalidArgumentError, InvalidTypeError, StoreClosedError
+from segstore.storage import arguments
 
 if TYPE_CHECKING:
     from segstore.storage.log import PartitionLog
@@ -33,16 +34,16 @@ class Kind(Enum):
 class PartitionState:
     """An assigned partition. `position` is the offset of the next record to be given, None where it is not
     known; `reset` then says where to look: "earliest", "latest", or None for what was committed, and else the
-    policy.
+    policy. `lost`: its log could not be read any more, and was not opened anew.
     """
 
-    __slots__ = ("assigned", "leader_epoch", "log", "paused", "position", "reset")
+    __slots__ = ("assigned", "leader_epoch", "log", "lost", "paused", "position", "reset")
 
     def __init__(self) -> None:
         self.position: int | None = None
         self.leader_epoch = UNKNOWN_EPOCH
         self.reset: str | None = None
-        self.paused = False
+        self.paused = self.lost = False
         self.assigned = True
         self.log: PartitionLog | None = None
 
@@ -50,6 +51,14 @@ class PartitionState:
     def fetchable(self) -> bool:
         """Whether records may be given of it now."""
         return self.assigned and not self.paused and self.position is not None
+
+    @property
+    def gone(self) -> bool:
+        """Whether the topic was deleted: one that was made anew by its name has other offsets."""
+        try:
+            return self.lost if self.log is None else self.log.end_offset < 0
+        except StoreClosedError:
+            return True
 
     def seek(self, offset: int, leader_epoch: int = UNKNOWN_EPOCH) -> None:
         """Go on at `offset`."""
@@ -119,7 +128,7 @@ class Subscription:
 
     def assign(self, partitions: Iterable[Any]) -> None:
         """Want just these partitions. IllegalStateError, InvalidTypeError."""
-        wanted = [topic_partition(tp) for tp in partitions]
+        wanted = topic_partitions(partitions)
         self._choose(Kind.ASSIGNED)
         self.have(wanted)
 
@@ -162,21 +171,29 @@ class Subscription:
         self.unresolved = True
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions of all assigned partitions that have one."""
+        """The positions of all assigned partitions that have one and are still there."""
         return {
             tp: OffsetAndMetadata(state.position, "", state.leader_epoch)
             for tp, state in self.states.items()
-            if state.position is not None
+            if state.position is not None and not state.gone
         }
 
 
 def topic_partition(value: Any) -> TopicPartition:
     """`value`, which must be a TopicPartition, ours or kafka-python's. InvalidTypeError."""
-    if type(value) is TopicPartition:
-        return value
-    if isinstance(value, tuple) and len(value) == 2 and hasattr(value, "partition"):
-        return TopicPartition(*value)
-    raise InvalidTypeError(f"a partition must be a TopicPartition, not {type(value).__name__}")
+    if not (isinstance(value, tuple) and len(value) == 2 and hasattr(value, "partition")):
+        raise InvalidTypeError(f"a partition must be a TopicPartition, not {type(value).__name__}")
+    topic, partition = value
+    if not isinstance(topic, str):
+        raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
+    return TopicPartition(topic, arguments.whole("partition", partition, None))
+
+
+def topic_partitions(values: Any) -> list[TopicPartition]:
+    """Each as `topic_partition`. InvalidTypeError."""
+    if not isinstance(values, Iterable):
+        raise InvalidTypeError(f"partitions must be a list of TopicPartition, not {type(values).__name__}")
+    return [topic_partition(value) for value in values]
 
 
 def _names(topics: Any) -> set[str]:

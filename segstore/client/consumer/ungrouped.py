@@ -6,19 +6,17 @@ Threads: one, the consumer's.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Collection
 from typing import Any, NoReturn
 
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.coordination import Offsets, OnCommit
 from segstore.client.consumer.subscription import Subscription
+from segstore.client.consumer.watch import TopicWatch
 from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import IllegalStateError
 from segstore.storage.store import Store
-
-_SHARE = 100
-"""Looking at the topics takes at most one part in so many of a consumer's time."""
+from segstore.storage.topics import TopicInfo
 
 
 class Ungrouped:
@@ -29,53 +27,58 @@ class Ungrouped:
     """
 
     def __init__(self, store: Store, subscription: Subscription, config: ConsumerConfig) -> None:
-        self._store, self._subscription = store, subscription
+        self._subscription = subscription
         self._exclude_internal = config.exclude_internal_topics
-        self._max_age = config.metadata_max_age_ms / 1000
+        self._watch = TopicWatch(store, config.metadata_max_age_ms)
         self._ids: dict[str, str] = {}
-        self._looked = self._may_look = -math.inf
+        self._telling = False
 
     def poll(self) -> None:
-        if not self._subscription.automatic:
-            return
-        now = time.monotonic()
-        if now >= self._may_look:
-            self._look()
-            done = time.monotonic()
-            self._may_look = done + min(_SHARE * (done - now), self._max_age)
+        if self._subscription.automatic and not self._telling:
+            topics = self._watch.look()
+            if topics is not None:
+                self._take(topics)
 
     def wait_ms(self) -> float:
-        if not self._subscription.automatic:
-            return math.inf
-        # A look that came too early for what woke the consumer is taken as soon as it may be.
-        left = self._may_look - time.monotonic()
-        return left * 1000 if left > 0 else self._max_age * 1000
+        return self._watch.wait_ms() if self._subscription.automatic else math.inf
 
     def stale(self) -> None:
-        self._may_look = -math.inf
+        self._watch.stale()
 
-    def _look(self) -> None:
+    def _take(self, topics: dict[str, TopicInfo]) -> None:
         subscription = self._subscription
-        found = subscription.matching(self._store.topics(), self._exclude_internal)
+        found = subscription.matching(topics, self._exclude_internal)
         wanted = [TopicPartition(info.name, number) for info in found for number in info.partition_ids]
         ids = {info.name: info.topic_id for info in found}
         stay = [tp for tp in wanted if self._ids.get(tp.topic, ids[tp.topic]) == ids[tp.topic]]
         self._ids = ids
         kept = set(stay)
-        self._revoke([tp for tp in subscription.states if tp not in kept])
-        new = [tp for tp in wanted if tp not in subscription.states]
-        if new:
-            subscription.have(wanted)
-            if subscription.listener is not None:
-                subscription.listener.on_partitions_assigned(new)
+        try:
+            self._revoke([tp for tp in subscription.states if tp not in kept])
+        finally:
+            new = [tp for tp in wanted if tp not in subscription.states]
+            if new and subscription.automatic:  # and not unsubscribed by the listener
+                subscription.have(wanted)
+                self._tell("on_partitions_assigned", new)
 
     def _revoke(self, gone: Collection[TopicPartition]) -> None:
-        subscription, listener = self._subscription, self._subscription.listener
-        if gone and listener is not None and subscription.automatic:
-            listener.on_partitions_revoked(gone)
-        if gone:
-            lost = set(gone)
-            subscription.have([tp for tp in subscription.states if tp not in lost])
+        """Tell the listener, then have them no more, whatever it raises."""
+        try:
+            if gone and self._subscription.automatic:
+                self._tell("on_partitions_revoked", gone)
+        finally:
+            left = set(gone)
+            self._subscription.have([tp for tp in self._subscription.states if tp not in left])
+
+    def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        listener = self._subscription.listener
+        if listener is None or self._telling:  # nor is it told of what it does itself
+            return
+        self._telling = True
+        try:
+            getattr(listener, what)(partitions)
+        finally:
+            self._telling = False
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         return {}

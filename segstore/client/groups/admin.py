@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 
 from segstore.client.groups.admin_look import Looking
 from segstore.client.groups.offsets import GroupOffsets
-from segstore.client.groups.offsets_write import check_group
+from segstore.client.groups.offsets_write import check_group, check_partition
 from segstore.client.groups.reset import Moved, Reset
 from segstore.client.shared import shared
 from segstore.client.structs import OffsetAndMetadata, TopicPartition
@@ -88,7 +88,7 @@ class Groups(Looking):
 
     def _chosen(self, partitions: Which, there: bool = True) -> tuple[TopicPartition, ...]:
         """InvalidArgumentError where nothing is chosen; UnknownTopicOrPartitionError."""
-        if isinstance(partitions, str):
+        if isinstance(partitions, str) or not isinstance(partitions, Iterable):
             raise InvalidTypeError(f"partitions must be a list, as [{partitions!r}]")
         topics, found = self._store.topics(), set()
         for one in partitions:
@@ -96,9 +96,10 @@ class Groups(Looking):
                 ids = find_topic(topics, one).partition_ids
                 found |= {TopicPartition(one, number) for number in ids}
             else:
+                tp = check_partition(one)
                 if there:
-                    find_topic(topics, *one)
-                found.add(TopicPartition(*one))
+                    find_topic(topics, *tp)
+                found.add(tp)
         if not found:
             raise InvalidArgumentError("no partitions: name some, or leave it out for all")
         return tuple(sorted(found))

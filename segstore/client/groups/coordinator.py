@@ -57,8 +57,13 @@ class GroupCoordinator:
         self._lock = threading.Lock()
         self._groups: dict[str, _Held] = {}
         self._alarm = float("inf")
+        self._most_changes = 0  # of the groups that were forgotten
         self._closed = False
         self._offsets.empty_since = self._empty_since
+
+    def now(self) -> float:
+        """Ms of the clock by which members live."""
+        return self._clock()
 
     # --- membership --------------------------------------------------------------------------
 
@@ -196,6 +201,7 @@ class GroupCoordinator:
                 group.state = State.DEAD
                 with self._lock:
                     self._groups.pop(group_id).gone = True
+                    self._most_changes = max(self._most_changes, group.changes)
 
     # --- groups and their locks ------------------------------------------------------------------
 
@@ -219,7 +225,12 @@ class GroupCoordinator:
                 record = self._offsets.group(group_id)
                 if record is not None:
                     restore(group, record, self._clock(), self._store._context.clock())
+                # Who has not heard that the group before was forgotten must not take this one for it.
+                group.changes += self._most_changes + 1
                 held = self._groups[group_id] = _Held(group)
+        with held.lock:
+            due = held.group.due()
+        self._wake_at(due)  # members that were kept may never come back
         return held
 
     @contextmanager
@@ -291,7 +302,8 @@ class GroupCoordinator:
 
         def ring() -> None:
             coordinator = me()
-            if coordinator is not None and not coordinator._closed:
+            # One that was overtaken by an earlier ring does nothing: each that settles arms the next.
+            if coordinator is not None and not coordinator._closed and coordinator._alarm == due:
                 coordinator.settle()
 
         self._store._context.scheduler.after(max(due - self._clock(), 0) / 1000, ring)

@@ -95,7 +95,7 @@ class Group(Roster):
         unchanged = (
             self.state is State.STABLE
             and self.protocol == self.vote()
-            and old.subscription(self.protocol) == member.subscription(self.protocol)
+            and old.wants(self.protocol) == member.wants(self.protocol)
         )
         if not unchanged:
             return self._wait_for_all(member, now)

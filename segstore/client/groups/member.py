@@ -8,6 +8,8 @@ from __future__ import annotations
 import weakref
 
 from segstore.client.groups.membership import Joined, Joining, MemberInfo, Protocols, Pulse, Ticket
+from segstore.client.groups.protocol import decode_subscription
+from segstore.errors import InvalidArgumentError
 
 
 class Member:
@@ -72,6 +74,14 @@ class Member:
     def subscription(self, protocol: str | None) -> bytes:
         """Its subscription for the protocol; empty where it has none."""
         return dict(self.protocols).get(protocol or "", b"")
+
+    def wants(self, protocol: str | None) -> object:
+        """What it subscribes to: a consumer that comes back has forgotten what else its subscription said."""
+        subscription = self.subscription(protocol)
+        try:
+            return frozenset(decode_subscription(subscription).topics)
+        except InvalidArgumentError:  # a group of another type than consumers
+            return subscription
 
     def vote(self, candidates: frozenset[str]) -> str:
         """The first of its protocols that all members have."""

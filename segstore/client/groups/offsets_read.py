@@ -10,6 +10,7 @@ from segstore.client.groups.offsets_state import OffsetsState
 from segstore.client.groups.offsets_topic import OffsetsTopic
 from segstore.client.groups.schemas import GroupRecord
 from segstore.client.structs import OffsetAndMetadata, TopicPartition
+from segstore.errors import StoreClosedError
 from segstore.storage.store import Store
 
 
@@ -18,8 +19,7 @@ class ReadOffsets:
 
     def __init__(self, store: Store) -> None:
         topic = OffsetsTopic(store)
-        logs = (topic.log(partition) for partition in topic.ids)
-        self._states = [load(log) for log in logs if log is not None]
+        self._states = [_load(store, topic, partition) for partition in topic.ids]
 
     def groups(self) -> set[str]:
         return {name for state in self._states for name in state.names()}
@@ -36,3 +36,13 @@ class ReadOffsets:
 
     def _of(self, group: str) -> OffsetsState:
         return next((state for state in self._states if group in state.names()), OffsetsState())
+
+
+def _load(store: Store, topic: OffsetsTopic, partition: int) -> OffsetsState:
+    """A partition that the writer is just making, or has deleted meanwhile, says nothing."""
+    try:
+        source = topic.log(partition)
+        return OffsetsState() if source is None else load(source)
+    except StoreClosedError:
+        store._context.check_open()
+        return OffsetsState()

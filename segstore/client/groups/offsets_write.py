@@ -72,13 +72,14 @@ def check_offsets(
     """
     if not isinstance(offsets, Mapping):
         raise InvalidTypeError(f"offsets must map TopicPartition to OffsetAndMetadata, not {offsets!r:.80}")
-    found = {_partition(key): _offset(key, value, most) for key, value in offsets.items()}
+    found = {check_partition(key): _offset(key, value, most) for key, value in offsets.items()}
     for topic, partition in found:
         check_topic(topic, partition)
     return dict(sorted(found.items()))
 
 
-def _partition(key: Any) -> TopicPartition:
+def check_partition(key: Any) -> TopicPartition:
+    """Of a TopicPartition, kafka-python's, or a plain tuple. InvalidTypeError, InvalidArgumentError."""
     if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str)):
         raise InvalidTypeError(f"{key!r:.80} is no TopicPartition(topic, partition)")
     return TopicPartition(key[0], arguments.whole("partition", key[1], 0, _INT32))

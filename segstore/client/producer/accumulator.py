@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from segstore.client.producer.batch import ProducerBatch, Waiting
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE = 1 << 20
 """Bytes of one partition's batches that are appended together: few enough to stay in a core's cache."""
+MOST_SEALED = 32
+"""Partitions whose batches are closed by one look for being due: those of the others fill on meanwhile."""
 Ready = list[tuple[PartitionQueue, list[ProducerBatch]]]
 
 
@@ -48,6 +51,7 @@ class Accumulator:
         self._incomplete: dict[ProducerBatch, None] = {}
         self.refusal: BaseException | None = None
         self._ended = False
+        self._calling: list[int] = []  # threads that are running callbacks
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """The partition's queue, the same each time."""
@@ -138,8 +142,7 @@ class Accumulator:
         """
         with self.lock:
             at_once = self.pool.waiting or self.refusal is not None
-            while self._open:
-                queue = next(iter(self._open))
+            for queue in list(islice(self._open, MOST_SEALED)):
                 if not at_once and queue.created + self._linger > now:
                     break
                 self._seal(queue)
@@ -217,16 +220,31 @@ class Accumulator:
                 if batch.callbacks:
                     called += batch.callbacks
                     batch.callbacks = None
-        for future, callback, errback in called:
-            if future.is_done:
-                run_callback(future, callback, errback)
-            else:  # it was registered while its record missed the batch
-                future._when_done(callback, errback)
-        with self.lock:
-            for batch in batches:
-                del self._incomplete[batch]
-                if batch.latch is not None:
-                    batch.latch.open()
+        try:
+            if called:
+                self._call(called)
+        finally:
+            with self.lock:
+                for batch in batches:
+                    del self._incomplete[batch]
+                    if batch.latch is not None:
+                        batch.latch.open()
+
+    def _call(self, called: list[Waiting]) -> None:
+        me = threading.get_ident()
+        self._calling.append(me)
+        try:
+            for future, callback, errback in called:
+                if future.is_done:
+                    run_callback(future, callback, errback)
+                else:  # it was registered while its record missed the batch
+                    future._when_done(callback, errback)
+        finally:
+            self._calling.remove(me)
+
+    def in_callback(self) -> bool:
+        """Whether this thread is running callbacks, of batches that others, and it, may wait for."""
+        return threading.get_ident() in self._calling
 
     # --- all of it ----------------------------------------------------------------------
 

@@ -113,7 +113,9 @@ class FutureRecordMetadata:
 
 
 def run_callback(future: FutureRecordMetadata, callback: Callback | None, errback: Callback | None) -> None:
-    """What a callback raises is logged: it is not the record's outcome, and others wait for theirs."""
+    """What a callback raises is logged, be it SystemExit or CancelledError: it is not the record's outcome,
+    and others wait for theirs. An interrupt is no callback's, and passes.
+    """
     error = future.exception
     try:
         if error is not None:
@@ -121,5 +123,7 @@ def run_callback(future: FutureRecordMetadata, callback: Callback | None, errbac
                 errback(error)
         elif callback is not None:
             callback(future.value)
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         log.exception("a producer's callback failed")

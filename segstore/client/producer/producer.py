@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import threading
 import time
 import weakref
 from collections.abc import Mapping
@@ -101,7 +100,13 @@ class Producer:
     def _made_transactional(self) -> Transactions | None:
         if self.config.transactional_id is None:
             return None
-        return Transactions(self._store, self.config, self._accumulator, self._gate)
+        gate = weakref.WeakMethod(self._gate)  # the sender must not keep a producer that is dropped
+
+        def let(open_: bool) -> None:
+            if (found := gate()) is not None:
+                found(open_)
+
+        return Transactions(self._store, self.config, self._accumulator, let)
 
     def _sequences(self) -> Sequences | None:
         store, transactions = self._store, self._transactions
@@ -251,12 +256,14 @@ class Producer:
         `max_block_ms`: it may be called again. All five raise ProducerFencedError where a newer producer has
         the id, and ClientClosedError.
         """
+        self._not_in_callback("init_transactions()")
         self._transactional().init()
 
     def begin_transaction(self) -> None:
         """Let all that is sent from now on be seen by who reads committed records when it is committed, at
         once, or never. IllegalStateError before init_transactions(), and within a transaction.
         """
+        self._not_in_callback("begin_transaction()")
         self._transactional().begin()
 
     def send_offsets_to_transaction(
@@ -297,7 +304,7 @@ class Producer:
         return self._transactions
 
     def _not_in_callback(self, call: str) -> None:
-        if threading.current_thread() is self._sender:
+        if self._accumulator.in_callback():
             raise InvalidArgumentError(f"{call} in a callback would wait for itself")
 
     # --- the end ----------------------------------------------------------------------------
@@ -313,7 +320,8 @@ class Producer:
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is left, up to `timeout` seconds; what is not written by then fails with
-        ClientClosedError. A transaction that is open is aborted. A second call does nothing.
+        ClientClosedError. A transaction that is open is aborted. A second call does nothing. In a callback it
+        waits for nothing.
         """
         if timeout is not None and not timeout >= 0:
             raise InvalidArgumentError(f"timeout={timeout}: must be None or at least 0 s")
@@ -322,14 +330,12 @@ class Producer:
             return
         self._accumulator.refuse(ClientClosedError(f"{self!r} is closed"))
         self._routing.clear()
-        if threading.current_thread() is not sender:
+        if not self._accumulator.in_callback():
             with contextlib.suppress(KafkaTimeoutError):
                 self._accumulator.flush(timeout)
             if not self._accumulator.idle():
                 self._abort(sender)
             sender.join(timeout)
-        if self._transactions is not None:
-            self._transactions.close(timeout)
         for given in (self.config.key_serializer, self.config.value_serializer):
             serializers.close(given)
         self._interceptors.close()

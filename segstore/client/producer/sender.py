@@ -77,6 +77,8 @@ class Sender(threading.Thread):
         self._backoff = config.retry_backoff_ms / 1000
         self._delivery_timeout = config.delivery_timeout_ms / 1000
         self.aborted: BaseException | None = None
+        # Held by nobody, the store would make a log anew for each append.
+        self._logs: dict[TopicPartition, PartitionLog] = {}
 
     def run(self) -> None:
         accumulator = self._accumulator
@@ -87,13 +89,15 @@ class Sender(threading.Thread):
             for queue, batches in ready:
                 try:
                     self._send_or_keep(queue, batches)
-                except Exception as error:  # ours: no record may stay without an outcome
+                except BaseException as error:  # ours: no record may stay without an outcome
                     log.exception("the producer's sender failed")
                     self._fail([batch for batch in batches if not batch.done], error)
             if not ready:
                 if accumulator.end():
-                    return
+                    break
                 accumulator.sleep(look)
+        if self._transactions is not None:
+            self._transactions.close()
 
     def _enlist(self, ready: Ready, transactions: Transactions) -> None:
         """Make all these partitions part of the transaction in one write."""
@@ -230,7 +234,8 @@ class Sender(threading.Thread):
         return None
 
     def _append(self, batches: list[ProducerBatch]) -> Appended:
-        partition = self._store.partition(*batches[0].topic_partition)
+        where = batches[0].topic_partition
+        partition = self._logs[where] = self._store.partition(*where)
         sequences, transactions = self._sequences, self._transactions
         template = PLAIN if sequences is None else sequences.template(batches)
         if transactions is None:
@@ -335,6 +340,7 @@ class Sender(threading.Thread):
             return
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(batches[0].topic_partition.topic)
+            self._logs.pop(batches[0].topic_partition, None)
         error = self._told(error)
         for batch in batches:
             batch.error = error

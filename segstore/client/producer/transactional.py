@@ -17,7 +17,6 @@ from typing import TypeVar
 
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
-from segstore.client.producer.latch import LONGEST_WAIT
 from segstore.client.producer.offsets import group_of, offsets_of
 from segstore.client.retriable import passes
 from segstore.client.shared import shared
@@ -203,17 +202,14 @@ class Transactions:
             self.restart()
             self._over(identity)
 
-    def close(self, timeout: float | None) -> None:
-        """Abort what is open; what can't be, within `timeout` seconds, is left to the coordinator."""
-        if not self._calls.acquire(timeout=-1 if timeout is None else min(timeout, LONGEST_WAIT)):
-            return
-        try:
+    def close(self) -> None:
+        """Nothing will be sent any more: abort what is open. What can't be is left to the coordinator."""
+        with self._calls:
             if self._fatal is None and self.phase in (Phase.OPEN, Phase.COMMITTING, Phase.ABORTING):
-                self._end(commit=False)
-        except SegstoreError as error:
-            log.info("the transaction of %r is left to the coordinator: %s", self._id, error)
-        finally:
-            self._calls.release()
+                try:
+                    self._end(commit=False)
+                except SegstoreError as error:
+                    log.info("the transaction of %r is left to the coordinator: %s", self._id, error)
 
     # --- steps ----------------------------------------------------------------------------------
 

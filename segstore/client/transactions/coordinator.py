@@ -38,7 +38,8 @@ Identity = tuple[int, int]
 class Entry:
     """One transactional id; `metadata` is what its log says, None before the first record of it.
 
-    `orphan`: it was loaded, so whoever began what is ongoing is gone.
+    `orphan`: what is ongoing is to be aborted. It was loaded, so that whoever began it is gone, or it is open
+    for too long.
     """
 
     __slots__ = ("lock", "metadata", "orphan", "transactional_id")
@@ -240,9 +241,9 @@ class TransactionCoordinator:
                 known = entry.metadata
                 if known is None or known.state is not State.ONGOING:
                     continue
-                if known.started_ms + known.timeout_ms < now:
-                    self._decide(entry, commit=False)
-                    self._try_complete(entry)
+                # As if its producer were gone; unless that ends it first, after all.
+                entry.orphan = known.started_ms + known.timeout_ms < now
+        self.settle()
 
     def expire(self) -> None:
         """Forget ids that were not used for `transactional.id.expiration.ms`."""

@@ -20,7 +20,7 @@ from segstore.storage.cleaner.offset_map import OffsetMap
 from segstore.storage.cleaner.output import Output
 from segstore.storage.cleaner.policy import Policy
 from segstore.storage.cleaner.rewriting import Counts, Rewriter
-from segstore.storage.cleaner.swapping import remove_strays, swap
+from segstore.storage.cleaner.swapping import remove_strays, swap, undo
 from segstore.storage.cleaner.throttle import CleaningStopped, Throttle
 from segstore.storage.cleaner.transactions import Aborted, Decided
 
@@ -144,21 +144,18 @@ class _Pass:
             for segment in old:
                 rewriter.rewrite(segment, output, self.chunk, self.throttle)
             if len(old) == 1 and not rewriter.counts.changed:
-                output.discard()
+                undo(self.partition, output.segments)
                 return
             new = output.finish(decided.kept)
-            self._replaced.update(old)
             swap(self.partition, old, new)
         except BaseException:
-            if self.partition.unsettled is None:
-                self._discard(output)
+            if self.partition.unsettled is None and not self._replaced.issuperset(old):
+                # The error that is under way says more; what is left is removed before the next swap.
+                with suppress(OSError):
+                    undo(self.partition, output.segments)
             raise
+        self._replaced.update(old)
         self._count(old, new, rewriter.counts)
-
-    def _discard(self, output: Output) -> None:
-        """The error that is under way says more; what is left is removed before the next swap."""
-        with suppress(OSError):
-            output.discard()
 
     def _count(self, old: Sequence[Segment], new: Sequence[Segment], counts: Counts) -> None:
         done = CleanResult(

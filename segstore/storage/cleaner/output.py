@@ -5,7 +5,6 @@ Threads: the cleaning thread; nobody else knows of these files before the swap.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from segstore.storage.partition import Partition
-
-SUFFIXES = (names.INDEX, names.TIME_INDEX, names.LOG, names.TXN_INDEX)
-"""In the order in which they get their last names: a `.txnindex` can't be made anew, and a log that is a
-`.swap` takes away what has its plain name."""
 
 
 class _Growing:
@@ -107,12 +102,3 @@ class Output:
             base = one.segment.base_offset
             one.finish([txn for txn in aborted if base <= txn.last_offset < below])
         return self.segments
-
-    def discard(self) -> None:
-        """Remove what was written, under whatever half-done name it has. OSError."""
-        for one in self._growing:
-            one.handle.close()
-            for suffix in SUFFIXES:
-                for ending in (names.SWAP, names.CLEANED):
-                    with contextlib.suppress(FileNotFoundError):
-                        one.segment.pool.files.unlink(one.segment.file(suffix + ending))

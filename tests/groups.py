@@ -1,0 +1,119 @@
+"""Groups of consumers as tests need them: a clock to turn, members polled in turn until all is quiet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import segstore
+from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
+from segstore.client.groups.coordinator import GroupCoordinator
+from segstore.client.groups.membership import State
+from segstore.client.groups.offsets import GroupOffsets
+from segstore.client.shared import shared
+from segstore.client.structs import TopicPartition
+from segstore.files import Files, Handle
+
+COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
+KINDS: dict[str, dict[str, Any]] = {"eager": {}, "cooperative": COOPERATIVE}
+SESSION_MS, MAX_POLL_MS, HEARTBEAT_MS = 10_000, 30_000, 1_000
+
+
+class Monotonic:
+    """Milliseconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 1e6
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Told(ConsumerRebalanceListener):
+    """Writes down what it is told, and may do something then."""
+
+    def __init__(self, do: Any = None) -> None:
+        self.told: list[tuple[str, set[int]]] = []
+        self.do = do or (lambda how, partitions: None)
+
+    def _tell(self, how: str, partitions: Any) -> None:
+        self.told.append((how, {each.partition for each in partitions}))
+        self.do(how, partitions)
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self._tell("revoked", revoked)
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self._tell("assigned", assigned)
+
+    def on_partitions_lost(self, lost: Any) -> None:
+        self._tell("lost", lost)
+
+
+class Unsynced(Files):
+    """What is no test of power cuts need not wait for the disk."""
+
+    def sync(self, handle: Handle) -> None:
+        """Nothing."""
+
+    def sync_dir(self, path: Any) -> None:
+        """Nothing."""
+
+
+def coordinator(store: segstore.Store, clock: Monotonic | None = None) -> GroupCoordinator:
+    """The store's coordinator; its members live by `clock`, if there is one."""
+    found = shared(store, GroupCoordinator)
+    if clock is not None:
+        found._clock = clock
+    return found
+
+
+def offsets(store: segstore.Store) -> GroupOffsets:
+    return shared(store, GroupOffsets)
+
+
+def member(store: segstore.Store, *topics: str, group: str = "g", **settings: Any) -> Consumer:
+    """A consumer of a group that begins at the start."""
+    defaults = {
+        "group_id": group,
+        "auto_offset_reset": "earliest",
+        "session_timeout_ms": SESSION_MS,
+        "max_poll_interval_ms": MAX_POLL_MS,
+        "heartbeat_interval_ms": HEARTBEAT_MS,
+    }
+    return Consumer(store, *topics, **{**defaults, **settings})
+
+
+def take_turns(consumers: Iterable[Consumer], turns: int = 6) -> list[ConsumerRecord]:
+    """Poll each without waiting, again and again: what they were given."""
+    consumers = list(consumers)
+    found = []
+    for _ in range(turns):
+        for consumer in consumers:
+            for records in consumer.poll().values():
+                found += records
+    return found
+
+
+def settled(store: segstore.Store, consumers: Iterable[Consumer], group: str = "g") -> list[ConsumerRecord]:
+    """As `take_turns`, until the group is stable and all members know it."""
+    consumers, found = list(consumers), []
+    for _ in range(20):
+        found += take_turns(consumers, 1)
+        places = {c.group_metadata()[1::3] for c in consumers}
+        if coordinator(store).state(group) is State.STABLE and places == {
+            (coordinator(store).generation(group), "<stable>")
+        }:
+            return found
+    raise AssertionError(f"group {group} does not come to rest")
+
+
+def owned(consumer: Consumer, topic: str = "t") -> set[int]:
+    """The numbers of its partitions."""
+    return {tp.partition for tp in consumer.assignment() if tp.topic == topic}
+
+
+def every(store: segstore.Store, *topics: str) -> set[TopicPartition]:
+    """All partitions of topics."""
+    there = store.topics()
+    return {TopicPartition(t, p) for t in topics for p in there[t].partition_ids}

@@ -1,0 +1,93 @@
+"""A command in a terminal of its own: a pty of some size, what was shown on it, and keys to type."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from cli import COMMAND
+
+SECONDS = 60.0
+CTRL_C = b"\x03"
+
+
+class Terminal:
+    """Runs `segstore` with these arguments; a context manager that leaves no process behind."""
+
+    def __init__(self, *arguments: object, columns: int = 80, lines: int = 24, **env: str) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        kept = {
+            k: v for k, v in os.environ.items() if k not in ("SEGSTORE_PATH", "NO_COLOR", "COLUMNS", "LINES")
+        }
+        self.process = subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env={**kept, "TERM": "xterm-256color", "LANG": "C.UTF-8", **env},
+            start_new_session=True,
+            preexec_fn=_take_terminal,
+        )
+        os.close(slave)
+        self.shown = b""
+
+    def text(self) -> str:
+        """All that was shown so far, with its control sequences."""
+        return self.shown.decode(errors="replace")
+
+    def plain(self) -> str:
+        """The same without them: every frame after the one before."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text())
+
+    def read_until(self, seen: Callable[[str], object]) -> None:
+        """Read until `seen` is true of `plain`."""
+        end = time.monotonic() + SECONDS
+        while not seen(self.plain()):
+            assert self._read(end), f"the command has ended: {self.text()[-2000:]}"
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._master, keys)
+
+    def end(self) -> int:
+        """Read to the end; the exit status."""
+        end = time.monotonic() + SECONDS
+        while self._read(end):
+            pass
+        return self.process.wait(SECONDS)
+
+    def _read(self, end: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], max(end - time.monotonic(), 0))
+        assert ready, f"nothing more came: {self.text()[-2000:]}"
+        try:
+            part = os.read(self._master, 65536)
+        except OSError:  # EIO: the other side is closed
+            return False
+        self.shown += part
+        return bool(part)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+
+def _take_terminal() -> None:
+    """In the child: its standard input is what Ctrl-C is typed on, and it heeds it."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,0 +1,258 @@
+"""`segstore groups`: tables and JSON, resets, deletions, wrong usage, beside a live writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli import COMMAND, json_lines, ok, run, start
+from group_records import at, member, offsets_of, opened, record, tp
+
+import segstore
+from segstore.client.groups.assignors import Subscription
+from segstore.client.groups.protocol import encode_assignment, encode_subscription
+
+TOLD = encode_subscription(Subscription(("t",)))
+
+
+@pytest.fixture
+def writer(store_dir: Path) -> Iterator[segstore.Store]:
+    """Topic "t" with 10 records in 0 and none elsewhere; groups "app" with a member, and "audit"."""
+    with opened(store_dir) as store:
+        store.partition("t", 0).append_batch([b"x"] * 10)
+        offsets_of(store).commit("app", {tp(0): at(4, "note"), tp(1): at(0)})
+        offsets_of(store).commit("audit", {tp(0): at(10)})
+        assigned = encode_assignment([tp(0), tp(1), tp(3)])
+        offsets_of(store).write_group(record("app", member("m-1", TOLD, assigned), since=5))
+        yield store
+
+
+@pytest.fixture
+def path(store_dir: Path, writer: segstore.Store) -> Path:
+    """The same store, closed."""
+    writer.close()
+    return store_dir
+
+
+def cells(text: str) -> list[list[str]]:
+    """The rows of a table."""
+    return [line.split() for line in text.splitlines() if line.strip() and "─" not in line]
+
+
+# --- looking -----------------------------------------------------------------------------------------
+
+
+def test_list_beside_a_live_writer(store_dir: Path, writer: segstore.Store) -> None:
+    assert cells(ok("groups", "list", "-s", store_dir).stdout) == [
+        ["group", "state", "protocol", "members", "partitions", "lag"],
+        ["app", "Stable", "range", "1", "3", "6"],
+        ["audit", "Empty", "0", "1", "0"],
+    ]
+    rows = json_lines(ok("groups", "list", "-s", store_dir, "--json"))
+    assert [(row["group"], row["state"], row["lag"]) for row in rows] == [
+        ("app", "Stable", 6),
+        ("audit", "Empty", 0),
+    ]
+
+
+def test_describe_a_group(store_dir: Path, writer: segstore.Store) -> None:
+    shown = ok("groups", "describe", "app", "-s", store_dir).stdout
+    assert "app  Stable, 1 member, range, generation 3, lag 6" in shown
+    assert cells(shown)[2:] == [
+        ["t", "0", "4", "0", "10", "6", "m-1"],
+        ["1", "0", "0", "0", "0", "m-1"],
+        ["3", "-", "0", "0", "-", "m-1"],
+    ]
+    members = ok("groups", "describe", "app", "--members", "-s", store_dir).stdout
+    assert cells(members)[2:] == [["m-1", "app", "3", "t:0,1,3"]]
+
+
+def test_describe_all_as_json(store_dir: Path, writer: segstore.Store) -> None:
+    app, audit = json_lines(ok("groups", "describe", "-s", store_dir, "--json"))
+    assert app["members"] == [
+        {
+            "member_id": "m-1",
+            "group_instance_id": None,
+            "client_id": "app",
+            "assignment": [["t", 0], ["t", 1], ["t", 3]],
+        }
+    ]
+    assert app["partitions"][0] == {
+        "topic": "t",
+        "partition": 0,
+        "committed": 4,
+        "leader_epoch": -1,
+        "metadata": "note",
+        "pending": False,
+        "start_offset": 0,
+        "end_offset": 10,
+        "lag": 6,
+        "member_id": "m-1",
+    }
+    assert (audit["group"], audit["generation"], audit["members"]) == ("audit", -1, [])
+
+
+def test_an_open_transaction_is_marked(store_dir: Path, writer: segstore.Store) -> None:
+    offsets_of(writer).commit_transactional("audit", {tp(0): at(2)}, 3, 0)
+    shown = ok("groups", "describe", "audit", "-s", store_dir).stdout
+    assert ["t", "0", "10*", "0", "10", "0"] in cells(shown)
+    assert "* an open transaction is about to commit" in shown
+
+
+def test_without_a_writer_nobody_is_a_member(path: Path) -> None:
+    rows = json_lines(ok("groups", "list", "-s", path, "--json"))
+    assert [row["state"] for row in rows] == ["Empty", "Empty"]
+
+
+def test_no_groups(store_dir: Path) -> None:
+    opened(store_dir).close()
+    for command in (["list"], ["describe"], ["list", "--json"]):
+        result = ok("groups", *command, "-s", store_dir)
+        assert result.stdout == ""
+    assert f"no groups in {store_dir}" in ok("groups", "list", "-s", store_dir).stderr
+
+
+def test_a_topic_that_can_not_be_read_is_told_beside_the_others(
+    store_dir: Path, writer: segstore.Store
+) -> None:
+    offsets_of(writer).commit("audit", {tp(0, "u"): at(0)})
+    writer.close()
+    (store_dir / ".segstore" / "topics" / "u.json").write_bytes(b"?")
+    result = ok("groups", "describe", "audit", "-s", store_dir)
+    assert [row for row in cells(result.stdout) if row[0] == "u"] == [["u", "0", "0", "?"]]
+    assert "audit: " in result.stderr
+    (store_dir / ".segstore" / "topics" / "u.json").unlink()
+
+
+# --- resets --------------------------------------------------------------------------------------------
+
+RESETS = {
+    "--to-earliest": (["--to-earliest", "-t", "t:0"], {0: (4, 0)}),
+    "--to-latest": (["--to-latest", "--all-topics"], {0: (4, 10), 1: (0, 0)}),
+    "--to-current": (["--to-current", "-t", "t"], {0: (4, 4), 1: (0, 0), 2: (None, 0), 3: (None, 0)}),
+    "--to-offset": (["--to-offset", 7, "-t", "t:0"], {0: (4, 7)}),
+    "--shift-by": (["--shift-by", -3, "-t", "t:0,1"], {0: (4, 1), 1: (0, 0)}),
+    "--to-datetime": (["--to-datetime", "2033-01-01", "-t", "t:0"], {0: (4, 10)}),
+    "--by-duration": (["--by-duration", "P9999DT1H2M3.5S", "-t", "t:0", "-t", "t:1"], {0: (4, 0), 1: (0, 0)}),
+}
+
+
+@pytest.mark.parametrize("name", RESETS)
+def test_reset(path: Path, name: str) -> None:
+    arguments, expected = RESETS[name]
+    command = ["groups", "reset", "app", *arguments, "-s", path, "--json"]
+    for more in ([], ["--dry-run"]):
+        result = ok(*command, *more)
+        assert "nothing was changed" in result.stderr
+    assert committed(path) == {0: 4, 1: 0}
+    rows = json_lines(ok(*command, "--execute"))
+    assert {row["partition"]: (row["old_offset"], row["new_offset"]) for row in rows} == expected
+    assert committed(path) == {0: 4, 1: 0} | {partition: new for partition, (_, new) in expected.items()}
+
+
+def committed(path: Path) -> dict[int, int]:
+    with opened(path) as store:
+        return {tp.partition: held.offset for tp, held in offsets_of(store).fetch("app").items()}
+
+
+def test_reset_shows_a_table(path: Path) -> None:
+    result = ok("groups", "reset", "app", "--to-latest", "-t", "t:0,2", "-s", path)
+    assert cells(result.stdout)[1:] == [
+        ["topic", "partition", "old", "offset", "new", "offset", "change"],
+        ["t", "0", "4", "10", "+6"],
+        ["t", "2", "-", "0"],
+    ]
+
+
+USAGE = {
+    "no command": [],
+    "no such command": ["show"],
+    "no group": ["reset", "--to-latest", "--all-topics"],
+    "nowhere": ["reset", "app", "--all-topics"],
+    "two places": ["reset", "app", "--to-latest", "--to-offset", "3", "--all-topics"],
+    "of nothing": ["reset", "app", "--to-latest"],
+    "of all and some": ["reset", "app", "--to-latest", "--all-topics", "-t", "t"],
+    "both": ["reset", "app", "--to-latest", "--all-topics", "--execute", "--dry-run"],
+    "a negative offset": ["reset", "app", "--to-offset", "-1", "--all-topics"],
+    "no number": ["reset", "app", "--shift-by", "x", "--all-topics"],
+    "no time": ["reset", "app", "--to-datetime", "soon", "--all-topics"],
+    "no duration": ["reset", "app", "--by-duration", "1h", "--all-topics"],
+    "an empty duration": ["reset", "app", "--by-duration", "PT", "--all-topics"],
+    "no partitions": ["reset", "app", "--to-latest", "-t", "t:"],
+    "a partition that is no number": ["reset", "app", "--to-latest", "-t", "t:x"],
+    "nobody to delete": ["delete"],
+    "nobody to ask": ["delete", "app"],
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_wrong_usage_is_status_2_and_changes_nothing(path: Path, name: str) -> None:
+    result = run("groups", *USAGE[name], *(["-s", path] if USAGE[name] else []))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert committed(path) == {0: 4, 1: 0}
+
+
+FAILS = {
+    "no such group": (["describe", "x"], "no group 'x'; there are 'app', 'audit'"),
+    "a reset of all that none has": (["reset", "x", "--to-latest", "--all-topics"], "no group 'x'"),
+    "no such topic": (["reset", "app", "--to-latest", "-t", "x"], "no topic 'x'"),
+    "no such partition": (["reset", "app", "--to-latest", "-t", "t:9"], "9"),
+    "nothing to shift": (["reset", "app", "--shift-by", "1", "-t", "t:2"], "t-2: shift_by counts from"),
+    "one that is not there": (["delete", "app", "x", "--yes"], "no group 'x'"),
+}
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_errors_are_one_line_and_status_1(path: Path, name: str) -> None:
+    arguments, message = FAILS[name]
+    result = run("groups", *arguments, "-s", path)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("segstore: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert message in result.stderr
+    assert committed(path) == {0: 4, 1: 0}
+
+
+def test_no_store(tmp_path: Path) -> None:
+    for command in (
+        ["list"],
+        ["describe"],
+        ["reset", "g", "--to-latest", "--all-topics"],
+        ["delete", "g", "-y"],
+    ):
+        result = run("groups", *command, "-s", tmp_path / "none")
+        assert result.exit_code == 1
+        assert "no such store" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_live_writer_is_named(store_dir: Path, writer: segstore.Store) -> None:
+    for command in (["reset", "app", "--to-latest", "--all-topics", "--execute"], ["delete", "app", "-y"]):
+        with start("groups", *command, "-s", store_dir) as child:
+            _, error = child.communicate(timeout=60)
+        assert child.returncode == 1, COMMAND
+        assert b"is open for writing in process" in error
+    assert offsets_of(writer).fetch("app") == {tp(0): at(4, "note"), tp(1): at(0)}
+
+
+# --- deletions -----------------------------------------------------------------------------------------
+
+
+def test_delete_groups(path: Path) -> None:
+    result = ok("groups", "delete", "app", "audit", "--yes", "-s", path)
+    assert result.stderr.splitlines() == ["deleted app", "deleted audit"]
+    assert ok("groups", "list", "-s", path, "--json").stdout == ""
+
+
+def test_delete_what_was_committed_for_a_topic(path: Path) -> None:
+    result = ok("groups", "delete", "app", "-t", "t:1,3", "--yes", "-s", path)
+    assert result.stderr == "forgot 1 offsets of app\n"
+    assert committed(path) == {0: 4}
+
+
+@pytest.mark.parametrize("command", ["list", "describe", "reset", "delete"])
+def test_help(command: str) -> None:
+    shown = ok("groups", command, "--help").stdout
+    assert f" groups {command} [OPTIONS]" in shown
+    assert "SEGSTORE_PATH" in shown

@@ -1,0 +1,223 @@
+"""Members of a group that are late, gone, replaced or refused."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from consumers import fill, tp
+from groups import (
+    KINDS,
+    MAX_POLL_MS,
+    SESSION_MS,
+    Monotonic,
+    Told,
+    coordinator,
+    every,
+    member,
+    owned,
+    settled,
+    take_turns,
+)
+
+import segstore
+from segstore.client.groups.membership import State
+from segstore.client.structs import OffsetAndMetadata
+from segstore.errors import (
+    CommitFailedError,
+    FencedInstanceIdError,
+    GroupMaxSizeReachedError,
+    InconsistentGroupProtocolError,
+    InvalidSessionTimeoutError,
+    ReadOnlyError,
+    RebalanceInProgressError,
+)
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    with segstore.open(store_dir, config={"offsets.topic.num.partitions": 2}) as store:
+        yield store
+
+
+@pytest.fixture
+def clock(store: segstore.Store) -> Monotonic:
+    clock = Monotonic()
+    coordinator(store, clock)
+    return clock
+
+
+# --- members that fail -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_late_member_loses_all_and_is_told(store: segstore.Store, clock: Monotonic, kind: str) -> None:
+    fill(store, partitions=2)
+    told = Told()
+    late, other = member(store, **KINDS[kind]), member(store, "t", **KINDS[kind])
+    late.subscribe(["t"], listener=told)
+    settled(store, [late, other])
+    had, stale = owned(late), late.group_metadata()
+    for _ in range(4):
+        clock.now += MAX_POLL_MS / 4
+        coordinator(store).settle()
+        other.poll()
+    settled(store, [other])
+    assert other.assignment() == every(store, "t")
+    with pytest.raises(CommitFailedError, match="max_poll_interval_ms=30000"):
+        late.commit()
+    with pytest.raises(segstore.errors.UnknownMemberIdError):
+        coordinator(store).validate(stale)
+    late.poll()
+    assert told.told[-1] == ("lost", had)
+    settled(store, [late, other])
+    assert len(late.assignment()) == 1
+
+
+def test_a_late_member_learns_it_in_poll(store: segstore.Store, clock: Monotonic) -> None:
+    fill(store)
+    told = Told()
+    late = member(store)
+    late.subscribe(["t"], listener=told)
+    settled(store, [late])
+    generation = late.group_metadata().generation_id
+    clock.now += MAX_POLL_MS
+    coordinator(store).settle()
+    assert coordinator(store).state("g") is State.EMPTY
+    settled(store, [late])
+    assert told.told[-2:] == [("lost", {0}), ("assigned", {0})]
+    assert late.group_metadata().generation_id > generation + 1
+
+
+def test_one_that_is_gone_without_a_word_is_out_after_its_session(
+    store: segstore.Store, clock: Monotonic
+) -> None:
+    fill(store, partitions=2)
+    gone, other = member(store, "t"), member(store, "t")
+    settled(store, [gone, other])
+    alive = weakref.ref(gone)
+    del gone
+    gc.collect()
+    assert alive() is None
+    clock.now += SESSION_MS - 1
+    take_turns([other])
+    assert len(other.assignment()) == 1
+    clock.now += 1
+    coordinator(store).settle()
+    settled(store, [other])
+    assert len(other.assignment()) == 2
+
+
+def test_a_member_that_waits_in_poll_stays_alive(store: segstore.Store) -> None:
+    fill(store)
+    consumer = member(store, "t", max_poll_interval_ms=90, heartbeat_interval_ms=10)
+    settled(store, [consumer])
+    generation = consumer.group_metadata().generation_id
+    consumer.poll(timeout_ms=300)
+    assert consumer.group_metadata().generation_id == generation
+
+
+def test_a_static_member_comes_back_to_what_it_had(store: segstore.Store, clock: Monotonic) -> None:
+    fill(store, partitions=2)
+    told = Told()
+    static, other = member(store, "t", group_instance_id="x"), member(store)
+    other.subscribe(["t"], listener=told)
+    settled(store, [static, other])
+    had, place = static.assignment(), other.group_metadata()
+    static.close()
+    clock.now += SESSION_MS / 2
+    take_turns([other])
+    with member(store, "t", group_instance_id="x") as back:
+        settled(store, [back, other])
+        assert back.assignment() == had
+        assert other.group_metadata() == place
+        assert len(told.told) == len([t for t in told.told if t[0] == "assigned"]) * 2 - 1
+    clock.now += SESSION_MS
+    coordinator(store).settle()
+    settled(store, [other])
+    assert other.assignment() == every(store, "t")
+
+
+def test_the_older_of_two_with_one_instance_is_fenced(store: segstore.Store) -> None:
+    fill(store)
+    told = Told()
+    old = member(store, group_instance_id="x")
+    old.subscribe(["t"], listener=told)
+    settled(store, [old])
+    new = member(store, "t", group_instance_id="x")
+    settled(store, [new])
+    with pytest.raises(FencedInstanceIdError, match="'x'"):
+        old.commit({tp(): OffsetAndMetadata(1)})
+    for _ in range(2):
+        with pytest.raises(FencedInstanceIdError, match="'x'"):
+            old.poll()
+    assert told.told[-1] == ("lost", {0})
+    old.close()
+    assert settled(store, [new]) is not None
+    assert new.assignment() == {tp()}
+
+
+def test_a_static_leader_that_was_away_finds_new_partitions(store: segstore.Store) -> None:
+    fill(store)
+    leader, other = member(store, "t", group_instance_id="x"), member(store, "t")
+    settled(store, [leader, other])
+    leader.close()
+    store.add_partitions("t", 4)
+    leader = member(store, "t", group_instance_id="x")
+    take_turns([leader, other])
+    settled(store, [leader, other])
+    assert leader.assignment() | other.assignment() == every(store, "t")
+
+
+# --- bad input ---------------------------------------------------------------------------------
+
+REFUSED = {
+    "a session that is too short": (
+        {"session_timeout_ms": 5_999},
+        InvalidSessionTimeoutError,
+        "from 6000 to",
+    ),
+    "another protocol": (
+        {"partition_assignment_strategy": ["sticky"]},
+        InconsistentGroupProtocolError,
+        "'sticky'",
+    ),
+    "one too many": ({}, GroupMaxSizeReachedError, "group.max.size"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_group_refuses(store_dir: Path, case: str) -> None:
+    settings, error, said = REFUSED[case]
+    with segstore.open(store_dir, config={"group.max.size": 1}) as store:
+        fill(store)
+        there = member(store, "t")
+        settled(store, [there])
+        refused = member(store, "t", **settings)
+        with pytest.raises(error, match=said):
+            refused.poll()
+        refused.close()
+        settled(store, [there])
+
+
+def test_a_reader_has_no_group(store: segstore.Store) -> None:
+    fill(store)
+    with (
+        segstore.open(store.path, mode="r") as reader,
+        pytest.raises(ReadOnlyError, match="group_id='g': groups"),
+    ):
+        member(reader, "t")
+
+
+def test_a_commit_within_a_rebalance(store: segstore.Store) -> None:
+    fill(store)
+    first, second = member(store, "t"), member(store, "t")
+    settled(store, [first])
+    second.poll()
+    with pytest.raises(RebalanceInProgressError, match=r"poll\(\)"):
+        second.commit({tp(): OffsetAndMetadata(1)})
+    with pytest.raises(CommitFailedError, match="no member"):
+        member(store, "t").commit({tp(): OffsetAndMetadata(1)})

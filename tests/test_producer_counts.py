@@ -1,0 +1,97 @@
+"""What the producer's hot path does how often: counts, where benchmarks have times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import segstore
+from segstore import Producer
+from segstore.client.producer import sender
+from segstore.client.producer.accumulator import MOST_AT_ONCE, MOST_SEALED, Accumulator
+from segstore.client.producer.config import ProducerConfig
+from segstore.client.producer.futures import FutureRecordMetadata
+from segstore.client.structs import TopicPartition
+from segstore.records import Template, single
+from segstore.storage.log import PartitionLog
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        yield store
+
+
+def test_a_log_is_made_once_not_for_each_append(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    init = PartitionLog.__init__
+
+    def counted(self: PartitionLog, topic: str, *args: Any) -> None:
+        made.append(topic)
+        init(self, topic, *args)
+
+    monkeypatch.setattr(PartitionLog, "__init__", counted)
+    with Producer(store, enable_idempotence=False, acks=1) as producer:
+        for _ in range(5):
+            producer.send("t", b"v").get(10)
+    assert made == ["t"]
+
+
+def test_a_topic_made_anew_gets_what_comes_later(store: segstore.Store) -> None:
+    """The log that the sender holds is the one of the topic that is there."""
+    with Producer(store) as producer:
+        assert producer.send("t", b"old").get(10).offset == 0
+        store.delete_topic("t")
+        store.create_topic("t")
+        assert producer.send("t", b"new").get(10).offset == 0
+    assert store.partition("t").read(0).values.tolist() == [b"new"]
+
+
+def test_full_batches_are_appended_together_up_to_a_bound(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    append = sender.append_batches
+
+    def counted(log: Any, columns: Any, *args: Any, **more: Any) -> Any:
+        calls.append(int(columns.values.c.data_len))
+        return append(log, columns, *args, **more)
+
+    monkeypatch.setattr(sender, "append_batches", counted)
+    value, n = b"x" * 1_000, 3 * MOST_AT_ONCE // 1_000
+    with Producer(store, linger_ms=60_000) as producer:
+        for _ in range(n):
+            producer.send("t", value)
+    assert sum(calls) == n * len(value)
+    assert max(calls) <= MOST_AT_ONCE
+    assert store.partition("t").end_offset == n
+
+
+@pytest.mark.parametrize("sequences", [(0, 1, 2), (-1, 5, -1)])
+def test_single_records_carry_their_own_sequences(sequences: tuple[int, ...]) -> None:
+    """A thread's arguments for C are used again: nothing of the last record stays in them."""
+    ids = [7 if sequence >= 0 else -1 for sequence in sequences]
+    made = [
+        single(b"v", template=Template(producer_id=i, producer_epoch=min(i, 1), base_sequence=s)).batches[0]
+        for i, s in zip(ids, sequences, strict=True)
+    ]
+    assert [int(batch["base_sequence"]) for batch in made] == list(sequences)
+    assert [int(batch["producer_id"]) for batch in made] == ids
+
+
+def test_due_batches_are_closed_some_at_a_time_so_that_the_others_fill_on() -> None:
+    accumulator = Accumulator(ProducerConfig.parse({}))
+    queues = [accumulator.queue(TopicPartition("t", i)) for i in range(2 * MOST_SEALED + 1)]
+    for queue in queues:
+        future = FutureRecordMetadata()
+        future._at, future._time = b"v", 1.0
+        accumulator.append(queue, future, 100)
+    drained = [[queue for queue, _ in accumulator.drain(time.monotonic())[0]] for _ in range(4)]
+    assert drained == [queues[:MOST_SEALED], queues[MOST_SEALED:-1], queues[-1:], []]

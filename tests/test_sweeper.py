@@ -1,0 +1,190 @@
+"""The sweeper: compaction and retention together, by hand and by itself, errors, checkpoints, states."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from faults import FailingFiles
+from stores import Clock, killed_at_each_call, logs, records, value_of
+
+import segstore
+from segstore.files import Files
+
+SMALL = {"segment.bytes": 1000, "file.delete.delay.ms": 0}
+COMPACT = {**SMALL, "cleanup.policy": "compact"}
+
+
+def put(store: segstore.Store, topic: str, n: int, keys: int = 3) -> None:
+    """`n` records of `keys` keys, about six to a segment."""
+    log = store.partition(topic)
+    for i in range(log.end_offset, log.end_offset + n):
+        log.append(value_of(i, 100), key=b"k%d" % (i % keys))
+
+
+def latest(log: segstore.PartitionLog) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for record in records(log)}
+
+
+def checkpoint(path: Path) -> str:
+    return (path / "cleaner-offset-checkpoint").read_text()
+
+
+def test_a_sweep_compacts_and_remembers_up_to_where(store_dir: Path) -> None:
+    with segstore.open(store_dir, clock=Clock(step=1)) as store:
+        store.create_topic("t", config=COMPACT)
+        put(store, "t", 60)
+        log, before = store.partition("t"), store.partition("t").size
+        expected, active = latest(log), int(logs(store_dir)[-1].stem)
+        (done,) = store.sweep()
+        assert (done.topic, done.partition, done.error) == ("t", 0, None)
+        assert done.compacted_bytes == before - log.size > 0
+        assert done.compacted_records == 60 - len(list(records(log))) > 0
+        assert latest(log) == expected
+        assert log.end_offset == 60
+        assert checkpoint(store_dir).split() == ["0", "1", "t", "0", str(active)]
+        assert store.sweep() == ()
+        stats = store.stats()[0]
+        assert (stats.dirty_ratio, stats.compacted_bytes) == (0.0, done.compacted_bytes)
+    with segstore.open(store_dir) as store:
+        assert latest(store.partition("t")) == expected
+        assert store.sweep() == ()
+
+
+def test_the_dirtiest_log_comes_first_and_clean_ones_do_not(store_dir: Path) -> None:
+    order: list[str] = []
+
+    class Seen(Files):
+        def rename(self, source: Any, target: Any) -> None:
+            super().rename(source, target)
+            if str(target).endswith(".log.swap"):
+                order.append(Path(target).parent.name)
+
+    with segstore.open(store_dir, files=Seen()) as store:
+        for name in ("a", "b", "c"):
+            store.create_topic(name, config=COMPACT)
+            put(store, name, 40, keys=40)
+        store.sweep()
+        order.clear()
+        for name, n in (("a", 45), ("b", 12), ("c", 120)):
+            put(store, name, n, keys=40)
+        found = [done.topic for done in store.sweep()]
+        assert list(dict.fromkeys(order)) == ["c-0", "a-0"]
+        assert found == ["a", "c"]
+
+
+def test_compact_and_delete(store_dir: Path) -> None:
+    clock = Clock()
+    with segstore.open(store_dir, clock=clock) as store:
+        config = {**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": 60_000}
+        store.create_topic("t", config=config)
+        put(store, "t", 20)
+        clock.now += 61_000
+        put(store, "t", 20)
+        (done,) = store.sweep()
+        log = store.partition("t")
+        assert done.deleted_segments > 0 < done.compacted_records
+        assert log.start_offset > 0
+        assert set(latest(log)) == {b"k0", b"k1", b"k2"}
+
+
+def test_an_error_marks_the_partition_until_it_is_tried_by_hand(store_dir: Path) -> None:
+    failing: set[str] = set()
+
+    def fault(name: str, args: tuple[Any, ...]) -> None:
+        if ".cleaned" in str(getattr(args[0], "path", "")) and any(f in str(args[0].path) for f in failing):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    files = FailingFiles({"pwrite", "pwritev", "copy_range"}, fault, nth=1, times=1 << 30)
+    with segstore.open(store_dir, files=files, config={"log.cleaner.backoff.ms": 1}) as store:
+        failing.add("bad-0")
+        for name in ("bad", "good"):
+            store.create_topic(name, config=COMPACT)
+            put(store, name, 60)
+        done = {s.topic: s for s in store.sweep()}
+        deadline = time.monotonic() + 30
+        while store.stats()[0].error is None or not store.stats()[1].compacted_bytes:
+            assert time.monotonic() < deadline, done
+            time.sleep(0.01)
+        bad, good = store.stats()
+        assert "No space left" in str(bad.error)
+        assert good.error is None
+        assert bad.records == 60
+        failing.clear()
+        by_hand = {s.topic: s for s in store.sweep()}["bad"]
+        assert (by_hand.error, by_hand.compacted_records > 0) == (None, True)
+        assert store.stats()[0].error is None
+
+
+def test_the_background_compacts_by_itself(store_dir: Path) -> None:
+    with segstore.open(store_dir, config={"log.cleaner.backoff.ms": 1}) as store:
+        store.create_topic("t", config=COMPACT)
+        put(store, "t", 60)
+        deadline = time.monotonic() + 30
+        while len(list(records(store.partition("t")))) == 60:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_no_cleaner_threads_no_background(store_dir: Path) -> None:
+    config = {"log.cleaner.backoff.ms": 1, "log.cleaner.threads": 0, "log.retention.check.interval.ms": 1}
+    with segstore.open(store_dir, config=config) as store:
+        store.create_topic("t", config=COMPACT)
+        put(store, "t", 60)
+        time.sleep(0.1)
+        assert store.stats()[0].records == 60
+        assert store.sweep()[0].compacted_records > 0
+
+
+def test_a_throttled_compaction_ends_when_the_store_closes(store_dir: Path) -> None:
+    with segstore.open(store_dir, config={"log.cleaner.io.max.bytes.per.second": 1}) as store:
+        store.create_topic("t", config=COMPACT)
+        put(store, "t", 60)
+        sweep = threading.Thread(target=store.sweep)
+        sweep.start()
+        while not store._side.sweeper._compaction._throttle._seen:
+            time.sleep(0.001)
+        store.close()
+        sweep.join(30)
+        assert not sweep.is_alive()
+    with segstore.open(store_dir) as store:
+        assert len(list(records(store.partition("t")))) == 60
+
+
+def test_killed_at_each_call_of_a_sweep_that_compacts(tmp_path: Path) -> None:
+    with segstore.open(tmp_path / "s") as store:
+        store.create_topic("t", config=COMPACT)
+        put(store, "t", 30)
+        expected = latest(store.partition("t"))
+
+    def sweep(files: Files, path: Path) -> None:
+        segstore.open(path, files=files).sweep()
+
+    for nth, path in killed_at_each_call(tmp_path / "s", tmp_path, sweep):
+        with segstore.open(path) as store:
+            assert latest(store.partition("t")) == expected, nth
+            store.sweep()
+            assert store.partition("t").append(b"on", key=b"k") == 30
+        assert segstore.check(path) == [], nth
+
+
+def test_internal_topics_are_swept_by_their_settings(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config=SMALL)
+        with segstore.Consumer(store, "t", group_id="g") as consumer:
+            consumer.poll()
+            consumer.commit({segstore.TopicPartition("t", 0): segstore.OffsetAndMetadata(0)})
+        assert store.topics()["__consumer_offsets"].config["cleanup.policy"] == "compact"
+        store.alter_topic("__consumer_offsets", {"segment.bytes": 500, "min.cleanable.dirty.ratio": 0})
+        with segstore.Consumer(store, group_id="g", enable_auto_commit=False) as consumer:
+            consumer.assign([segstore.TopicPartition("t", 0)])
+            for i in range(20):
+                store.partition("t").append(b"x")
+                consumer.commit({segstore.TopicPartition("t", 0): segstore.OffsetAndMetadata(i)})
+        assert [s.error for s in store.sweep()] == [None]
+    with segstore.open(store_dir) as store, segstore.Consumer(store, group_id="g") as consumer:
+        assert consumer.committed(segstore.TopicPartition("t", 0)) == 19

@@ -1,0 +1,118 @@
+"""What `__transaction_state` holds: Kafka's bytes, and which states follow which."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore import TopicPartition, errors
+from segstore.client.javahash import java_hash, partition_of
+from segstore.client.transactions import schema
+from segstore.client.transactions.metadata import BEFORE, State, TransactionMetadata
+
+T0, U1 = TopicPartition("t", 0), TopicPartition("u", 1)
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+KNOWN = TransactionMetadata(7, 3, 60_000, State.ONGOING, frozenset({T0, U1, TopicPartition("t", 2)}), 11, 12)
+# By hand, from Kafka's TransactionLogValue.json.
+VERSION_1 = (
+    b"\0\1" + struct.pack(">qhib", 7, 3, 60_000, 1)
+    + b"\3" + b"\2t" + b"\3" + struct.pack(">ii", 0, 2) + b"\0"
+    + b"\2u" + b"\2" + struct.pack(">i", 1) + b"\0"
+    + struct.pack(">qq", 12, 11) + b"\0"
+)  # fmt: skip
+VERSION_0 = (
+    b"\0\0" + struct.pack(">qhib", 7, 3, 60_000, 1)
+    + struct.pack(">i", 2) + b"\0\1t" + struct.pack(">iii", 2, 0, 2) + b"\0\1u" + struct.pack(">ii", 1, 1)
+    + struct.pack(">qq", 12, 11)
+)  # fmt: skip
+
+
+def test_a_value_is_kafkas() -> None:
+    assert schema.encode_value(KNOWN) == VERSION_1
+    assert schema.decode_value(VERSION_1) == KNOWN
+    assert schema.decode_value(VERSION_0) == KNOWN
+    # An empty one has no list of partitions, and unknown tags are passed over.
+    empty = replace(KNOWN, state=State.EMPTY, partitions=frozenset())
+    assert schema.encode_value(empty)[17:18] == b"\0"
+    tagged = VERSION_1[:-1] + b"\4" + b"\0\10" + struct.pack(">q", 5) + b"\1\10" + struct.pack(">q", 6)
+    tagged += b"\2\2\0\2" + b"\11\3abc"
+    expected = replace(KNOWN, previous_producer_id=5, next_producer_id=6, client_version=2)
+    assert schema.decode_value(tagged) == expected
+    assert schema.decode_value(schema.encode_value(expected)) == expected
+
+
+def test_a_key_is_kafkas() -> None:
+    assert schema.encode_key("\u00e9x") == b"\0\0\0\3\xc3\xa9x"
+    assert schema.decode_key(b"\0\0\0\3\xc3\xa9x") == "\u00e9x"
+    assert schema.decode_key(b"\0\1\0\1x") is None
+
+
+@given(
+    st.sampled_from(State),
+    st.frozensets(st.builds(TopicPartition, st.text("abc", min_size=1, max_size=200), st.integers(0, 300))),
+    st.tuples(*[st.integers(-1, (1 << 63) - 1)] * 5),
+)
+def test_a_value_comes_back(state: State, partitions: frozenset, times: tuple[int, ...]) -> None:
+    held = frozenset() if state is State.EMPTY else partitions
+    made = TransactionMetadata(times[0], 5, 1, state, held, *times[1:])
+    assert schema.decode_value(schema.encode_value(made)) == made
+
+
+DAMAGED = {
+    "empty key": (b"", VERSION_1),
+    "no key": (None, VERSION_1),
+    "a key that is cut": (b"\0\0\0\3ab", VERSION_1),
+    "no text": (b"\0\0\0\1\xff", VERSION_1),
+    "a value that is cut": (b"\0\0\0\1a", VERSION_1[:-3]),
+    "an empty value": (b"\0\0\0\1a", b""),
+    "another version": (b"\0\0\0\1a", b"\0\2" + VERSION_1[2:]),
+    "no state": (b"\0\0\0\1a", VERSION_1[:16] + b"\x63" + VERSION_1[17:]),
+    "a long list": (b"\0\0\0\1a", VERSION_1[:17] + b"\xff\xff\xff\xff\x07" + VERSION_1[18:]),
+    "an endless varint": (b"\0\0\0\1a", VERSION_1[:17] + b"\xff" * 9),
+}
+
+
+@pytest.mark.parametrize(("key", "value"), DAMAGED.values(), ids=DAMAGED)
+def test_what_is_no_record_is_told(key: bytes | None, value: bytes) -> None:
+    with pytest.raises(errors.CorruptRecordError, match=r"where.*no record of a transaction"):
+        schema.decode(key, value, "where", 5)
+
+
+# As the Java language defines them.
+HASHES = {"": 0, "a": 97, "Aa": 2112, "BB": 2112, "hello world": 1794106052, "\U0001f600": 1772899,
+          "polygenelubricants": -(1 << 31)}  # fmt: skip
+
+
+def test_the_partition_is_javas_hash() -> None:
+    assert {text: java_hash(text) for text in HASHES} == HASHES
+    assert partition_of("polygenelubricants", 50) == 0
+    assert partition_of("Aa", 50) == 12
+
+
+# --- states ---------------------------------------------------------------------------------------
+
+STEPS = {
+    "next_producer": (State.EMPTY, lambda m: m.next_producer(1, 2)),
+    "with_partitions": (State.ONGOING, lambda m: m.with_partitions([T0], 2)),
+    "commit": (State.PREPARE_COMMIT, lambda m: m.decided(True, 2)),
+    "abort": (State.PREPARE_ABORT, lambda m: m.decided(False, 2)),
+    "expired": (State.DEAD, lambda m: m.expired(2)),
+}
+
+
+@pytest.mark.parametrize("before", State)
+@pytest.mark.parametrize("step", STEPS)
+def test_states_follow_as_in_kafka(before: State, step: str) -> None:
+    after, take = STEPS[step]
+    made = replace(KNOWN, state=before)
+    if before in BEFORE[after]:
+        assert take(made).state is after
+    else:
+        with pytest.raises(AssertionError, match=f"{before.name} can't become {after.name}"):
+            take(made)
