@@ -203,7 +203,7 @@ def test_filters_give_the_same_pushed_and_not(spark: SparkSession, store: segsto
     expected = engine_rows(store)
     was = spark.conf.get(SETTING)
     try:
-        for setting, option in (("true", "true"), ("true", "false"), ("false", "true")):
+        for setting, option in (("true", "true"), ("false", "true")):
             spark.conf.set(SETTING, setting)
             for text, passes in FILTERS.items():
                 frame = read(spark, store.path, includeHeaders=True, filterPushdown=option)
