@@ -9,7 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 else:
     try:
@@ -19,7 +25,7 @@ else:
 
 
 class DefaultSource(DataSource):
-    """The source "segstore": see docs/spark.md for its columns and options."""
+    """The source and the sink "segstore": see docs/spark.md for their columns and options."""
 
     options: Any
 
@@ -41,3 +47,13 @@ class DefaultSource(DataSource):
         from segstore.spark import source
 
         return source.stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from segstore.spark import sink
+
+        return sink.writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from segstore.spark import sink
+
+        return sink.stream_writer(self.options, schema)

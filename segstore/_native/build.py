@@ -23,6 +23,7 @@ SOURCES = (
     "headers.c",
     "index.c",
     "io.c",
+    "murmur2.c",
     "scan.c",
     "seal.c",
     "staging.c",

@@ -248,6 +248,10 @@ int64_t seg_watch_wait(int fd, int32_t timeout_ms);
 /* End the wait, also the next one. 0, -errno. */
 int64_t seg_watch_stop(int fd);
 
+/* --- murmur2.c ------------------------------------------------------- */
+/* Kafka's hash of n keys, its sign bit off; -1 for a null key. n, or SEG_E_COLUMN. */
+int64_t seg_murmur2(const seg_column *keys, int64_t n, int32_t *out);
+
 /* --- compact.c: the log cleaner's map of keys, and batches without superseded records ------------- */
 typedef struct seg_offset_map {
     uint8_t *slots;         /* n slots of 24 bytes, aligned to 8: 128 bits of hash, offset; zeros: free */

@@ -89,7 +89,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     if least is not None and most is not None and least > most:
         raise ConfigError(f"option minOffsetsPerTrigger={least}: must be at most maxOffsetsPerTrigger={most}")
     return SourceOptions(
-        _path(options),
+        store_path(options),
         _subscription(options),
         starting,
         ending,
@@ -115,7 +115,7 @@ def _check_known(options: Mapping[str, str]) -> None:
     for name in sorted(options.keys() - known.keys()):
         if name == "paths":
             raise ConfigError("option path: load() takes the directory of one store, not several")
-        if name.startswith(_NEEDS_BROKER):
+        if needs_broker(name):
             raise ConfigError(
                 f"option {name}: there is no broker here, so it means nothing; leave it out "
                 "(the store's directory is given by option path)"
@@ -125,7 +125,13 @@ def _check_known(options: Mapping[str, str]) -> None:
         raise ConfigError(f"option {name} is unknown: {meant}allowed are {', '.join(KNOWN)}")
 
 
-def _path(options: Mapping[str, str]) -> str:
+def needs_broker(name: str) -> bool:
+    """Whether an option, by its name in lower case, is one of Kafka's that means nothing here."""
+    return name.startswith(_NEEDS_BROKER)
+
+
+def store_path(options: Mapping[str, str]) -> str:
+    """Option path, of options by their names in lower case. ConfigError."""
     path = re.sub(r"^file:(//)?(?=/)", "", options.get("path", ""))
     if not path:
         raise ConfigError('option path is missing: .option("path", "/the/store"), or .load("/the/store")')
