@@ -195,6 +195,14 @@ class Files:
         stat_ = os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)
         return stat_.st_ino, stat_.st_size, stat_.st_mtime_ns
 
+    def inode(self, file: Path | Handle) -> int:
+        """Which file this is, as long as it is there. OSError as stat(2)."""
+        return (os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)).st_ino
+
+    def changed(self, handle: Handle) -> int:
+        """When a file's bytes or names were last changed (its ctime, which nobody can set), ns. OSError."""
+        return os.fstat(handle.fd).st_ctime_ns
+
     def modified(self, path: Path) -> int:
         """When a file or directory was last changed, ns since the epoch; 0 where there is none. OSError."""
         try:

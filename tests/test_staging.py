@@ -21,6 +21,7 @@ from stores import Clock, in_child, records, values
 import segstore
 from segstore import errors
 from segstore.storage.staging import Staged, Stager, abort, seal
+from segstore.storage.staging.ids import within
 
 Tell = Callable[[str], None]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -87,15 +88,22 @@ def test_a_log_append_time_topic_stamps_anew(store_dir: Path) -> None:
         assert set(read.batches["attributes"] & 8) == {8}
 
 
-@pytest.mark.parametrize(("size", "links"), [(500, 4), (1 << 20, 0)])
-def test_only_large_files_become_segments(store_dir: Path, size: int, links: int) -> None:
-    begin(store_dir, SMALL, before=5)
+@pytest.mark.parametrize(
+    ("size", "guess", "links", "restamps"), [(500, True, 4, 0), (500, False, 4, 4), (1 << 20, False, 0, 0)]
+)
+def test_only_large_files_become_segments(
+    store_dir: Path, size: int, guess: bool, links: int, restamps: int
+) -> None:
+    """Whose batches are written to only where others were appended since they were staged."""
+    begin(store_dir, SMALL, before=5 if guess else 4)
     files, options = CountingFiles(), {"inbox.segment.bytes": size}
     message = stage(store_dir, "a")
     with segstore.open(store_dir, files=files, config=options) as store:
+        for part in () if guess else PARTS:
+            store.partition(*part).append(rows("before", 5)[4])
         seal(store_dir, "one", [message])
         assert contents(store) == [rows("before", 5) + rows("a", 20)] * 2
-        assert files.count("link", "restamp") == 2 * links
+        assert (files.count("link"), files.count("restamp")) == (links, restamps)
         store.partition("t", 1).append(b"later", timestamp=1)
         for at in range(26):
             assert store.partition("t", 1).read(at, 1).offsets[0] == at
@@ -113,7 +121,7 @@ def test_a_large_adoption_moves_few_bytes(store_dir: Path) -> None:
         files.clear()
         seal(store_dir, "one", [message])
     written = sum(len(args[1]) for name, args in files.calls if name == "pwrite")
-    assert files.count("restamp") == 1
+    assert files.count("link") == 1
     assert written < 20_000 < message.bytes
 
 
@@ -329,3 +337,14 @@ def test_a_stager_is_used_up(store_dir: Path) -> None:
         f"{message.stager}/00000000.batches"
     ]
     abort([message], store_dir)
+
+
+def test_a_copy_knows_the_ids_of_what_is_in_it(store_dir: Path, tmp_path: Path) -> None:
+    begin(store_dir)
+    with segstore.open(store_dir):
+        first = seal(store_dir, "one", [stage(store_dir, "a")])
+        segstore.copy(store_dir, tmp_path / "copy")
+    assert seal(tmp_path / "copy", "one", []).offsets == first.offsets
+    line = (store_dir / ".segstore" / "adopted").read_bytes()
+    assert within(line, dict.fromkeys(PARTS, 20)) == line
+    assert within(line, {PARTS[0]: 19, PARTS[1]: 20}) == b""

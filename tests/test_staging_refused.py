@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import time
@@ -152,69 +153,82 @@ def test_a_partition_that_never_was(store_dir: Path) -> None:
 # --- the disk refuses ------------------------------------------------------------------------------
 
 
-FAILING = {"copied": (5, {}), "linked": (5, TINY_SEGMENTS), "linked, empty": (0, TINY_SEGMENTS)}
+FAILING = {  # topic's settings, records before, store's settings
+    "copied": ({}, 5, {}),
+    "linked": (SMALL, 5, TINY_SEGMENTS),
+    "linked, empty": (SMALL, 0, TINY_SEGMENTS),
+}
+GROWING = frozenset({"pwrite", "allocate", "copy_range", "link", "mkdir"})
+FAULTS = {  # errno, how many calls of which fail, what becomes of the log
+    "a call": (errno.EIO, 1, MUTATING, {"adopted", "put back", "fenced"}),
+    "all calls from it on": (errno.EIO, 1000, MUTATING, {"adopted", "fenced"}),
+    "a full disk": (errno.ENOSPC, 1000, GROWING, {"put back"}),
+}
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("case", FAILING)
-def test_a_failing_disk_leaves_the_log_and_the_manifest(tmp_path: Path, case: str, number: int) -> None:
-    """Each call of an adoption fails once. What is appended afterwards stays, and the next try adopts."""
-    before, options = FAILING[case]
-    state, ends = begin(tmp_path / "state", SMALL, before), set()
-    for nth in range(1, 200):
+def test_a_failing_disk_leaves_the_log_and_the_manifest(tmp_path: Path, case: str, fault: str) -> None:
+    """At each call of an adoption. What is appended afterwards stays, and the next try adopts."""
+    config, before, options = FAILING[case]
+    state, ends = begin(tmp_path / "state", config, before), set()
+    for nth in itertools.count(1, 3 if fault == "all calls from it on" else 1):
         path = killed(state, tmp_path / f"failed-{nth}")
-        how, expected = fail_once(path, nth, number, options, rows("before", before))
-        with segstore.open(path, config=options) as store:
+        how, expected = fail_once(path, nth, fault, options, rows("before", before))
+        with segstore.open(path, config=options, files=Unsynced()) as store:
             assert contents(store) == [expected] * 2, f"call {nth}, {how}"
         assert segstore.check(path) == [], f"call {nth}, {how}"
         shutil.rmtree(path)
-        ends.add(how)
         if how == "not hit":
-            assert nth > 20
-            assert ends == {"adopted", "put back", "fenced", "not hit"}
+            assert ends == FAULTS[fault][3]
             return
-    raise AssertionError("no end")
+        ends.add(how)
 
 
 def fail_once(
-    path: Path, nth: int, number: int, options: dict, expected: list[bytes]
+    path: Path, nth: int, fault: str, options: dict, expected: list[bytes]
 ) -> tuple[str, list[bytes]]:
     """Seal beside an open store whose `nth` call from then on fails, append, seal again: how it went, and
     what each partition holds when that store was opened anew.
     """
-    files, row = FailingFiles(MUTATING, OSError(number, os.strerror(number)), nth=0), rows("later", 1)
+    number, times, calls, _ = FAULTS[fault]
+    files, row = FailingFiles(calls, OSError(number, os.strerror(number)), nth=0), rows("later", 1)
     message = stage(path, "a", 16, files=Unsynced())
     store = segstore.open(path, config=options, files=unsynced(files))
-    files.arm(nth)
-    adopted = sealed(path, message)
-    with store._side.inbox._lock:  # the sealer need not wait for what comes behind the publication
-        pass
+    inbox = store._side.inbox
+    inbox.close()  # its thread: each try is made here
+    write_manifest(Folder(Unsynced(), str(path)), "one", message.files)
+    files.arm(nth, times)
+    inbox.adopt_all()
+    adopted = inbox._ids.find("one") is not None
     how = ("adopted" if adopted else "put back") if files.hits else "not hit"
     files.arm(0)
     if any(store._side.partition(*part).writer.fenced for part in PARTS):
         store.close()
-        assert contents_of(path) == [expected] * 2
+        with segstore.open(path, "r") as reader:
+            assert contents(reader) == [expected] * 2
         return "fenced", expected + rows("a", 16)
     for part in PARTS:
         store.partition(*part).append_batch(row)
     if nth % 2:
-        assert sealed(path, message)
+        inbox.adopt_all()
+        assert inbox._ids.find("one") is not None
     store.close()
     return how, expected + (rows("a", 16) + row if adopted else row + rows("a", 16))
 
 
-def contents_of(path: Path) -> list[list[bytes | None]]:
-    with segstore.open(path, "r") as reader:
-        return contents(reader)
-
-
-def sealed(path: Path, message: Staged) -> bool:
-    """Whether the store that is open has adopted it."""
-    try:
-        seal(path, "one", [message], timeout=0.3, files=Unsynced())
-    except (errors.StorageError, errors.KafkaTimeoutError):
-        return False
-    return True
+def test_the_sealer_is_told_of_a_full_disk(store_dir: Path) -> None:
+    begin(store_dir, before=5)
+    files = FailingFiles({"pwrite"}, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), nth=0)
+    message = stage(store_dir, "a")
+    with segstore.open(store_dir, files=files) as store:
+        files.arm(1)
+        with pytest.raises(errors.StorageError) as caught:
+            seal(store_dir, "one", [message])
+        assert caught.value.errno == errno.ENOSPC
+        assert contents(store) == [rows("before", 5)] * 2
+        assert seal(store_dir, "one", [message]).offsets == dict.fromkeys(PARTS, (5, 25))
+    assert inbox(store_dir) == []
 
 
 # --- what is left ----------------------------------------------------------------------------------

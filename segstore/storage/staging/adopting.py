@@ -88,14 +88,15 @@ class PartitionAdoption:
             if error.errno in _NO_LINK:
                 return False
             raise
-        with files.open(temporary, write=True) as handle:
-            end = files.restamp(handle, one.file.size, base, writer.epoch)
+        if one.place != (base, writer.epoch):
+            with files.open(temporary, write=True) as handle:
+                files.restamp(handle, one.file.size, base, writer.epoch)
         assert self._restore is not None
         self._replaced |= writer.active is self._restore.active
         replace_index(files, empty.file(names.INDEX), offset_entries)
         replace_index(files, empty.file(names.TIME_INDEX), time_entries)
         files.rename(temporary, empty.path)
-        self._go_on(empty, one.file.size, end)
+        self._go_on(empty, one.file.size, base + one.file.records)
         return True
 
     def _go_on(self, empty: Segment, size: int, end: int) -> None:

@@ -9,6 +9,7 @@ Threads: one at a time, under the inbox's lock. Other processes read: `read_adop
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from segstore.files import Files
@@ -36,7 +37,9 @@ class AdoptedIds:
         self._held: dict[str, Adoption] = {}
         self._size = self._lines = 0
         self._there = files.exists(path)
+        self._inode = -1
         if self._there:
+            self._inode = files.inode(path)
             self._load(files.read_file(path, _MOST_BYTES))
 
     def _load(self, data: bytes) -> None:
@@ -71,8 +74,17 @@ class AdoptedIds:
         self._size, self._lines = self._size + len(line), self._lines + 1
 
     def forget(self, id_: str) -> None:
-        """Durable when it returns. OSError."""
+        """What `record` failed to do is undone: durable when it returns; it takes no room unless the file was
+        being written anew. OSError.
+        """
         self._held.pop(id_, None)
+        if not self._files.exists(self.path):
+            return
+        with self._files.open(self.path, write=True) as handle:
+            if self._files.inode(handle) == self._inode:  # not one that was written anew
+                self._files.truncate(handle, self._size)
+                self._files.sync(handle)
+                return
         self._rewrite()
 
     def _expire(self, now_ms: int) -> None:
@@ -87,6 +99,7 @@ class AdoptedIds:
         data = b"".join(map(_format, self._held.values()))
         self._files.write_atomic(self.path, data)
         self._there, self._size, self._lines = True, len(data), len(self._held)
+        self._inode = self._files.inode(self.path)
 
 
 def _format(adoption: Adoption) -> bytes:
@@ -117,6 +130,17 @@ def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
         return _parse(data[begin : data.index(b"\n", start) + 1])
     except ValueError:
         return None  # is being written
+
+
+def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
+    """The lines of those ids all of whose records lie below these ends: what a copy with these ends knows."""
+    kept = []
+    for line in data.splitlines(keepends=True):
+        if not _is_damaged(line):
+            offsets = _parse(line).offsets
+            if all(key not in ends or end <= ends[key] for key, (_, end) in offsets.items()):
+                kept.append(line)
+    return b"".join(kept)
 
 
 def damaged_lines(files: Files, path: str) -> int:

@@ -18,7 +18,9 @@ _MOST_SIZE = 2**31 - 1
 
 
 class StagedFile(NamedTuple):
-    """A file of whole batches for one partition, contiguous from offset 0; `size` in bytes."""
+    """A file of whole batches for one partition, contiguous; `size` in bytes, `changed` when it
+    was last touched, by the file system's clock (ns).
+    """
 
     stager: str
     name: str
@@ -28,11 +30,12 @@ class StagedFile(NamedTuple):
     batches: int
     records: int
     size: int
+    changed: int
 
     @classmethod
     def parse(cls, row: Any) -> StagedFile:
         """A row of a manifest. ValueError."""
-        kinds = (str, str, str, str, int, int, int, int)
+        kinds = (str, str, str, str, int, int, int, int, int)
         if not isinstance(row, (list, tuple)) or [type(v) for v in row] != list(kinds):
             raise ValueError(f"{row!r:.200} is no staged file")
         file = cls(*row)

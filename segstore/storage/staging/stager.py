@@ -1,7 +1,9 @@
 """`Stager`: writes record batches for any partitions into files of its own, without the writer's lock.
 
 On disk: `.segstore/inbox/<its name>/`: `owner`, locked while the stager lives, and <8 digits>.batches, each
-of whole batches for one partition, contiguous from offset 0, at most `segment.bytes` long.
+of whole batches for one partition, contiguous, at most `segment.bytes` long. They begin at the offset, and
+have the leader epoch, that the partition's next record would get now: a guess, which saves the adoption of a
+large file from writing into it where nothing else is appended.
 Threads: one at a time. Processes: any number of stagers, beside each other and beside the store's writer.
 """
 
@@ -22,6 +24,7 @@ from segstore.records.encoded import checked
 from segstore.storage import arguments
 from segstore.storage.appending import encode_columns
 from segstore.storage.context import Clock, os_errors, wall_clock
+from segstore.storage.ends import EndsReader, open_reader, slot_key
 from segstore.storage.pipeline import Pipeline
 from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.message import Staged, StagedFile
@@ -30,15 +33,22 @@ from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+BATCH_BYTES = 1 << 18
+"""Plain bytes of a batch, by default: adoption writes 12 bytes into each."""
+_MOST_GUESSED = 1 << 62
 _MOST_OFFSETS = 2**31 - 1  # a staged file may become a segment, whose offsets are int32
 
 
 class _Output:
     """A staged file while it is written."""
 
-    def __init__(self, info: TopicInfo, partition: int, name: str, handle: Handle) -> None:
+    def __init__(
+        self, info: TopicInfo, partition: int, name: str, handle: Handle, place: tuple[int, int]
+    ) -> None:
+        """`place`: base offset and leader epoch that it will have, if the guess is right."""
         self.info, self.partition, self.name, self.handle = info, partition, name, handle
-        self.size = self.records = self.batches = 0
+        self.base, self.epoch = place
+        self.size = self.records = self.batches = self.changed = 0
 
     def room(self, part: Any) -> int:
         """How many of these batches still go here."""
@@ -47,7 +57,7 @@ class _Output:
         return min(fit, int(spans.searchsorted(_MOST_OFFSETS - self.records, side="right")))
 
     def file(self, stager: str) -> StagedFile:
-        info, key = self.info, (self.partition, self.batches, self.records, self.size)
+        info, key = self.info, (self.partition, self.batches, self.records, self.size, self.changed)
         return StagedFile(stager, self.name, info.name, info.topic_id, *key)
 
 
@@ -70,6 +80,7 @@ class Stager:
         self._done: list[_Output] = []
         self._count = 0
         self._owner: Handle | None = None
+        self._ends: EndsReader | None = None
         self._finished = False
         with os_errors():
             self._begin()
@@ -94,13 +105,13 @@ class Stager:
         timestamps: Any = None,
         headers: Any = None,
         compression: str | None = None,
-        batch_bytes: int = 65536,
+        batch_bytes: int = BATCH_BYTES,
     ) -> int:
         """Stage records for a partition, behind those that were staged for it before: how many.
 
-        Columns, `compression` (by default the topic's), `batch_bytes` and errors are those of
-        `PartitionLog.append_batch`. UnknownTopicOrPartitionError, IllegalStateError once finished. After a
-        StorageError the stager can only be closed.
+        Columns, `compression` (by default the topic's) and errors are those of `PartitionLog.append_batch`,
+        `batch_bytes` too but for its default. UnknownTopicOrPartitionError, IllegalStateError once finished.
+        After a StorageError the stager can only be closed.
         """
         self._check_open()
         number = arguments.whole("partition", partition, 0, names.MAX_PARTITION)
@@ -138,10 +149,12 @@ class Stager:
                 continue
             part, batches = batches[:fit], batches[fit:]
             size = int(part["size"].sum())
-            records = lib.seg_assign(
-                chunk.ptr + at, size, batch_ptr(part), fit, output.records, 0, -1, output.size
+            first = output.base + output.records
+            after = lib.seg_assign(
+                chunk.ptr + at, size, batch_ptr(part), fit, first, output.epoch, -1, output.size
             )
-            checked(records)
+            checked(after)
+            records = int(after) - output.base
             pipe.pwrite(output.handle, chunk.data[at : at + size], output.size)
             output.size, output.records, output.batches = output.size + size, records, output.batches + fit
             at += size
@@ -151,9 +164,22 @@ class Stager:
         name = names.staged_file(self._count)
         self._count += 1
         path = os.path.join(self._folder.stager(self.name), name)
-        output = _Output(info, partition, name, self._files.open(path, write=True, create=True))
+        handle = self._files.open(path, write=True, create=True)
+        output = _Output(info, partition, name, handle, self._place(info, partition))
         self._open[info.name, partition] = output
         return output
+
+    def _place(self, info: TopicInfo, partition: int) -> tuple[int, int]:
+        """Behind what was staged for the partition before, else behind its published end."""
+        for output in reversed(self._done):
+            if (output.info.name, output.partition) == (info.name, partition):
+                return output.base + output.records, output.epoch
+        if self._ends is None:
+            self._ends = open_reader(self._files, os.path.join(self._folder.ours, names.ENDS))
+        key = slot_key(info.topic_id, info.name, partition)
+        ends = None if self._ends is None else self._ends.get(key)
+        # What is published may be of before a broker was here: any guess is as good, within an int64.
+        return (0, 0) if ends is None else (max(0, min(ends.end, _MOST_GUESSED)), max(ends.epoch, 0))
 
     # --- the end --------------------------------------------------------------
 
@@ -169,6 +195,7 @@ class Stager:
             try:
                 for output in outputs:
                     self._files.sync(output.handle)
+                    output.changed = self._files.changed(output.handle)
                 self._files.sync_dir(self._folder.stager(self.name))
                 self._files.sync_dir(self._folder.path)
             except BaseException:
