@@ -28,6 +28,7 @@ from stores import in_child, killed, killed_at_each_call
 import segstore
 from segstore.files import Files
 from segstore.storage.staging import Staged, seal
+from segstore.storage.staging.ids import read_adoption
 
 N = 16
 SETTINGS = {
@@ -158,3 +159,18 @@ def kill_one(path: Path, victim: str, round_: int) -> None:
             seal(path, f"id-{round_}", [message], timeout=5, files=of_sealer)
 
     in_child(run)
+
+
+def test_what_a_killed_writer_had_recorded_is_visible_when_its_id_is_sealed_again(tmp_path: Path) -> None:
+    """Nobody has the store open: the sealer finishes what the writer did not come to publish."""
+    state = begin(tmp_path / "state")
+    sealed_only(state, "one", [stage(state, "a", N)])
+    recorded = 0
+    for nth, path in killed_adoptions(state, tmp_path, lambda files, p: adopt(files, p, {})):
+        if read_adoption(Files(), str(path / ".segstore" / "adopted"), "one") is None:
+            continue
+        recorded += 1
+        seal(path, "one", [stage(path, "b", N, files=Unsynced())], files=Unsynced())
+        with segstore.open(path, "r") as reader:
+            assert contents(reader) == [rows("a", N)] * len(PARTS), f"call {nth}"
+    assert recorded > 1

@@ -28,12 +28,16 @@ class Manifest(NamedTuple):
     files: tuple[StagedFile, ...]
 
 
+def digest_of(id_: str) -> str:
+    """What the stems of an id's manifests have in them."""
+    return hashlib.blake2b(id_.encode(), digest_size=8).hexdigest()
+
+
 def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile]) -> Manifest:
     """Seal, durably. OSError: not sealed, or not known to be."""
     stems = folder.stems()
     sequence = stems[-1][1] + 1 if stems else 1
-    digest = hashlib.blake2b(id_.encode(), digest_size=8).hexdigest()
-    stem = names.manifest_stem(sequence, digest, secrets.token_hex(8))
+    stem = names.manifest_stem(sequence, digest_of(id_), secrets.token_hex(8))
     held = {"version": VERSION, "id": id_, "files": files}
     folder.files.write_atomic(folder.manifest(stem), frame(held))
     return Manifest(stem, id_, tuple(files))

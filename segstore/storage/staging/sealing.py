@@ -28,11 +28,12 @@ from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.ends import EndsReader, open_reader
 from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.ids import Adoption, read_adoption
-from segstore.storage.staging.manifest import named, write_manifest
+from segstore.storage.staging.manifest import digest_of, named, write_manifest
 from segstore.storage.staging.message import Staged, StagedFile, check_id, files_of
 from segstore.storage.staging.results import take_result
 
 _PATIENCE = 0.05  # seconds after which the writer's lock is tried again: its holder may be gone
+_SETTLING = 0.002  # the same, where the id is recorded: no more than some unlinks are left
 
 
 def seal(
@@ -94,47 +95,52 @@ class _Sealing:
         self._folder = Folder(files, root)
         self._ends: EndsReader | None = None
         self._stem = ""
+        self._patience = _PATIENCE
 
     def run(self, seconds: float) -> Adoption:
         with os_errors():
-            known = self._begin()
+            self._begin()
             until = time.monotonic() + seconds
-            while known is None:
+            while True:
                 seen = self._publications()  # first: what is published from here on ends the wait
                 known = self._outcome() or self._adopt()
                 if known is not None:
-                    break
+                    return known
                 left = until - time.monotonic()
                 if left <= 0:
                     raise KafkaTimeoutError(self._late(seconds))
-                self._wait(seen, min(left, _PATIENCE))
-        return known
+                self._wait(seen, min(left, self._patience))
 
-    def _begin(self) -> Adoption | None:
+    def _begin(self) -> None:
+        """Seal, unless the id is recorded."""
         if not self._files.exists(self._root):
             raise StorageError(
                 errno.ENOENT, 'No such store (segstore.open with mode="rw" makes it)', self._root
             )
-        known = read_adoption(self._files, self._folder.adopted, self._id)
-        if known is not None:
+        if self._recorded() is not None:
             _remove_unsealed(self._folder, self._staged)
-            return known
+            return
         missing = [path for path in map(self._folder.staged, self._staged) if not self._files.exists(path)]
         if missing:
             raise StagedFilesError(f"{len(missing)} staged files are missing: {missing[0]}")
         self._folder.prepare()
         self._stem = write_manifest(self._folder, self._id, self._staged).stem
-        return None
+
+    def _recorded(self) -> Adoption | None:
+        return read_adoption(self._files, self._folder.adopted, self._id)
 
     # --- one round --------------------------------------------------------------------------
 
     def _outcome(self) -> Adoption | None:
         """What has become of it; None where nothing has yet. The errors of `seal`."""
         # In this order: the id is recorded, and the result written, before the manifest goes.
-        gone = not self._files.exists(self._folder.manifest(self._stem))
-        known = read_adoption(self._files, self._folder.adopted, self._id)
+        gone = self._stem and not self._files.exists(self._folder.manifest(self._stem))
+        known = self._recorded()
         if known is not None:
-            return known
+            self._patience = _SETTLING
+            return None if self._has_intent() else known
+        if not self._stem:
+            raise StagedFilesError(f"{self._id!r} was adopted, and has been forgotten since")
         refused = take_result(self._folder, self._stem)
         if refused is not None:
             raise refused
@@ -143,6 +149,13 @@ class _Sealing:
                 f"{self._id!r} was not adopted, and why could not be written: see the quarantine"
             )
         return None
+
+    def _has_intent(self) -> bool:
+        """Whether what is recorded may not be visible yet: its writer publishes it, then removes the intent, and
+        may have died before.
+        """
+        digest = digest_of(self._id)
+        return any(stem.split("-")[1] == digest for stem in self._folder.of_kind(names.INTENT))
 
     def _adopt(self) -> Adoption | None:
         """Where nobody is the store's writer, opening it adopts."""
@@ -153,7 +166,7 @@ class _Sealing:
         except StoreLockedError:
             return None
         except SegstoreError:
-            known = read_adoption(self._files, self._folder.adopted, self._id)
+            known = self._outcome()
             if known is not None:
                 return known
             raise
