@@ -1,4 +1,4 @@
-"""Spark over a store: a source for batch and stream, and sessions that start quickly. Nothing on disk.
+"""Spark over a store: a source, a sink, jobs, and sessions that start quickly. Nothing on disk.
 
 The only part that imports pyspark, and only when it is used. Threads: those of Spark.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from segstore.spark.jobs import export, latest, reprocess, verify
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["register", "session"]
+__all__ = ["export", "latest", "register", "reprocess", "session", "verify"]
 
 
 def session(master: str = "local[*]", *, quick: bool = False, **conf: Any) -> SparkSession:
