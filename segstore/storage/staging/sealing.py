@@ -151,8 +151,8 @@ class _Sealing:
         return None
 
     def _has_intent(self) -> bool:
-        """Whether what is recorded may not be visible yet: its writer publishes it, then removes the intent, and
-        may have died before.
+        """Whether what is recorded may not be visible yet: its writer publishes it, then removes the intent,
+        and may have died before.
         """
         digest = digest_of(self._id)
         return any(stem.split("-")[1] == digest for stem in self._folder.of_kind(names.INTENT))
