@@ -29,14 +29,16 @@ class Change(NamedTuple):
     replaced: bool = False
 
 
-def history(log: PartitionLog, path: str = "/", start: int = -1, end: int = -1) -> Iterator[Change]:
+def history(
+    log: PartitionLog, path: str = "/", start: int | None = None, end: int | None = None
+) -> Iterator[Change]:
     """Changes at `path` and below it by records from `start` up to `end`, in order.
 
     By default from the first that compaction has not reached. OffsetOutOfRangeError, InvalidRecordError.
     """
     path = clean_path(path)
     lowest, now = floor(log), log.end_offset
-    start, end = lowest if start < 0 else start, now if end < 0 else end
+    start, end = lowest if start is None else start, now if end is None else end
     if not lowest <= start <= end <= now:
         raise OffsetOutOfRangeError(start if start < lowest else end, lowest, now, f"{log.topic}, as files,")
     held = dict(snapshot(log, start).nodes.walk("/"))

@@ -132,8 +132,9 @@ class FileTree:
         with self._lock:
             self._check_target(path, overwrite)
             file_id, self._next_id = self._next_id, self._next_id + 1
-        room = largest_batch(self.log._writing().config) - _BESIDE
-        return Upload(self, path, file_id, max(1, min(CHUNK_BYTES, room)), overwrite)
+        most = largest_batch(self.log._writing().config)
+        chunk = min(CHUNK_BYTES, max(most - _BESIDE, most // 2, 1))
+        return Upload(self, path, file_id, chunk, overwrite)
 
     def write(self, path: str, data: bytes, overwrite: bool = False) -> File:
         """A whole file at once. Errors as `create`."""
