@@ -12,12 +12,23 @@ from segstore.spark.jobs import export, latest, reprocess, verify
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from segstore.spark.checkpointing import Checkpoints
     from segstore.storage.store import Store
 
-__all__ = ["checkpoints", "export", "latest", "prepare", "register", "reprocess", "session", "verify"]
+__all__ = [
+    "checkpoint",
+    "checkpoints",
+    "export",
+    "latest",
+    "prepare",
+    "register",
+    "reprocess",
+    "restore",
+    "session",
+    "verify",
+]
 
 
 def session(master: str = "local[*]", *, quick: bool = False, **conf: Any) -> SparkSession:
@@ -75,3 +86,27 @@ def checkpoints(
     from segstore.spark.checkpointing import Checkpoints
 
     return Checkpoints(store, topic, sync=sync, config=config, port=port, secret=secret)
+
+
+def checkpoint(
+    frame: DataFrame, store: Store, topic: str | None = None, *, config: Mapping[str, Any] | None = None
+) -> DataFrame:
+    """Keep a DataFrame's rows in a new topic, and read them back from there: its lineage is cut.
+
+    Unlike `df.checkpoint()` what is kept has a name, `topic` (by default one that is made up), and is there
+    for other sessions: `restore`. `store` is open to write in this process; `config`: the topic's settings.
+    TopicAlreadyExistsError; where the job fails the topic is removed again.
+    """
+    from segstore.spark.frames import checkpoint
+
+    return checkpoint(frame, store, topic, config or {})
+
+
+def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
+    """The DataFrame that `checkpoint` kept in a topic. `store` may be open to read.
+
+    UnknownTopicOrPartitionError; InvalidArgumentError where the topic holds no whole one.
+    """
+    from segstore.spark.frames import restore
+
+    return restore(spark, store, topic)
