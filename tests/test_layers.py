@@ -39,7 +39,7 @@ BRINGS_ARROW = {"segstore.records.arrow"}
 
 # Who may touch files. The command line reads and writes what its user names, never a store.
 FILE_PARTS = {"files", "locks", "_native", "cli"}
-FILE_MODULES_TOO = {"spark.java", "spark.launch"}  # they look for Java and start it; never a store
+FILE_MODULES_TOO = {"spark.archive", "spark.java", "spark.launch"}  # they find and start Java; never a store
 OS_CALLS = {
     *("open", "fdopen", "read", "write", "pread", "pwrite", "preadv", "pwritev", "sendfile", "splice"),
     *("ftruncate", "truncate", "fsync", "fdatasync", "sync", "posix_fallocate", "copy_file_range", "lockf"),

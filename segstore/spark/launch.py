@@ -19,11 +19,12 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.errors import ConfigError, SegstoreError
+from segstore.spark.archive import flags_to_make, flags_to_use
 from segstore.spark.java import Java, find_java
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 _LAUNCHER = ("org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit")
 _VECTOR = "jdk.incubator.vector"
-_EXTRA = "spark.driver.extraJavaOptions"
 _QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -54,8 +54,8 @@ class Gateway(NamedTuple):
     secret: str
 
 
-def start(master: str, conf: Mapping[str, Any], quick: bool) -> SparkSession:
-    """See `segstore.spark.session`."""
+def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") -> SparkSession:
+    """See `segstore.spark.session`; the JVM writes the `archive` that is named when it ends."""
     settings = {spark_name(name): _text(value) for name, value in conf.items()}
     defaults = _LOCAL if master.startswith("local") else {}
     try:
@@ -70,8 +70,9 @@ def start(master: str, conf: Mapping[str, Any], quick: bool) -> SparkSession:
         builder = SparkSession.builder.master(master)
         for name, value in settings.items():
             builder = builder.config(name, value)
-        running = there or SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
-        with _python(), _set(**({} if running else _launched(settings | {"spark.master": master}, quick))):
+        there_is_one = there or SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+        settings["spark.master"] = master
+        with _python(), _set(**({} if there_is_one else _launched(settings, quick, archive))):
             return builder.getOrCreate()
 
 
@@ -109,10 +110,12 @@ def _python() -> Iterator[None]:
         yield
 
 
-def _launched(settings: Mapping[str, str], quick: bool) -> dict[str, str]:
+def _launched(settings: Mapping[str, str], quick: bool, archive: str) -> dict[str, str]:
     """Start a JVM: what PySpark takes to connect to it."""
     java = find_java()
-    gateway = launch(command(java, settings, quick), environment(java))
+    flags = list(_QUICK if quick else ())
+    flags += flags_to_make(java, archive) if archive else flags_to_use(java, os.path.join(home(), "jars"))
+    gateway = launch(command(java, settings, flags), environment(java))
     return {"PYSPARK_GATEWAY_PORT": str(gateway.port), "PYSPARK_GATEWAY_SECRET": gateway.secret}
 
 
@@ -124,23 +127,28 @@ def home() -> str:
     return os.path.abspath(found)
 
 
-def command(java: Java, settings: Mapping[str, str], quick: bool = False) -> list[str]:
-    """What Spark's own launcher would run for these settings. SegstoreError with what it says against it."""
-    options = [f"{name}={value}" for name, value in settings.items()]
-    flags = settings.get(_EXTRA, "")
-    if quick:
-        options.append(f"{_EXTRA}={' '.join((*_QUICK, flags)).strip()}")
-    conf = [word for option in options for word in ("--conf", option)]
+def running() -> tuple[subprocess.Popen[bytes], ...]:
+    """The JVMs that were started here."""
+    return tuple(_processes)
+
+
+def command(java: Java, settings: Mapping[str, str], flags: Sequence[str] = ()) -> list[str]:
+    """What Spark's own launcher would run for these settings, with `flags` before all that it says.
+
+    SegstoreError with what it says against it.
+    """
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     submit = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
     asked = [java.command, "-Xmx128m", "-cp", os.path.join(home(), "jars", "*"), *_LAUNCHER, *conf]
     asked += shlex.split(submit)
     run = subprocess.run(asked, env=_with_home(java), capture_output=True)
-    if run.returncode:
-        said = run.stderr.decode(errors="replace").strip()
-        raise SegstoreError(f"Spark's launcher failed with {java.command}: {said}")
     # Messages, if there are any, then the words, each with a zero byte behind it.
     words = [word.decode() for word in run.stdout.split(b"\0\n", 1)[-1].split(b"\0")[:-1]]
-    return [word for word in words if not (word == f"--add-modules={_VECTOR}" and java.lacks(_VECTOR))]
+    if run.returncode or not words:
+        said = run.stderr.decode(errors="replace").strip()
+        raise SegstoreError(f"Spark's launcher failed with {java.command}: {said}")
+    lacking = f"--add-modules={_VECTOR}" if java.lacks(_VECTOR) else None
+    return [words[0], *flags, *(word for word in words[1:] if word != lacking)]
 
 
 def _with_home(java: Java) -> dict[str, str]:

@@ -71,7 +71,7 @@ class SliceReader:
                 records = at.read(offset, size, isolation_level=self.isolation_level)
             except OffsetOutOfRangeError as error:
                 self._lost(str(error))
-                if not offset < error.start < part.end:
+                if error.start <= offset:
                     return
                 offset = error.start
                 continue
