@@ -8,7 +8,7 @@ SANITIZED := build/sanitize
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types sanitize bench soak dist format clean check-machine
+.PHONY: help demo test lint types sanitize bench soak spark dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -65,6 +65,10 @@ types: $(VENV)/.built  ## mypy --strict
 
 sanitize: $(VENV)/.built  ## the C parts under AddressSanitizer and UndefinedBehaviorSanitizer
 	./tools/sanitize.sh $(BIN)/python $(SANITIZED) $(PYTEST_ARGS)
+
+spark: $(VENV)/.built  ## the tests of Spark, for which pyspark (400 MB) is installed
+	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev,spark]"
+	$(BIN)/python -m pytest tests/test_spark*.py tests/test_checkpoints*.py $(PYTEST_ARGS)
 
 dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere
 	./tools/check_dist.sh $(BIN)/python dist

@@ -175,6 +175,12 @@ class RecordDeserializationError(SerializationError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+class StagedFilesError(SegstoreError):
+    """Staged files or their manifest are missing, damaged or not what was said of them: nothing of the
+    manifest is in the log; it lies in `.segstore/quarantine`.
+    """
+
+
 # --- producers with an id, and transactions -----------------------------------------------------
 
 
@@ -269,6 +275,19 @@ class OffsetMetadataTooLargeError(InvalidArgumentError):
 
 class UnsupportedVersionError(SegstoreError):
     """A record of a group or transaction has a version that is not known here; the message names it."""
+
+
+# --- Spark ----------------------------------------------------------------------------------------
+
+
+class DataLossError(SegstoreError):
+    """What a query was to read is gone, by retention or with its topic; `failOnDataLoss=false` passes over
+    it.
+    """
+
+
+class JavaNotFoundError(SegstoreError):
+    """There is no Java that Spark runs on; the message says where was looked, and what was found."""
 
 
 def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[str, object]) -> SegstoreError:

@@ -155,6 +155,10 @@ class Files:
         """Rename, replacing a file at `target` in one step. OSError as rename(2)."""
         os.rename(source, target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give the file at `source` a second name. OSError as link(2), EEXIST where there is one."""
+        os.link(source, target, follow_symlinks=False)
+
     def unlink(self, path: Path) -> None:
         """Remove a file's name. OSError as unlink(2)."""
         os.unlink(path)
@@ -190,6 +194,14 @@ class Files:
         """
         stat_ = os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)
         return stat_.st_ino, stat_.st_size, stat_.st_mtime_ns
+
+    def inode(self, file: Path | Handle) -> int:
+        """Which file this is, as long as it is there. OSError as stat(2)."""
+        return (os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)).st_ino
+
+    def changed(self, handle: Handle) -> int:
+        """When a file's bytes or names were last changed (its ctime, which nobody can set), ns. OSError."""
+        return os.fstat(handle.fd).st_ctime_ns
 
     def modified(self, path: Path) -> int:
         """When a file or directory was last changed, ns since the epoch; 0 where there is none. OSError."""
@@ -234,6 +246,11 @@ class Files:
             raise
         if sync:
             self.sync_dir(os.path.dirname(target) or ".")
+
+    def restamp(self, handle: Handle, end: int, base_offset: int, leader_epoch: int) -> int:
+        """`seg_restamp` (cdef.h): the next offset; EBADMSG where a batch is none. OSError."""
+        code = lib.seg_restamp(handle.fd, end, base_offset, leader_epoch)
+        return _checked(-errno.EBADMSG if code == lib.SEG_E_COLUMN else code, handle.path)
 
     # --- transfers: bytes sent; fewer where the file ends or a non-blocking sink takes no more ---
 

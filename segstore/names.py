@@ -40,12 +40,22 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LOCK = ".lock"
 
 OURS = ".segstore"
+ADOPTED = "adopted"
 ENDS = "ends"
+INBOX = "inbox"
 PRODUCER_IDS = "producer-ids"
 QUARANTINE = "quarantine"
 QUOTAS = "quotas.json"
 TOPICS = "topics"
 SWEEPS = "sweeps.json"
+
+# Within the inbox: see `storage.staging`.
+SEALED = "sealed"
+OWNER = "owner"
+MANIFEST = ".manifest"
+INTENT = ".intent"
+RESULT = ".result"
+BATCHES = ".batches"
 
 MAX_NAME = 255
 """Bytes that Linux file systems allow in one name."""
@@ -60,6 +70,9 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION_DIR = re.compile(r"([a-zA-Z0-9._-]+)-(0|[1-9][0-9]{0,9})")
 _DELETED_DIR = re.compile(r"[a-zA-Z0-9._-]+-[0-9]+\.[0-9a-f]{32}-delete")
 _METADATA = re.compile(rb"version:\s+([0-9]+)\ntopic_id:\s+([A-Za-z0-9_-]+)\n?")
+_STAGER = re.compile(r"[0-9a-f]{32}")
+_STAGED = re.compile(r"[0-9]{8}\.batches")
+_OF_MANIFEST = re.compile(r"(([0-9]{20})-[0-9a-f]{16}-[0-9a-f]{16})(\.(?:manifest|intent|result))")
 _RESERVED_IDS = frozenset({uuid.UUID(int=0), uuid.UUID(int=1)})
 
 
@@ -166,3 +179,32 @@ def parse_partition_metadata(data: bytes, where: str = PARTITION_METADATA) -> st
     if not is_topic_id(topic_id):
         raise CorruptCheckpointError(where, 2, f"{topic_id!r} is no topic id")
     return topic_id
+
+
+# --- the inbox ---------------------------------------------------------------
+
+
+def is_stager(name: str) -> bool:
+    """True for a stager's directory within the inbox."""
+    return _STAGER.fullmatch(name) is not None
+
+
+def staged_file(number: int) -> str:
+    """The name of a stager's file of that number."""
+    return f"{number:08d}{BATCHES}"
+
+
+def is_staged_file(name: str) -> bool:
+    """True for what `staged_file` makes."""
+    return _STAGED.fullmatch(name) is not None
+
+
+def manifest_stem(sequence: int, digest: str, nonce: str) -> str:
+    """What the files about one sealed manifest are called: they are adopted in the order of these names."""
+    return f"{sequence:020d}-{digest}-{nonce}"
+
+
+def parse_of_manifest(name: str) -> tuple[str, int, str] | None:
+    """(stem, sequence, suffix) of a manifest, its intent or its result; None for any other name."""
+    match = _OF_MANIFEST.fullmatch(name)
+    return None if match is None else (match[1], int(match[2]), match[3])

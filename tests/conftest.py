@@ -16,6 +16,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from partitions import GOLDEN, SHARED, Partition, broker_partitions, materialize
+from spark import spark as spark
 
 SEED = int(os.environ.get("SEGSTORE_SEED") or random.SystemRandom().randrange(1 << 32))
 

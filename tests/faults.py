@@ -16,9 +16,9 @@ from typing import Any
 
 from segstore.files import Files
 
-WRITES = frozenset({"pwrite", "pwritev", "copy_range"})
+WRITES = frozenset({"pwrite", "pwritev", "copy_range", "restamp"})
 SYNCS = frozenset({"sync", "sync_dir"})
-NAMES = frozenset({"rename", "unlink", "mkdir", "rmdir"})
+NAMES = frozenset({"rename", "link", "unlink", "mkdir", "rmdir"})
 MUTATING = WRITES | SYNCS | NAMES | {"truncate", "allocate"}
 
 

@@ -39,6 +39,7 @@ BRINGS_ARROW = {"segstore.records.arrow"}
 
 # Who may touch files. The command line reads and writes what its user names, never a store.
 FILE_PARTS = {"files", "locks", "_native", "cli"}
+FILE_MODULES_TOO = {"spark.archive", "spark.java", "spark.launch"}  # they find and start Java; never a store
 OS_CALLS = {
     *("open", "fdopen", "read", "write", "pread", "pwrite", "preadv", "pwritev", "sendfile", "splice"),
     *("ftruncate", "truncate", "fsync", "fdatasync", "sync", "posix_fallocate", "copy_file_range", "lockf"),
@@ -112,14 +113,15 @@ def outside_faults(tree: ast.Module, module: str) -> list[str]:
         if top in ONLY_IN and mine not in ONLY_IN[top]:
             faults.append(f"line {node.lineno}: {mine} imports {top}")
         first = node in at_import and module not in IMPORTED_ON_DEMAND
-        if first and (name in BRINGS_ARROW or (top in ON_DEMAND and mine not in ON_DEMAND[top])):
+        arrow = name in BRINGS_ARROW and mine not in ON_DEMAND["pyarrow"]
+        if first and (arrow or (top in ON_DEMAND and mine not in ON_DEMAND[top])):
             faults.append(f"line {node.lineno}: {mine} imports {name} before it is needed")
     return faults
 
 
 def file_faults(tree: ast.Module, module: str) -> list[str]:
     """Calls that open, write, sync, map or rename files outside the modules whose work it is."""
-    if part_of(module) in FILE_PARTS:
+    if part_of(module) in FILE_PARTS or module in FILE_MODULES_TOO:
         return []
     types = {inner for node in ast.walk(tree) if is_typing(node) for inner in ast.walk(node)}
     faults = [

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
-from segstore.client.partitioner import NO_PARTITION, murmur2, partition_for_key, partitions_for_keys
+from segstore.client.partitioner import (
+    NO_PARTITION,
+    key_hashes,
+    murmur2,
+    partition_for_key,
+    partitions_for_keys,
+)
+from segstore.errors import InvalidArgumentError
+from segstore.records.column import Column, as_column
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2, as signed ints.
 JAVA = {
@@ -46,3 +55,19 @@ def test_a_null_key_has_no_partition_and_an_empty_one_has() -> None:
         partition_for_key(b"", 4),
         NO_PARTITION,
     ]
+
+
+def test_hashes_of_a_column_are_those_of_its_keys(rng: random.Random) -> None:
+    keys = [None if rng.random() < 0.1 else rng.randbytes(rng.randrange(14)) for _ in range(500)]
+    expected = [NO_PARTITION if key is None else murmur2(key) & 0x7FFFFFFF for key in keys]
+    assert key_hashes(as_column(keys)).tolist() == expected
+    assert key_hashes(as_column([None, None])).tolist() == [NO_PARTITION] * 2
+    assert key_hashes(as_column([])).tolist() == []
+    pa = pytest.importorskip("pyarrow")
+    for kind in (pa.binary(), pa.large_binary()):
+        assert key_hashes(as_column(pa.array(keys, kind)[7:400])).tolist() == expected[7:400]
+
+
+def test_a_column_that_points_outside_its_data_has_no_hashes() -> None:
+    with pytest.raises(InvalidArgumentError, match="outside its data"):
+        key_hashes(Column(2, 2, b"abc", np.array([0, 3, 9])))

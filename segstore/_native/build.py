@@ -23,8 +23,10 @@ SOURCES = (
     "headers.c",
     "index.c",
     "io.c",
+    "murmur2.c",
     "scan.c",
     "seal.c",
+    "staging.c",
 )
 HEADERS = ("bytes.h", "cdef.h", "column.h", "reader.h")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")

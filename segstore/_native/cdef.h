@@ -236,6 +236,22 @@ int64_t seg_copy(int out, int in, int64_t offset, int64_t count, uint8_t *buffer
 int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count);
 int64_t seg_write(int out, const uint8_t *buf, int64_t len);
 
+/* --- staging.c ------------------------------------------------------- */
+/* Give the batches in the first `end` bytes of a file, whatever offsets they have, those from base_offset
+ * on and a leader epoch: 12 bytes a batch, outside its CRC. The next offset; -errno, or SEG_E_COLUMN at
+ * what is no header of a whole batch (those before it have theirs then). */
+int64_t seg_restamp(int fd, int64_t end, int64_t base_offset, int32_t leader_epoch);
+/* A descriptor that tells of files renamed into a directory; -errno. */
+int64_t seg_watch(const char *directory);
+/* Wait until anything was renamed into it, or it was stopped: 1; 0 after timeout_ms or at a signal; -errno. */
+int64_t seg_watch_wait(int fd, int32_t timeout_ms);
+/* End the wait, also the next one. 0, -errno. */
+int64_t seg_watch_stop(int fd);
+
+/* --- murmur2.c ------------------------------------------------------- */
+/* Kafka's hash of n keys, its sign bit off; -1 for a null key. n, or SEG_E_COLUMN. */
+int64_t seg_murmur2(const seg_column *keys, int64_t n, int32_t *out);
+
 /* --- compact.c: the log cleaner's map of keys, and batches without superseded records ------------- */
 typedef struct seg_offset_map {
     uint8_t *slots;         /* n slots of 24 bytes, aligned to 8: 128 bits of hash, offset; zeros: free */

@@ -14,6 +14,7 @@ import rich_click as click
 from segstore.cli import INTERRUPTED
 from segstore.cli.alter import alter
 from segstore.cli.check import check
+from segstore.cli.checkpoints import checkpoints
 from segstore.cli.consume import consume
 from segstore.cli.copy import copy
 from segstore.cli.create import create
@@ -87,5 +88,5 @@ def commands(ctx: click.Context) -> None:
 
 RECORDS = (produce, consume, export, import_)
 KEEPING = (stats, sweep, copy, dump, check)
-for command in (topics, create, alter, delete, *RECORDS, groups, quotas, *KEEPING, demo):
+for command in (topics, create, alter, delete, *RECORDS, groups, quotas, checkpoints, *KEEPING, demo):
     commands.add_command(command)

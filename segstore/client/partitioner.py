@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from segstore._native import ffi, lib
+from segstore.errors import InvalidArgumentError
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from segstore.records.column import Column
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -48,3 +53,13 @@ def partitions_for_keys(keys: Sequence[bytes | None], partitions: int) -> NDArra
     }
     found[None] = NO_PARTITION
     return np.fromiter(map(found.__getitem__, keys), np.int32, len(keys))
+
+
+def key_hashes(keys: Column) -> NDArray[np.int32]:
+    """`murmur2` of each key without its sign bit, by C: modulo a number of partitions it is the partition.
+    NO_PARTITION for a null key. InvalidArgumentError for a column that points outside its data.
+    """
+    hashes = np.empty(keys.n, np.int32)
+    if keys.n and lib.seg_murmur2(keys.c, keys.n, ffi.from_buffer("int32_t[]", hashes)) < 0:
+        raise InvalidArgumentError("keys: a column's offsets point outside its data, or fall")
+    return hashes

@@ -123,6 +123,25 @@ class StoreConfig(Settings):
     group_min_session_timeout_ms: int = whole(
         6_000, 1, MAX_INT, "ms", "shortest session_timeout_ms of a group's member"
     )
+    inbox_check_interval_ms: int = whole(
+        10_000,
+        1,
+        MAX_INT,
+        "ms",
+        "how often the inbox is looked at for what failed or was left (segstore's own)",
+    )
+    inbox_ids_retention_count: int = whole(
+        10_000, 1, MAX_INT, "ids", "how many ids of adopted manifests are kept, the newest (segstore's own)"
+    )
+    inbox_ids_retention_ms: int = whole(
+        604_800_000, 1, MAX_LONG, "ms", "how long ids of adopted manifests are kept (segstore's own)"
+    )
+    inbox_leftovers_retention_ms: int = whole(
+        86_400_000, 1, MAX_LONG, "ms", "how long what a dead stager left is kept (segstore's own)"
+    )
+    inbox_segment_bytes: int = whole(
+        32 * _MIB, 1, MAX_INT, "bytes", "a staged file of that size becomes a segment (segstore's own)"
+    )
     log_cleaner_backoff_ms: int = whole(
         15_000, 1, MAX_LONG, "ms", "how long the log cleaner waits when there is nothing to compact"
     )

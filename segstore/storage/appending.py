@@ -5,13 +5,14 @@ Threads: any. Encoding and compression are done here, before an append takes its
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from segstore.config import TopicConfig
 from segstore.errors import InvalidArgumentError, InvalidRecordError, InvalidTypeError, RecordTooLargeError
-from segstore.records import CODECS, Columns, check_sizes, encode, single
+from segstore.records import CODECS, Columns, Encoded, check_sizes, encode, single
 from segstore.storage import arguments
 from segstore.storage.partition import AHEAD_COMPRESSED, AHEAD_PLAIN, Partition
 
@@ -49,7 +50,32 @@ def append_columns(
     batch_bytes: int,
 ) -> range:
     """Append columns: their offsets."""
-    config, now = partition.config, partition.context.clock()
+    now = partition.context.clock()
+    n, chunks = encode_columns(
+        partition.config, now, values, keys, timestamps, headers, compression, batch_bytes
+    )
+    if not n:
+        end = partition.view.end_offset
+        return range(end, end)
+    codec, _ = codec_for(partition.config, compression)
+    first = partition.append(chunks, AHEAD_COMPRESSED if codec else AHEAD_PLAIN)
+    partition.settle(first + n)
+    return range(first, first + n)
+
+
+def encode_columns(
+    config: TopicConfig,
+    now: int,
+    values: Any,
+    keys: Any,
+    timestamps: Any,
+    headers: Any,
+    compression: str | None,
+    batch_bytes: int,
+) -> tuple[int, Iterator[Encoded]]:
+    """How many records these columns are, and their batches, of at most what the topic allows; all that can
+    be wrong with them is told before the first batch is made.
+    """
     batch_bytes = arguments.whole("batch_bytes", batch_bytes, 1)
     codec, level = codec_for(config, compression)
     if isinstance(timestamps, int | np.integer):
@@ -58,8 +84,7 @@ def append_columns(
         now_or_one = now
     columns = Columns(values, keys, timestamps, headers, now_or_one)
     if not columns.n:
-        end = partition.view.end_offset
-        return range(end, end)
+        return 0, iter(())
     stamps = columns.timestamps
     if stamps is not None:
         check_stamps(config, int(stamps.min()), int(stamps.max()), now)
@@ -68,10 +93,7 @@ def append_columns(
     check_keys(config, columns.keys.has_nulls)
     limit = largest_batch(config)
     check_sizes(columns, codec, level, limit)
-    chunks = encode(columns, codec, level, batch_bytes, max_bytes=limit)
-    first = partition.append(chunks, AHEAD_COMPRESSED if codec else AHEAD_PLAIN)
-    partition.settle(first + columns.n)
-    return range(first, first + columns.n)
+    return columns.n, encode(columns, codec, level, batch_bytes, max_bytes=limit)
 
 
 def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | None]:

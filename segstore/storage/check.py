@@ -15,10 +15,12 @@ from segstore import names
 from segstore.errors import SegstoreError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.files import Files
 from segstore.storage import store as store_module
-from segstore.storage.check_partition import PartitionCheck
+from segstore.storage.check_partition import Look, PartitionCheck
 from segstore.storage.check_published import Said, check_published, read_checkpoints
+from segstore.storage.check_segment import SegmentCheck
 from segstore.storage.finding import Finding
 from segstore.storage.quota_file import check_quotas
+from segstore.storage.staging.checking import check_inbox
 from segstore.storage.topics import TopicFiles, TopicInfo
 
 __all__ = ["Finding", "check"]
@@ -33,12 +35,17 @@ def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> 
     `progress` is called with the bytes of each segment that was checked. StorageError where there is no
     store.
     """
+    return check_with(path, SegmentCheck.run, progress)
+
+
+def check_with(path: str | os.PathLike[str], look: Look, progress: Progress | None = None) -> list[Finding]:
+    """`check`, where `look` checks each segment."""
     with store_module.open(path, mode="r") as store:
         files, root = store._context.files, store.path
-        return list(_check_root(files, root, store, progress or (lambda _: None)))
+        return list(_check_root(files, root, store, progress or (lambda _: None), look))
 
 
-def _check_root(files: Files, root: str, store: Any, progress: Progress) -> Iterator[Finding]:
+def _check_root(files: Files, root: str, store: Any, progress: Progress, look: Look) -> Iterator[Finding]:
     at_rest = not files.is_locked(os.path.join(root, names.LOCK))
     try:
         topics = store.topics()
@@ -51,7 +58,7 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress) -> Iter
     checked: list[PartitionCheck] = []
     for info in topics.values():
         for partition in info.partition_ids:
-            done, findings = _check_one(files, store, info, partition, at_rest, said, progress)
+            done, findings = _check_one(files, store, info, partition, at_rest, said, progress, look)
             yield from findings
             if done is not None:
                 checked.append(done)
@@ -59,10 +66,18 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress) -> Iter
         # Of a store in use they may have moved since its logs were read.
         yield from check_published(files, root, checked, said)
         yield from _check_names(files, root)
+        yield from check_inbox(files, root)
 
 
 def _check_one(
-    files: Files, store: Any, info: TopicInfo, partition: int, at_rest: bool, said: Said, progress: Progress
+    files: Files,
+    store: Any,
+    info: TopicInfo,
+    partition: int,
+    at_rest: bool,
+    said: Said,
+    progress: Progress,
+    look: Look,
 ) -> tuple[PartitionCheck | None, list[Finding]]:
     """Of a store in use segments may go meanwhile: the next look finds the others."""
     key = info.name, partition
@@ -70,7 +85,7 @@ def _check_one(
     for left in reversed(range(1 if at_rest else _TRIES)):
         try:
             follower = store._side.partition(*key)
-            one = PartitionCheck(files, follower, info, partition, at_rest, cleaned, log_start)
+            one = PartitionCheck(files, follower, info, partition, at_rest, cleaned, log_start, look)
             if one.being_made:
                 return None, []
             findings = list(one.run(progress))

@@ -21,13 +21,16 @@ from segstore.storage.topic_info import TopicInfo
 from segstore.storage.view import LogView
 
 HALF_DONE = (names.CLEANED, names.SWAP, names.DELETED)
+Look = Callable[[SegmentCheck], Iterator[Finding]]
+"""Checks one segment: as `SegmentCheck.run`."""
 
 
 class PartitionCheck:
     """`run` once; then `end_offset` is where the log ends, `stable_offset` Kafka's last stable offset (None
     where that can't be told) and `epochs` what the leader epoch file holds.
 
-    `cleaned` is up to where the cleaner has been, `log_start` what the root's checkpoint says.
+    `cleaned` is up to where the cleaner has been, `log_start` what the root's checkpoint says. `look` checks
+    each segment.
     """
 
     def __init__(
@@ -39,8 +42,10 @@ class PartitionCheck:
         at_rest: bool,
         cleaned: int | None,
         log_start: int,
+        look: Look = SegmentCheck.run,
     ) -> None:
         self._files, self.directory, self.info, self.at_rest = files, follower.directory, info, at_rest
+        self._look = look
         self.key, self.name = (info.name, partition), names.partition_dir(info.name, partition)
         self._view = follower.refresh()
         self._gaps_end = info.gaps_end(cleaned)
@@ -68,16 +73,14 @@ class PartitionCheck:
         yield from self._check_ends()
 
     def _check_segments(self, progress: Callable[[int], None]) -> Iterator[Finding]:
-        view, last = self._view, len(self._view.segments) - 1
+        view = self._view
         transactions = TransactionCheck(self._files, self.directory, view.bases[0])
         cut_short = False
-        for slot, segment in enumerate(view.segments):
+        for one in self.segments():
+            segment, end = one.segment, one.end
             if not cut_short:
                 yield from self._check_hole(segment)
-            below = view.end_offset if slot == last else view.bases[slot + 1]
-            end = view.end_of(slot)
-            one = SegmentCheck(segment, end, below, self.epochs, slot == last, self.at_rest, self._gaps_end)
-            yield from one.run()
+            yield from self._look(one)
             one.gapped |= self.end_offset < segment.base_offset
             yield from transactions.check(one)
             if self.at_rest:
@@ -90,6 +93,14 @@ class PartitionCheck:
         if transactions.known:
             unstable = transactions.state.first_unstable_offset
             self.stable_offset = self.end_offset if unstable is None else max(unstable, view.start_offset)
+
+    def segments(self) -> Iterator[SegmentCheck]:
+        """Of each segment, in order; none of them was run."""
+        view, last = self._view, len(self._view.segments) - 1
+        for slot, segment in enumerate(view.segments):
+            below = view.end_offset if slot == last else view.bases[slot + 1]
+            end = view.end_of(slot)
+            yield SegmentCheck(segment, end, below, self.epochs, slot == last, self.at_rest, self._gaps_end)
 
     def _check_hole(self, segment: Segment) -> Iterator[Finding]:
         first, base = self.end_offset, segment.base_offset

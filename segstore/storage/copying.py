@@ -23,6 +23,7 @@ from segstore.storage.context import os_errors
 from segstore.storage.copying_partition import Held, PartitionCopy, hold
 from segstore.storage.ends import Ends, slot_key
 from segstore.storage.root_checkpoints import TopicPartitionKey
+from segstore.storage.staging.ids import within
 from segstore.storage.store_reader import StoreReader
 from segstore.storage.topics import TopicFiles, TopicInfo
 
@@ -203,8 +204,10 @@ class _Copying:
     def _rest(self) -> None:
         """Small files of ours come last: what they promise must hold for all that was copied."""
         for path in self._small_files():
-            data = self._files.read_file(path)
-            self._files.write_atomic(os.path.join(self._target, names.OURS, os.path.basename(path)), data)
+            data, name = self._files.read_file(path), os.path.basename(path)
+            if name == names.ADOPTED:
+                data = within(data, self._lines[names.HIGH_WATERMARKS])
+            self._files.write_atomic(os.path.join(self._target, names.OURS, name), data)
         for name, lines in self._lines.items():
             write_offsets(self._files, os.path.join(self._target, name), lines)
         self._files.sync_dir(self._target)

@@ -18,6 +18,8 @@ import os
 import struct
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -117,6 +119,7 @@ class EndsWriter(_Mapped):
             _create(files, path)
         super().__init__(files, path, write=True)
         self._lock = threading.Lock()
+        self._gathered: dict[int, Ends] | None = None
         self._free = self._find_free()
         # A writer that was killed within a publication left the lock odd: nothing reads in between now.
         sequence = struct.unpack_from("<q", self._memory, 0)[0]
@@ -174,6 +177,9 @@ class EndsWriter(_Mapped):
     def publish(self, slots: list[int], ends: list[Ends]) -> None:
         """Make the ends of several partitions visible at once."""
         with self._lock:
+            if self._gathered is not None:
+                self._gathered.update(zip(slots, ends, strict=True))
+                return
             if any(
                 end.key and self._slots.get(end.key) != slot for slot, end in zip(slots, ends, strict=True)
             ):
@@ -185,6 +191,17 @@ class EndsWriter(_Mapped):
                 slots, ends = [s for s, _ in held], [e for _, e in held]
             flat = [value for end in ends for value in end]
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """All that is published within becomes visible at once, at its end. One thread at a time."""
+        self._gathered = {}
+        try:
+            yield
+        finally:
+            with self._lock:
+                gathered, self._gathered = self._gathered, None
+            self.publish(list(gathered), list(gathered.values()))
 
     def set_nonce(self, nonce: int) -> None:
         """Tie the published ends to a clean shutdown marker; 0 for an open store."""

@@ -44,16 +44,28 @@ class Flusher:
             if self._writer.fenced is not None:
                 raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.fenced}")
             view = self._view()
-            try:
-                self._sync(view)
-            except OSError as error:
-                # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
-                self._writer.fenced = error
-                self.failed = True
-                self._advanced(self.recovery_point)
-                raise StorageError(error.errno, f"sync failed: {error.strerror}", error.filename) from error
+            self._sync_or_fence(view)
             self.recovery_point = view.end_offset
             self._advanced(view.end_offset)
+
+    def sync_ahead(self, view: LogView) -> None:
+        """Make durable what `view` has and nobody sees yet. StorageError: the sync failed, and the partition
+        is fenced.
+        """
+        with self._lock:
+            if self._writer.fenced is not None:
+                raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.fenced}")
+            self._sync_or_fence(view)
+
+    def _sync_or_fence(self, view: LogView) -> None:
+        try:
+            self._sync(view)
+        except OSError as error:
+            # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
+            self._writer.fenced = error
+            self.failed = True
+            self._advanced(self.recovery_point)
+            raise StorageError(error.errno, f"sync failed: {error.strerror}", error.filename) from error
 
     def _sync(self, view: LogView) -> None:
         pool = self._writer.pool

@@ -127,6 +127,9 @@ class Follower:
         for base, segment in known.items():
             if there.get(base) != segment.identity[:1]:
                 self._pool.forget(segment.path)  # an open file that was removed would take room for ever
+        for s in found:
+            if s.sealed and s.base_offset in known and not known[s.base_offset].sealed:
+                self._pool.forget(s.path)  # an empty log may have given its name to a staged file
         return tuple(
             known[s.base_offset]
             if s.base_offset in known

@@ -194,6 +194,16 @@ class Partition:
             self._queue.drain()
             yield
 
+    def sync_ahead(self) -> None:
+        """Make durable what was written and is not shown, with the token held. StorageError: fenced."""
+        self._freeze_anew()
+        self.flusher.sync_ahead(self._look())
+
+    def adopted(self, end: int) -> None:
+        """What was written up to `end` is durable, and about to be shown."""
+        self.flusher.recovery_point = end
+        self.changed = True
+
     def append(self, chunks: Iterator[Encoded], ahead: int) -> int:
         """Append encoded batches, contiguous, visible together: the first offset. StorageError: nothing is
         there.

@@ -44,7 +44,7 @@ class PartitionLoader:
             ends,
             checkpoints,
         )
-        self._clean, self._ends_hold, self._expiration_ms = clean, ends_hold, expiration_ms
+        self.clean, self._ends_hold, self._expiration_ms = clean, ends_hold, expiration_ms
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
 
@@ -89,7 +89,7 @@ class PartitionLoader:
         suspect = published is not None and published.recovery_point < 0
         synced = 0 if published is None else published.recovery_point ^ -int(suspect)
         return Expected(
-            clean=self._clean or key in self._made,
+            clean=self.clean or key in self._made,
             recovery_point=max(checkpoints.recovery_points.get(key) or 0, synced),
             log_start=max(checkpoints.log_starts.get(key) or 0, published.start if published else 0),
             quarantine=os.path.join(self._context.root, names.OURS, names.QUARANTINE),

@@ -32,6 +32,7 @@ from segstore.storage.partition_loader import PartitionLoader
 from segstore.storage.recovery import Recovered
 from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.shutdown import put_marker, take_marker
+from segstore.storage.staging.inbox import Inbox
 from segstore.storage.sweeper import Sweeper
 from segstore.storage.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic, new_topic, with_config
 
@@ -86,6 +87,13 @@ class StoreWriter:
         for topic in dying:
             self._bury(topic)
         self._topic_files.remove_buried()
+        self.inbox = Inbox(self.context, self.config, lambda: self.topics, self.partition, self.nudge)
+        finished = self.inbox.settle()
+        if finished:
+            self._clean = self._loader.clean = False
+            with self._ends.together():
+                for key in sorted(finished):
+                    self._open_partition(*key)
         self._open_partitions()
         seconds = self.config.log_flush_offset_checkpoint_interval_ms / 1000
         self.context.scheduler.every(seconds, self.checkpoint)
@@ -94,6 +102,7 @@ class StoreWriter:
         cleaned = self._checkpoints.cleaner_offsets
         self.sweeper = Sweeper(self.context, self.config, lambda: self.topics, self.partition, cleaned)
         self.sweeper.start()
+        self.inbox.begin()
 
     def _open_partitions(self) -> None:
         """After a clean close a partition is opened when it is asked for; else now, to be recovered."""
@@ -305,11 +314,13 @@ class StoreWriter:
 
     def abandon(self) -> None:
         """Nobody can close the store any more: end its threads. The next open recovers."""
+        self.inbox.close()
         self.sweeper.stop()
         self.context.scheduler.close()
 
     def close(self) -> None:
         """Close cleanly. The first error is raised when all is let go; the next open recovers then."""
+        self.inbox.close()
         self.sweeper.close()
         self.context.closed = True
         self.context.scheduler.close()

@@ -60,7 +60,7 @@ class LogWriter:
         producers: Producers,
     ) -> None:
         self.pool, self.directory, self.config, self.producers = pool, directory, config, producers
-        self.segments, self.epoch, self.clock, self._rolled = segments, epoch, clock, rolled
+        self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
         self.fenced: BaseException | None = None
         # What is left of an append that failed, where the disk is too full to take it back.
         self._owed: Callable[[], None] | None = None
@@ -101,6 +101,11 @@ class LogWriter:
         for chunk in ready:
             chunk.release()
         return known
+
+    def write_staged(self, chunks: Iterable[Encoded]) -> None:
+        """Append batches that no producer with an id wrote. StorageError, as `write`."""
+        self.check()
+        self._attempt(chunks, None, None)
 
     def write_marker(self, marker: Marker) -> Restore:
         """Append a transaction's end. StorageError, as `write`. Until anything else is written `put_back`
@@ -192,7 +197,7 @@ class LogWriter:
         _make_files(segment)
         self.active = ActiveSegment(segment, self.config, active.next_offset)
         active.seal()
-        self._rolled(segment.base_offset)
+        self.rolled(segment.base_offset)
 
     def roll_apart(self) -> None:
         """Roll outside of an append. StorageError: the log is as before."""

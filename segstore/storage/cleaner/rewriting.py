@@ -63,9 +63,7 @@ class Rewriter:
         policies = self._policy.policies(segment, piece.batches)
         codecs = self._policy.codecs(piece.batches)
         keep, keyless = self._map.keep(records)
-        out, capacity = self._room(
-            len(piece.data) + len(records.arena) + _GROWTH * (len(records) + 8 * n)
-        )
+        out, capacity = self._room(len(piece.data) + len(records.arena) + _GROWTH * (len(records) + 8 * n))
         batches, made = np.empty(n, BATCH), np.empty(n, np.uint8)
         used = lib.seg_compact(
             piece.data, len(piece.data), piece.position, records.arena, len(records.arena),

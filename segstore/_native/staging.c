@@ -1,0 +1,76 @@
+/* Staged appends: batches get their offsets where they lie in a file, and a directory is watched.
+ *
+ * Thread contract: no state; a staged file belongs to who adopts it. A watch is an inotify descriptor with
+ * one directory: one thread waits, any may stop it.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdint.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include "bytes.h"
+
+enum {
+    LENGTH_LEAST = HEADER - LOG_OVERHEAD,
+    FRONT = AT_LAST_DELTA + 4, /* bytes of a header up to its last offset delta */
+    STAMPED = AT_EPOCH + 4     /* bytes of it up to the leader epoch: what is written */
+};
+
+int64_t seg_restamp(int fd, int64_t end, int64_t base_offset, int32_t leader_epoch)
+{
+    uint8_t h[FRONT];
+    if (base_offset < 0)
+        return -EINVAL;
+    for (int64_t at = 0; at < end;) {
+        int64_t got = seg_pread(fd, h, FRONT, at);
+        if (got < 0)
+            return got;
+        int32_t length = got < FRONT ? 0 : get32(h + AT_LENGTH);
+        int32_t delta = got < FRONT ? -1 : get32(h + AT_LAST_DELTA);
+        if (length < LENGTH_LEAST || length > end - at - LOG_OVERHEAD || delta < 0 || h[AT_MAGIC] != MAGIC ||
+            base_offset > INT64_MAX - 1 - delta)
+            return SEG_E_COLUMN;
+        put64(h, base_offset);
+        put32(h + AT_EPOCH, leader_epoch);
+        int64_t put = seg_pwrite(fd, h, STAMPED, at);
+        if (put < 0)
+            return put;
+        base_offset += (int64_t)delta + 1;
+        at += (int64_t)length + LOG_OVERHEAD;
+    }
+    return base_offset;
+}
+
+int64_t seg_watch(const char *directory)
+{
+    int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (fd < 0)
+        return -errno;
+    if (inotify_add_watch(fd, directory, IN_MOVED_TO | IN_ONLYDIR) < 0) {
+        int error = errno;
+        close(fd);
+        return -error;
+    }
+    return fd;
+}
+
+int64_t seg_watch_wait(int fd, int32_t timeout_ms)
+{
+    uint8_t events[4096];
+    struct pollfd asked = {.fd = fd, .events = POLLIN};
+    int r = poll(&asked, 1, timeout_ms);
+    if (r < 0)
+        return errno == EINTR ? 0 : -errno;
+    while (r > 0 && read(fd, events, sizeof events) > 0)
+        ;
+    return r > 0;
+}
+
+/* The first watch of an instance is number 1; its removal is itself an event. */
+int64_t seg_watch_stop(int fd)
+{
+    return inotify_rm_watch(fd, 1) < 0 ? -errno : 0;
+}

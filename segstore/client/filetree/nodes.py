@@ -1,0 +1,112 @@
+"""What is at a path, and the names below each directory. Nothing on disk. `Nodes` belongs to one thread at a
+time; what it holds never changes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from segstore.errors import InvalidArgumentError
+
+ROOT = "/"
+
+
+class File(NamedTuple):
+    """`chunks` are the offsets of its chunks' records, in order, each of `chunk_bytes` but the last one.
+
+    An offset of -1: that chunk is not in the log. `time` is ms since the epoch.
+    """
+
+    id: int
+    size: int
+    time: int
+    chunk_bytes: int
+    chunks: tuple[int, ...]
+
+
+class Directory(NamedTuple):
+    """`time`: when it was made, ms since the epoch."""
+
+    time: int
+
+
+Node = File | Directory
+
+
+def clean_path(path: str) -> str:
+    """/a/b of "a/b/", "//a/b". InvalidArgumentError for what is not the name of a file."""
+    parts = [part for part in path.split("/") if part]
+    bad = next((part for part in parts if part in (".", "..") or "\0" in part), None)
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        bad = path
+    if bad is not None:
+        raise InvalidArgumentError(f"path {path!r:.200}: {bad!r:.80} can't be in it")
+    return ROOT + "/".join(parts)
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or ROOT
+
+
+def name_of(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def joined(path: str, name: str) -> str:
+    return path.rstrip("/") + ROOT + name
+
+
+def lies_below(path: str, directory: str) -> bool:
+    """Whether it is in the directory, at any depth."""
+    return path.startswith(directory if directory == ROOT else directory + "/") and path != directory
+
+
+def error(number: int, path: str, text: str = "") -> OSError:
+    """The OSError subclass of this number, as the file system's own call would raise it."""
+    return OSError(number, text or os.strerror(number), path)
+
+
+class Nodes:
+    """A tree by path. The root is always there."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, Node] = {ROOT: Directory(0)}
+        self._names: dict[str, set[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def get(self, path: str) -> Node | None:
+        return self._at.get(path)
+
+    def put(self, path: str, node: Node) -> None:
+        self._at[path] = node
+        if path != ROOT:
+            self._names.setdefault(parent_of(path), set()).add(name_of(path))
+
+    def remove(self, path: str) -> Node | None:
+        """What was there."""
+        node = None if path == ROOT else self._at.pop(path, None)
+        if node is not None:
+            self._names[parent_of(path)].discard(name_of(path))
+        return node
+
+    def names(self, path: str) -> list[str]:
+        """Of what is in a directory, in order of their bytes as HDFS lists them."""
+        return sorted(self._names.get(path, ()), key=str.encode)
+
+    def walk(self, path: str) -> Iterator[tuple[str, Node]]:
+        """The node at `path` and all below it, a directory before what is in it, in order."""
+        node = self._at.get(path)
+        if node is not None:
+            yield path, node
+            if isinstance(node, Directory):
+                for name in self.names(path):
+                    yield from self.walk(joined(path, name))
+
+    def files(self) -> Iterator[File]:
+        return (node for node in self._at.values() if isinstance(node, File))

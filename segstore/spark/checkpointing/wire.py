@@ -1,0 +1,143 @@
+"""HTTP/1.1 as the Hadoop client speaks it: one request after the other on a connection. Nothing on disk.
+
+Threads: a connection belongs to one. No lock is held while a body is received or sent.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import BinaryIO
+
+_MOST_LINE = 1 << 16
+_MOST_HEADERS = 100
+_PART = 1 << 16
+_MOST_LEFT = 1 << 24  # bytes of a body that nobody wanted, which are read so that the connection goes on
+
+
+class BadRequestError(Exception):
+    """What came is no HTTP request that is understood."""
+
+
+@dataclass
+class Request:
+    """`target` as sent: path and query; header names in lower case."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: Body
+    version: str = "HTTP/1.1"
+
+    @property
+    def last(self) -> bool:
+        """Whether the client closes the connection after this one."""
+        told = self.headers.get("connection", "").lower()
+        return told == "close" or (self.version == "HTTP/1.0" and told != "keep-alive")
+
+
+@dataclass
+class Response:
+    """`parts` make `length` bytes. No Content-Type is ever sent: the shaded client dies of one."""
+
+    status: int
+    parts: Iterable[bytes] = ()
+    length: int = 0
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def head(self, last: bool) -> bytes:
+        lines = [f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}", f"Content-Length: {self.length}"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        lines += ["Connection: close"] if last else []
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+class Body:
+    """A request's body, part by part; ConnectionError where the client goes away within it."""
+
+    def __init__(self, source: BinaryIO, headers: Mapping[str, str], sink: socket.socket) -> None:
+        self._source, self._sink = source, sink
+        self._asked = headers.get("expect", "").lower() == "100-continue"
+        encoding = headers.get("transfer-encoding", "identity").lower()
+        if encoding not in ("identity", "chunked"):
+            raise BadRequestError(f"Transfer-Encoding: {encoding}")
+        length = headers.get("content-length", "0")
+        if not length.isdecimal():
+            raise BadRequestError(f"Content-Length: {length}")
+        self._parts = self._chunked() if encoding == "chunked" else self._plain(int(length))
+
+    def __iter__(self) -> Iterator[bytes]:
+        if self._asked:
+            self._asked = False
+            self._sink.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return self._parts
+
+    def drained(self) -> bool:
+        """Read what is left; False where the client was not told to send it, or it is too much."""
+        left = 0
+        if not self._asked:
+            for part in self._parts:
+                left += len(part)
+                if left > _MOST_LEFT:
+                    return False
+        return not self._asked
+
+    def _plain(self, left: int) -> Iterator[bytes]:
+        while left:
+            data = self._source.read(min(left, _PART))
+            if not data:
+                raise ConnectionError("the client went away within a body")
+            left -= len(data)
+            yield data
+
+    def _chunked(self) -> Iterator[bytes]:
+        while True:
+            line = _line(self._source)
+            try:
+                size = int(line.partition(b";")[0], 16)
+            except ValueError:
+                raise ConnectionError(f"no size of a chunk: {line!r:.80}") from None
+            yield from self._plain(size)
+            if not size:
+                while _line(self._source):
+                    continue  # trailers
+                return
+            if _line(self._source):
+                raise ConnectionError("a chunk that does not end where it said")
+
+
+def read_request(source: BinaryIO, sink: socket.socket) -> Request | None:
+    """The next one; None where the client has closed the connection. BadRequestError, ConnectionError."""
+    first = source.readline(_MOST_LINE)
+    if not first:
+        return None
+    words = first.decode("latin-1").split()
+    if len(words) != 3 or not words[2].startswith("HTTP/1.") or not first.endswith(b"\n"):
+        raise BadRequestError(f"{first!r:.80}")
+    headers: dict[str, str] = {}
+    for _ in range(_MOST_HEADERS):
+        line = _line(source)
+        if not line:
+            return Request(words[0], words[1], headers, Body(source, headers, sink), words[2])
+        name, colon, value = line.decode("latin-1").partition(":")
+        if not colon:
+            raise BadRequestError(f"{line!r:.80}")
+        headers[name.strip().lower()] = value.strip()
+    raise BadRequestError(f"more than {_MOST_HEADERS} headers")
+
+
+def _line(source: BinaryIO) -> bytes:
+    line = source.readline(_MOST_LINE)
+    if not line.endswith(b"\n"):
+        raise ConnectionError("the client went away, or its line is too long")
+    return line.rstrip(b"\r\n")
+
+
+def send(sink: socket.socket, response: Response, last: bool) -> None:
+    """Head and first part go out together. OSError; what `parts` raises leaves the client short of bytes."""
+    parts = iter(response.parts)
+    sink.sendall(response.head(last) + next(parts, b""))
+    for part in parts:
+        sink.sendall(part)

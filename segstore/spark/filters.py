@@ -1,0 +1,145 @@
+"""Filters that Spark pushes down: which of them a read evaluates exactly, and what they leave to read.
+
+On topic, partition, offset and timestamp; all others, and those that are only made use of, go back to Spark,
+which evaluates them again. Nothing on disk. Threads: any; the values that come out don't change.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from pyspark.sql import datasource as spark
+
+NEVER_NULL = frozenset({"topic", "partition", "offset", "timestamp", "timestampType"})
+_TYPES = {"topic": str, "partition": int, "offset": int, "timestamp": datetime}
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_MICROSECOND = timedelta(microseconds=1)
+_LEAST, _MOST = -(1 << 63), 1 << 63
+
+_TESTS: dict[type, Callable[[Any, Any], bool]] = {
+    spark.EqualTo: operator.eq,
+    spark.EqualNullSafe: operator.eq,
+    spark.LessThan: operator.lt,
+    spark.LessThanOrEqual: operator.le,
+    spark.GreaterThan: operator.gt,
+    spark.GreaterThanOrEqual: operator.ge,
+    spark.In: lambda value, allowed: value in allowed,
+    spark.StringStartsWith: str.startswith,
+    spark.StringEndsWith: str.endswith,
+    spark.StringContains: operator.contains,
+}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Numbers from `low` to below `high`."""
+
+    low: int = _LEAST
+    high: int = _MOST
+
+    @property
+    def limited(self) -> bool:
+        return self.low > _LEAST or self.high < _MOST
+
+    def within(self, low: int, high: int) -> Bounds:
+        return Bounds(max(self.low, low), min(self.high, high))
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What is left to read: partitions that pass all `tests`, offsets and times (ms) in bounds."""
+
+    tests: tuple[spark.Filter, ...] = ()
+    offsets: Bounds = field(default_factory=Bounds)
+    times: Bounds = field(default_factory=Bounds)
+    nothing: bool = False
+
+    def wants(self, topic: str, partition: int) -> bool:
+        """Whether any record of a partition may pass."""
+        held = {"topic": topic, "partition": partition}
+        return not self.nothing and all(_passes(test, held) for test in self.tests)
+
+
+def push(filters: Iterable[spark.Filter]) -> tuple[Pushed, list[spark.Filter]]:
+    """What filters leave to read, and those of them that are for Spark to evaluate."""
+    pushed, left = Pushed(), []
+    for each in filters:
+        after, exact = _take(pushed, each)
+        pushed = after
+        if not exact:
+            left.append(each)
+    return pushed, left
+
+
+def _take(pushed: Pushed, each: spark.Filter) -> tuple[Pushed, bool]:
+    """With one more filter, and whether that is evaluated exactly."""
+    inner = each.child if isinstance(each, spark.Not) else each
+    negated = inner is not each
+    path: tuple[str, ...] = getattr(inner, "attribute", ())
+    column = path[0] if len(path) == 1 else ""
+    if isinstance(inner, (spark.IsNull, spark.IsNotNull)):
+        if column not in NEVER_NULL:
+            return pushed, False
+        never = isinstance(inner, spark.IsNull) != negated
+        return (replace(pushed, nothing=True) if never else pushed), True
+    if type(inner) not in _TESTS or column not in _TYPES or not _typed(inner, _TYPES[column]):
+        return pushed, False
+    if column in ("topic", "partition"):
+        return replace(pushed, tests=(*pushed.tests, each)), True
+    if negated:
+        return pushed, False
+    if column == "offset":
+        low, high, exact = _span(inner, lambda value: value, lambda value: value + 1)
+        return replace(pushed, offsets=pushed.offsets.within(low, high)), exact
+    low, high, exact = _span(inner, _from_ms, _above_ms)
+    return replace(pushed, times=pushed.times.within(low, high)), exact
+
+
+def _typed(inner: Any, kind: type) -> bool:
+    """Whether its values are of the column's type; a time must say of which zone it is."""
+    values: tuple[Any, ...] = inner.value if isinstance(inner, spark.In) else (inner.value,)
+    return bool(values) and all(type(value) is kind and not _zoneless(value) for value in values)
+
+
+def _zoneless(value: Any) -> bool:
+    return isinstance(value, datetime) and value.tzinfo is None
+
+
+def _span(inner: Any, least: Callable[[Any], int], above: Callable[[Any], int]) -> tuple[int, int, bool]:
+    """(low, high, whether just those pass): `least` of a value is the first number not below it, `above` the
+    first that is above it.
+    """
+    value = inner.value
+    if isinstance(inner, spark.In):
+        return least(min(value)), above(max(value)), False
+    if isinstance(inner, spark.LessThan):
+        return _LEAST, least(value), True
+    if isinstance(inner, spark.LessThanOrEqual):
+        return _LEAST, above(value), True
+    if isinstance(inner, spark.GreaterThan):
+        return above(value), _MOST, True
+    if isinstance(inner, spark.GreaterThanOrEqual):
+        return least(value), _MOST, True
+    return least(value), above(value), True
+
+
+def _micros(value: datetime) -> int:
+    return (value - _EPOCH) // _MICROSECOND
+
+
+def _from_ms(value: datetime) -> int:
+    return -(-_micros(value) // 1000)
+
+
+def _above_ms(value: datetime) -> int:
+    return _micros(value) // 1000 + 1
+
+
+def _passes(test: Any, held: dict[str, Any]) -> bool:
+    if isinstance(test, spark.Not):
+        return not _passes(test.child, held)
+    return _TESTS[type(test)](held[test.attribute[0]], test.value)

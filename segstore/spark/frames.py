@@ -1,0 +1,98 @@
+"""DataFrames kept in a topic as Arrow, and read back with their lineage cut. On disk: the topic, through the
+sink and the source.
+
+A record is an Arrow IPC stream of some rows; the last one, of key "schema", is written when all are there.
+Threads: one a call; the functions over batches run in Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from segstore.errors import InvalidArgumentError, UnknownTopicOrPartitionError
+from segstore.storage.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA_KEY = b"schema"
+_MOST = 4 << 20
+"""Bytes of a record, but for a single row that is longer."""
+SETTINGS: Mapping[str, Any] = {"compression.type": "lz4", "max.message.bytes": 64 << 20}
+
+
+def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mapping[str, Any]) -> DataFrame:
+    """See `segstore.spark.checkpoint`."""
+    spark = frame.sparkSession
+    topic = f"frame-{uuid.uuid4().hex}" if topic is None else topic
+    store.create_topic(topic, spark.sparkContext.defaultParallelism, {**SETTINGS, **config})
+    try:
+        rows = frame.mapInArrow(to_ipc, "value binary")
+        options = {"path": store.path, "topic": topic}
+        rows.write.format("segstore").options(**options).mode("append").save()
+        told = {"schema": frame.schema.json()}
+        last = store.partition(topic, 0)
+        last.append(json.dumps(told).encode(), key=SCHEMA_KEY)
+        store.flush()
+    except BaseException:
+        store.delete_topic(topic)  # it was made here, and nobody has been told of it
+        raise
+    return restore(spark, store, topic)
+
+
+def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
+    """See `segstore.spark.restore`."""
+    from pyspark.sql.types import StructType, _parse_datatype_json_string
+
+    schema = _parse_datatype_json_string(_schema_of(store, topic))
+    assert isinstance(schema, StructType)
+    options = {"path": store.path, "subscribe": topic}
+    records = spark.read.format("segstore").options(**options).schema("key binary, value binary").load()
+    return records.mapInArrow(from_ipc, schema)
+
+
+def _schema_of(store: Store, topic: str) -> str:
+    if topic not in store.topics():
+        raise UnknownTopicOrPartitionError(f"topic {topic!r}: no such topic")
+    log = store.partition(topic, 0)
+    if log.end_offset > log.start_offset:
+        record = log.read(log.end_offset - 1)[0]
+        if record.key == SCHEMA_KEY and record.value is not None:
+            return str(json.loads(record.value)["schema"])
+    raise InvalidArgumentError(f"topic {topic!r} holds no whole DataFrame: checkpoint() came to no end there")
+
+
+def to_ipc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each batch as one record or several, of about _MOST bytes."""
+    import pyarrow as pa
+
+    for batch in batches:
+        for part in parts_of(batch, _MOST):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, part.schema) as writer:
+                writer.write_batch(part)
+            value = pa.array([sink.getvalue().to_pybytes()], pa.binary())
+            yield pa.RecordBatch.from_arrays([value], ["value"])
+
+
+def parts_of(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """Slices with the same number of rows, of about `most` bytes on the whole."""
+    if batch.num_rows:
+        rows = max(1, batch.num_rows * most // max(batch.nbytes, 1))
+        for at in range(0, batch.num_rows, rows):
+            yield batch.slice(at, rows)
+
+
+def from_ipc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of records, without the one that has the schema."""
+    import pyarrow as pa
+
+    for batch in batches:
+        for key, value in zip(batch.column("key"), batch.column("value"), strict=True):
+            if not key.is_valid:
+                with pa.ipc.open_stream(value.as_buffer()) as reader:
+                    yield from reader

@@ -1,0 +1,87 @@
+"""Big work on a store as Spark jobs, for when one machine is not enough: nothing here assumes local mode, but
+every worker must see the store's directory under the same path.
+
+On disk: what each says. Threads: one, that of the caller. PySpark and pyarrow are imported when used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from segstore.storage.finding import Finding
+    from segstore.storage.staging import Adoption
+
+
+def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
+    """`segstore.check` on all executors: every CRC, record and index, segment by segment; empty where the
+    store is sound. StorageError where there is none.
+    """
+    from segstore.spark.jobs_verify import verify
+
+    return verify(spark, path)
+
+
+def latest(
+    spark: SparkSession, path: str | os.PathLike[str], topic: str, *, tombstones: bool = False
+) -> DataFrame:
+    """The newest record of each key: key, value, headers, timestamp, partition, offset.
+
+    Keys whose newest value is null are left out, unless `tombstones`; so are aborted records and those
+    without a key. In a partition the offset says what is newer; of a key that is in several, the timestamp.
+    Errors are those of the source.
+    """
+    from segstore.spark.jobs_frames import latest
+
+    return latest(spark, path, topic, tombstones)
+
+
+def export(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    topic: str,
+    to: str | os.PathLike[str],
+    *,
+    mode: str = "errorifexists",
+    **options: object,
+) -> None:
+    """Write a topic's committed records as Parquet, with all columns of the source, in a directory for each
+    day (UTC) of their timestamps: `to`/day=2013-01-31/. Those without a timestamp are under Spark's name for
+    null.
+
+    `to`: any path that Spark can write; `mode`: as of DataFrameWriter; `options`: of the source, as
+    startingTimestamp=ms. Errors are Spark's and those of the source.
+    """
+    from segstore.spark.jobs_frames import export
+
+    export(spark, path, topic, to, mode, options)
+
+
+def reprocess(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    source: str,
+    target: str,
+    function: Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table | None],
+    *,
+    job_id: str | None = None,
+    **options: object,
+) -> Adoption | None:
+    """Append what `function` makes of the records of topic `source` to topic `target`: all of it or nothing,
+    once for a `job_id`. Where it went; None where nothing was made.
+
+    `function` takes a batch with the columns of the source (headers too) and gives one with columns of the
+    sink, a Table, several, or None; it runs in Spark's tasks, where rows don't pass through the JVM. What it
+    gives as `partition` counts, as in the sink; without it the key decides. Records of a source partition
+    keep their order. `options`: of the source, as minPartitions=8; only what is committed is read. Errors:
+    those of source and sink.
+    """
+    from segstore.spark.jobs_reprocess import reprocess
+
+    return reprocess(spark, path, source, target, function, job_id, options)

@@ -1,0 +1,193 @@
+"""Starts Spark's JVM, and a session on it. On disk: a temporary directory while the JVM starts.
+
+The command is the one that Spark's own launcher gives; the JVM is started by it without the shell scripts,
+and without SPARK_HOME where PySpark came from pip: with it, every Python worker would import PySpark from
+`pyspark.zip`, which has no compiled modules, in place of the installed one, and take seconds for it.
+Threads: one starts a session; what comes out is an ordinary SparkSession.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import struct
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from segstore.errors import ConfigError, SegstoreError
+from segstore.spark.archive import flags_to_make, flags_to_use
+from segstore.spark.java import Java, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LAUNCHER = ("org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit")
+_VECTOR = "jdk.incubator.vector"
+_QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": str(max(2, os.cpu_count() or 2)),
+}
+_POLL = 0.02  # seconds
+_MOST_SECRET = 1 << 16
+_starting = threading.Lock()
+_processes: list[subprocess.Popen[bytes]] = []
+"""The JVM ends when its standard input does: this keeps it open."""
+
+
+class Gateway(NamedTuple):
+    """How PySpark reaches the JVM."""
+
+    port: int
+    secret: str
+
+
+def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") -> SparkSession:
+    """See `segstore.spark.session`; the JVM writes the `archive` that is named when it ends."""
+    settings = {spark_name(name): _text(value) for name, value in conf.items()}
+    defaults = _LOCAL if master.startswith("local") else {}
+    try:
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SegstoreError(f"PySpark is needed: pip install 'segstore[spark]' ({error})") from error
+    with _starting:
+        # What is there already keeps its settings where no others were asked for.
+        there = SparkSession.getActiveSession() is not None
+        settings = settings if there else defaults | settings
+        builder = SparkSession.builder.master(master)
+        for name, value in settings.items():
+            builder = builder.config(name, value)
+        there_is_one = there or SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+        settings["spark.master"] = master
+        with _python(), _set(**({} if there_is_one else _launched(settings, quick, archive))):
+            return builder.getOrCreate()
+
+
+def spark_name(name: str) -> str:
+    """`spark_sql_x` and `spark.sql.x` are both spark.sql.x. ConfigError for what is no Spark setting."""
+    name = name if "." in name else name.replace("_", ".")
+    if not name.startswith("spark."):
+        raise ConfigError(f"{name!r} is no Spark setting: their names begin with spark.")
+    return name
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextmanager
+def _set(**values: str) -> Iterator[None]:
+    """These in the environment, for as long as PySpark looks at it."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _python() -> Iterator[None]:
+    """PySpark asks PATH for a python3 where nothing else is said."""
+    with _set(PYSPARK_PYTHON=os.environ.get("PYSPARK_PYTHON", sys.executable)):
+        yield
+
+
+def _launched(settings: Mapping[str, str], quick: bool, archive: str) -> dict[str, str]:
+    """Start a JVM: what PySpark takes to connect to it."""
+    java = find_java()
+    flags = list(_QUICK if quick else ())
+    flags += flags_to_make(java, archive) if archive else flags_to_use(java, os.path.join(home(), "jars"))
+    gateway = launch(command(java, settings, flags), environment(java))
+    return {"PYSPARK_GATEWAY_PORT": str(gateway.port), "PYSPARK_GATEWAY_SECRET": gateway.secret}
+
+
+def home() -> str:
+    """Where Spark's jars are."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    found: str = _find_spark_home()
+    return os.path.abspath(found)
+
+
+def running() -> tuple[subprocess.Popen[bytes], ...]:
+    """The JVMs that were started here."""
+    return tuple(_processes)
+
+
+def command(java: Java, settings: Mapping[str, str], flags: Sequence[str] = ()) -> list[str]:
+    """What Spark's own launcher would run for these settings, with `flags` before all that it says.
+
+    SegstoreError with what it says against it.
+    """
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    submit = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
+    asked = [java.command, "-Xmx128m", "-cp", os.path.join(home(), "jars", "*"), *_LAUNCHER, *conf]
+    asked += shlex.split(submit)
+    run = subprocess.run(asked, env=_with_home(java), capture_output=True)
+    # Messages, if there are any, then the words, each with a zero byte behind it.
+    words = [word.decode() for word in run.stdout.split(b"\0\n", 1)[-1].split(b"\0")[:-1]]
+    if run.returncode or not words:
+        said = run.stderr.decode(errors="replace").strip()
+        raise SegstoreError(f"Spark's launcher failed with {java.command}: {said}")
+    lacking = f"--add-modules={_VECTOR}" if java.lacks(_VECTOR) else None
+    return [words[0], *flags, *(word for word in words[1:] if word != lacking)]
+
+
+def _with_home(java: Java) -> dict[str, str]:
+    """The environment of Spark's launcher, as `spark-class` makes it."""
+    jars = os.listdir(os.path.join(home(), "jars"))
+    scala = next((m[1] for m in map(re.compile(r"spark-launcher_([\d.]+)-").match, jars) if m), "2.13")
+    return {**os.environ, "JAVA_HOME": java.home, "SPARK_HOME": home(), "SPARK_SCALA_VERSION": scala}
+
+
+def environment(java: Java) -> dict[str, str]:
+    """Of the JVM, and so of every Python worker."""
+    found = {**os.environ, "JAVA_HOME": java.home, "SPARK_CONNECT_MODE": "0"}
+    found["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", "0")  # one order of sets in all workers
+    ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if ours not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
+    return found
+
+
+def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
+    """Run the JVM until it says where it listens. SegstoreError where it ends before."""
+    with tempfile.TemporaryDirectory(prefix="segstore-spark-") as directory:
+        told = os.path.join(directory, "gateway")
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            env={**env, "_PYSPARK_DRIVER_CONN_INFO_PATH": told},
+            preexec_fn=_not_interrupted,
+        )
+        while not os.path.exists(told):
+            if process.poll() is not None:
+                raise SegstoreError(f"the JVM ended with status {process.returncode}: {' '.join(words)}")
+            time.sleep(_POLL)
+        _processes.append(process)
+        with open(told, "rb") as file:
+            port, size = struct.unpack(">ii", file.read(8))
+            return Gateway(port, file.read(min(size, _MOST_SECRET)).decode())
+
+
+def _not_interrupted() -> None:
+    """Ctrl-C is for the application, which tells Spark."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

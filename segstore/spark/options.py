@@ -1,0 +1,167 @@
+"""The source's options: names, values and defaults of Spark's own Kafka source. Nothing on disk.
+
+All is found wrong here, on the driver, that can be without a look at the store.
+Threads: any; values and functions without state.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from segstore.errors import ConfigError
+from segstore.spark.offsets import OffsetSpec, by_json, by_timestamp, by_word
+from segstore.spark.parsing import assigned, duration_ms, flag, one_of, positive, topics
+
+SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+_STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
+_ENDING = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
+_STREAM = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+KNOWN = (
+    *("path", *SUBSCRIPTIONS, *_STARTING, "startingOffsetsByTimestampStrategy", *_ENDING, *_STREAM),
+    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "kafka.isolation.level"),
+    "filterPushdown",
+)
+_NEEDS_BROKER = ("kafkaconsumer.", "fetchoffset.", "groupidprefix", "kafka.")
+ISOLATION = ("read_uncommitted", "read_committed")
+DELAY_MS = 15 * 60_000
+
+
+class Subscription(NamedTuple):
+    """Which partitions: by topics' names, by a pattern of them, or one by one."""
+
+    option: str
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    partitions: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a read was asked for. What may be None is so where nothing was said."""
+
+    path: str
+    subscription: Subscription
+    starting: OffsetSpec | None
+    ending: OffsetSpec | None
+    or_latest: bool
+    fail_on_data_loss: bool
+    include_headers: bool
+    filter_pushdown: bool | None
+    isolation_level: str
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+
+    def begin(self, streaming: bool) -> OffsetSpec:
+        """Where to begin: a stream at the latest, a batch at the earliest, unless something else was said."""
+        spec = self.starting or by_word("startingOffsets", "latest" if streaming else "earliest")
+        if not streaming:
+            spec.refuse("latest", "a batch query would have nothing to read: take earliest or offsets")
+        return spec
+
+    def end(self) -> OffsetSpec:
+        """Where a batch ends."""
+        spec = self.ending or by_word("endingOffsets", "latest")
+        spec.refuse("earliest", "a batch query would have nothing to read: take latest or offsets")
+        return spec
+
+    def check_stream(self) -> None:
+        """ConfigError for what only a batch can have."""
+        if self.ending is not None:
+            raise ConfigError(
+                f"option {self.ending.option}: a stream has no end; leave it out, or use spark.read"
+            )
+
+
+def parse_options(given: Mapping[str, str]) -> SourceOptions:
+    """ConfigError names the option, its value and what is allowed."""
+    options = {name.lower(): value for name, value in given.items()}
+    _check_known(options)
+    starting, ending = _spec(options, _STARTING), _spec(options, _ENDING)
+    strategy = _get(options, "startingOffsetsByTimestampStrategy") or "error"
+    least, most = (positive(n, _get(options, n)) for n in ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"))
+    if least is not None and most is not None and least > most:
+        raise ConfigError(f"option minOffsetsPerTrigger={least}: must be at most maxOffsetsPerTrigger={most}")
+    return SourceOptions(
+        store_path(options),
+        _subscription(options),
+        starting,
+        ending,
+        one_of("startingOffsetsByTimestampStrategy", strategy, ("error", "latest")) == "latest",
+        flag("failOnDataLoss", _get(options, "failOnDataLoss"), True),
+        flag("includeHeaders", _get(options, "includeHeaders"), False),
+        flag("filterPushdown", _get(options, "filterPushdown"), None),
+        one_of("kafka.isolation.level", _get(options, "kafka.isolation.level") or ISOLATION[0], ISOLATION),
+        positive("minPartitions", _get(options, "minPartitions")),
+        positive("maxRecordsPerPartition", _get(options, "maxRecordsPerPartition")),
+        most,
+        least,
+        duration_ms("maxTriggerDelay", _get(options, "maxTriggerDelay"), DELAY_MS),
+    )
+
+
+def _get(options: Mapping[str, str], name: str) -> str | None:
+    return options.get(name.lower())
+
+
+def _check_known(options: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in KNOWN}
+    for name in sorted(options.keys() - known.keys()):
+        if name == "paths":
+            raise ConfigError("option path: load() takes the directory of one store, not several")
+        if needs_broker(name):
+            raise ConfigError(
+                f"option {name}: there is no broker here, so it means nothing; leave it out "
+                "(the store's directory is given by option path)"
+            )
+        near = difflib.get_close_matches(name, known, 1)
+        meant = f"did you mean {known[near[0]]}? " if near else ""
+        raise ConfigError(f"option {name} is unknown: {meant}allowed are {', '.join(KNOWN)}")
+
+
+def needs_broker(name: str) -> bool:
+    """Whether an option, by its name in lower case, is one of Kafka's that means nothing here."""
+    return name.startswith(_NEEDS_BROKER)
+
+
+def store_path(options: Mapping[str, str]) -> str:
+    """Option path, of options by their names in lower case. ConfigError."""
+    path = re.sub(r"^file:(//)?(?=/)", "", options.get("path", ""))
+    if not path:
+        raise ConfigError('option path is missing: .option("path", "/the/store"), or .load("/the/store")')
+    return path
+
+
+def _subscription(options: Mapping[str, str]) -> Subscription:
+    given = [name for name in SUBSCRIPTIONS if _get(options, name) is not None]
+    if len(given) != 1:
+        what = f"{' and '.join(given)} exclude each other" if given else "nothing says which topics to read"
+        raise ConfigError(f'{what}: give one option of {", ".join(SUBSCRIPTIONS)}, as subscribe="topic"')
+    name = given[0]
+    text = _get(options, name) or ""
+    if name == "subscribe":
+        return Subscription(name, topics=topics(name, text))
+    if name == "assign":
+        return Subscription(name, partitions=assigned(name, text))
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"option {name}={text!r}: no regular expression: {error}") from None
+    return Subscription(name, pattern=text)
+
+
+def _spec(options: Mapping[str, str], names: tuple[str, str, str]) -> OffsetSpec | None:
+    """The first of them counts; those behind it are parsed all the same."""
+    timestamp, by_times, offsets = ((name, _get(options, name)) for name in names)
+    found = [
+        by_timestamp(timestamp[0], timestamp[1]) if timestamp[1] is not None else None,
+        by_json(by_times[0], by_times[1], times=True) if by_times[1] is not None else None,
+        by_word(offsets[0], offsets[1]) if offsets[1] is not None else None,
+    ]
+    return next((spec for spec in found if spec is not None), None)

@@ -1,0 +1,115 @@
+"""The sink "segstore" as PySpark asks for it: a writer of a batch, a writer of a stream's micro-batches.
+
+Tasks stage, the driver's commit seals: once for the id, which is the job's own, or the stream's query id and
+batch id. Spark may call write more than once for the same rows, commit again for a micro-batch whose commit
+it has forgotten, and abort after a commit that failed: none of that doubles or undoes what is in the log.
+
+On disk: the store's inbox; see `sink_store`. Threads: PySpark makes each object on the driver, anew for each
+micro-batch, and sends it to the tasks.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from segstore.errors import ConfigError, IllegalStateError
+from segstore.spark.sink_options import check_columns, parse_sink_options
+from segstore.spark.sink_store import Sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from segstore.storage.staging import Staged
+
+_QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+def writer(given: Mapping[str, str], columns: StructType, overwrite: bool) -> BatchWriter:
+    """Of a batch. ConfigError: options, columns and the store are looked at here, before tasks start."""
+    options = parse_sink_options(given, streaming=False)
+    if overwrite:
+        raise ConfigError('mode("overwrite"): a log is only appended to; mode("append") is allowed')
+    check_columns(columns, options.topic)
+    sink = Sink.of(options)
+    sink.check(columns.names)
+    return BatchWriter(sink, options.job_id or str(uuid.uuid4()))
+
+
+def stream_writer(given: Mapping[str, str], columns: StructType) -> StreamWriter:
+    """Of a micro-batch. Output mode complete appends the whole result each time, as to Kafka. ConfigError."""
+    options = parse_sink_options(given, streaming=True)
+    check_columns(columns, options.topic)
+    sink = Sink.of(options)
+    sink.check(columns.names)
+    return StreamWriter(sink)
+
+
+@dataclass
+class Message(WriterCommitMessage):
+    """What a task has staged, None where it had no rows; of a stream, the query and micro-batch it is of."""
+
+    staged: Staged | None
+    query: str = ""
+    batch: int = -1
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    """In the order of the tasks, which is that of the rows; a task that failed has no message."""
+    held = (message.staged for message in messages if isinstance(message, Message))
+    return [staged for staged in held if staged is not None]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`job`: what is written under it is written once."""
+
+    def __init__(self, sink: Sink, job: str) -> None:
+        self.sink, self.id = sink, f"spark-job/{job}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        return Message(self.sink.stage(iterator))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """When it returns, all rows are in the log, durable and visible."""
+        self.sink.seal(self.id, _staged(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.sink.abort(_staged(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Made twice for each micro-batch: one is sent to the tasks, the other commits."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
+        query, batch = _micro_batch()
+        return Message(self.sink.stage(iterator), query, batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """When it returns, all rows are in the log, durable and visible."""
+        queries = {(message.query, message.batch) for message in messages if isinstance(message, Message)}
+        if len(queries) > 1 or any(batch != batchId for _, batch in queries):
+            raise IllegalStateError(f"micro-batch {batchId} was given what tasks wrote for {sorted(queries)}")
+        for query, batch in queries:
+            self.sink.seal(f"spark-stream/{query}/{batch}", _staged(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self.sink.abort(_staged(messages))
+
+
+def _micro_batch() -> tuple[str, int]:
+    """Query id and batch id of the running task: both are in the query's checkpoint."""
+    context = TaskContext.get()
+    query = context and context.getLocalProperty(_QUERY)
+    batch = context and context.getLocalProperty(_BATCH)
+    if not query or not batch:
+        raise IllegalStateError("Spark does not say which query and micro-batch this task is of")
+    return query, int(batch)

@@ -1,0 +1,178 @@
+"""Divides Arrow rows among the partitions of topics, without a Python object per row. Nothing on disk.
+
+The partition is the row's own, else Kafka's for its key; rows without either stick to a partition for a while
+and go on to the next (BuiltInPartitioner, KIP-794; here for about a MiB).
+Threads: one, a task's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from segstore.client.partitioner import key_hashes
+from segstore.errors import InvalidArgumentError, InvalidRecordError, UnknownTopicOrPartitionError
+from segstore.records.column import as_column
+from segstore.records.columns import HeaderColumns
+from segstore.storage.topics import TopicInfo
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_STICKY_BYTES = 1 << 20
+
+
+class Group(NamedTuple):
+    """Rows for one partition, in their order."""
+
+    topic: str
+    partition: int
+    rows: pa.RecordBatch
+
+
+class Divider:
+    """`find(topic)` tells what a topic is, or raises that there is none; `topic`: all rows go there."""
+
+    def __init__(self, find: Callable[[str], TopicInfo], topic: str | None) -> None:
+        self._find, self._topic = find, topic
+        self._sticky: dict[str, int] = {}
+
+    def groups(self, rows: pa.RecordBatch) -> Iterator[Group]:
+        """Of rows with the columns of a sink. InvalidRecordError, UnknownTopicOrPartitionError."""
+        for topic, part in self._by_topic(rows):
+            info = self._find(topic)
+            slots = self._slots(info, part)
+            for slot, group in _sorted_apart(part, slots):
+                yield Group(topic, info.partition_ids[slot], group)
+
+    def _by_topic(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        if self._topic is not None:
+            yield self._topic, rows
+            return
+        column = rows.column("topic")
+        if column.null_count:
+            raise InvalidRecordError(
+                "column topic is null in a row: each must name its topic, or option topic one for all"
+            )
+        named = column.dictionary_encode()
+        topics = named.dictionary.to_pylist()
+        for slot, part in _sorted_apart(rows, named.indices.to_numpy()):
+            yield topics[slot], part
+
+    # --- partitions -----------------------------------------------------------------------
+
+    def _slots(self, info: TopicInfo, rows: pa.RecordBatch) -> NDArray[np.integer[Any]]:
+        """For each row the number of its partition among those of the topic."""
+        given = _column(rows, "partition")
+        if given is not None and not given.null_count:
+            return _slots_of(info, given.to_numpy())
+        slots = self._by_key(info, rows)
+        if given is not None and given.null_count < len(given):
+            said = np.asarray(given.is_valid())
+            slots[said] = _slots_of(info, given.drop_null().to_numpy())
+        return slots
+
+    def _by_key(self, info: TopicInfo, rows: pa.RecordBatch) -> NDArray[np.integer[Any]]:
+        n, keys = rows.num_rows, _column(rows, "key")
+        if info.partitions == 1:
+            return np.zeros(n, np.int32)
+        if keys is None or keys.null_count == n:
+            return self._stick(info, n, rows.nbytes)
+        hashes = key_hashes(as_column(keys, "key"))
+        slots = hashes % np.int32(info.partitions)
+        if keys.null_count:
+            missing = hashes < 0
+            count = int(missing.sum())
+            slots[missing] = self._stick(info, count, rows.nbytes * count // n)
+        return slots
+
+    def _stick(self, info: TopicInfo, n: int, size: int) -> NDArray[np.int32]:
+        """The next partitions in turn, each for an equal run of the rows."""
+        runs = min(max(size // _STICKY_BYTES, 1), info.partitions)
+        # Each task begins somewhere else, so that small ones don't all go to the same.
+        first = self._sticky.get(info.name, -1)
+        first = random.randrange(info.partitions) if first < 0 else first
+        self._sticky[info.name] = (first + runs) % info.partitions
+        return ((first + np.arange(n, dtype=np.int64) * runs // n) % info.partitions).astype(np.int32)
+
+
+def _slots_of(info: TopicInfo, given: NDArray[np.int32]) -> NDArray[np.integer[Any]]:
+    ids = np.array(info.partition_ids)
+    slots = np.minimum(ids.searchsorted(given), len(ids) - 1)
+    wrong = ids[slots] != given
+    if wrong.any():
+        raise UnknownTopicOrPartitionError(
+            f"column partition is {given[wrong.argmax()]} in a row: topic {info.name!r} has partitions "
+            f"{ids[0]} to {ids[-1]}"
+        )
+    return slots
+
+
+def _sorted_apart(
+    rows: pa.RecordBatch, slots: NDArray[np.integer[Any]]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each slot, in their order; copied only where they don't lie side by side."""
+    starts = np.concatenate(([0], np.flatnonzero(slots[1:] != slots[:-1]) + 1))
+    held = slots[starts]
+    if len(np.unique(held)) < len(held):
+        # Of 16 bits numpy sorts in one pass.
+        order = np.argsort(slots.astype(np.int16) if int(slots.max()) < 1 << 15 else slots, kind="stable")
+        rows, slots = rows.take(pa.array(order)), slots[order]
+        starts = np.concatenate(([0], np.flatnonzero(slots[1:] != slots[:-1]) + 1))
+    ends = [*starts[1:].tolist(), rows.num_rows]
+    for start, end in zip(starts.tolist(), ends, strict=True):
+        yield int(slots[start]), rows if end - start == rows.num_rows else rows.slice(start, end - start)
+
+
+# --- columns --------------------------------------------------------------------------------
+
+
+def _column(rows: pa.RecordBatch, name: str) -> pa.Array | None:
+    at = rows.schema.get_field_index(name)
+    return None if at < 0 else rows.column(at)
+
+
+def columns_of(rows: pa.RecordBatch, now_ms: int) -> dict[str, Any]:
+    """What `Stager.append_batch` takes of these rows; rows without a timestamp are stamped with `now_ms`."""
+    headers, stamps = _column(rows, "headers"), _column(rows, "timestamp")
+    return {
+        "values": rows.column("value"),
+        "keys": _column(rows, "key"),
+        "timestamps": now_ms if stamps is None else _stamps(stamps, now_ms),
+        "headers": None if headers is None else header_columns(headers),
+    }
+
+
+def _stamps(column: pa.Array, now_ms: int) -> NDArray[np.int64]:
+    """ms of Spark's µs, rounded down."""
+    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    if micros.null_count:
+        micros = micros.fill_null(now_ms * 1000)
+    stamps: NDArray[np.int64] = micros.to_numpy() // 1000
+    if len(stamps) and int(stamps.min()) < -1:
+        raise InvalidArgumentError(
+            f"column timestamp is {stamps.min()} ms before 1970 in a row: Kafka has no such times; "
+            "null stands for the time of the write"
+        )
+    return stamps
+
+
+def header_columns(column: pa.Array) -> HeaderColumns | None:
+    """Of list<struct<key, value>>; a null list has none. InvalidRecordError for a header that is null, or
+    has a null key.
+    """
+    if column.null_count == len(column):
+        return None
+    offsets = np.zeros(len(column) + 1, np.int64)
+    np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy(), out=offsets[1:])
+    if not offsets[-1]:
+        return None
+    names, values = column.flatten().flatten()
+    if names.null_count:
+        raise InvalidRecordError("column headers has a header without a key in a row: each must have one")
+    return HeaderColumns(offsets, as_column(names, "header names"), as_column(values, "header values"))

@@ -1,0 +1,179 @@
+"""What a sink does in its store: tasks stage rows, the driver seals what they staged. It needs no JVM.
+
+On disk: the store's inbox, through `Stager`, `seal` and `abort`. Threads: one at a time; a value, which
+travels to the tasks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from segstore import locks
+from segstore import names as file_names
+from segstore.errors import (
+    ConfigError,
+    KafkaTimeoutError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.files import Files
+from segstore.spark.sink_rows import Divider, columns_of
+from segstore.storage.context import os_errors, wall_clock
+from segstore.storage.staging import Adoption, Staged, Stager, abort, seal
+from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
+
+if TYPE_CHECKING:
+    from segstore.spark.sink_options import SinkOptions
+
+GATHERED_BYTES = 8 << 20
+"""Rows are gathered so far before they are divided, so that each partition gets batches of some size."""
+
+
+@dataclass(frozen=True)
+class Sink:
+    """`path` and `topic` as in SinkOptions; `files` is there for tests."""
+
+    path: str
+    topic: str | None
+    seal_timeout_ms: int
+    files: Files | None = None
+
+    @classmethod
+    def of(cls, options: SinkOptions) -> Sink:
+        return cls(options.path, options.topic, options.seal_timeout_ms)
+
+    # --- the driver, before ------------------------------------------------------------------
+
+    def check(self, columns: Sequence[str]) -> None:
+        """ConfigError for a store that can't take these columns; tasks need not start then."""
+        files = self.files or Files()
+        try:
+            with os_errors():
+                if not files.exists(self.path):
+                    raise ConfigError(
+                        f'option path={self.path!r}: no such store; segstore.open with mode="rw" makes it'
+                    )
+                topics = Topics(files, self.path)
+                self._check_topic(topics, columns)
+                self._check_lock(files)
+            Stager(self.path, files=self.files).close()  # whether it may be written to
+        except (StorageError, UnknownTopicOrPartitionError) as error:
+            option = "path" if isinstance(error, StorageError) else "topic"
+            raise ConfigError(f"option {option}: {error} (path={self.path!r})") from error
+
+    def _check_topic(self, topics: Topics, columns: Sequence[str]) -> None:
+        if self.topic is None:
+            if not topics.names:
+                raise ConfigError(
+                    f"option path={self.path!r}: there is no topic; store.create_topic makes one"
+                )
+            return
+        info = topics.find(self.topic)
+        if "compact" in info.settings.cleanup_policy and "key" not in columns:
+            raise ConfigError(
+                f"column key is missing: topic {self.topic!r} has cleanup.policy="
+                f"{info.settings.cleanup_policy}, every record must have a key"
+            )
+
+    def _check_lock(self, files: Files) -> None:
+        """A store of segstore's that is open in another process adopts; a broker's does not."""
+        path = os.path.join(self.path, file_names.LOCK)
+        if not files.exists(path):
+            return
+        with files.open(path) as handle:
+            pid = locks.holder(handle.fd) or -1
+        if pid > 0:
+            raise ConfigError(
+                f"option path={self.path!r}: process {pid} has the directory locked as a Kafka broker has, "
+                "and will adopt nothing: stop it, or write through it"
+            )
+
+    # --- tasks -------------------------------------------------------------------------------
+
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
+        """Stage all rows of a task, durably; None where there are none. Nothing is left of it if it fails."""
+        rows = _gathered(batches)
+        first = next(rows, None)
+        if first is None:
+            return None
+        divider = Divider(Topics(self.files or Files(), self.path).find, self.topic)
+        with Stager(self.path, files=self.files) as stager:
+            _append(stager, divider, first)
+            for each in rows:
+                _append(stager, divider, each)
+            return stager.finish()
+
+    # --- the driver, after --------------------------------------------------------------------
+
+    def seal(self, id_: str, staged: Sequence[Staged]) -> Adoption | None:
+        """Have it all in the log, once for this id; None where there is nothing. Errors: those of `seal`."""
+        if not staged:
+            return None
+        try:
+            return seal(self.path, id_, staged, self.seal_timeout_ms / 1000, files=self.files)
+        except KafkaTimeoutError as error:
+            raise KafkaTimeoutError(f"{error} (option sealTimeout={self.seal_timeout_ms}ms)") from error
+
+    def abort(self, staged: Sequence[Staged]) -> None:
+        """Remove what was staged, unless it is sealed: then it is, or will be, in the log."""
+        abort(staged, self.path, files=self.files)
+
+
+class Topics:
+    """The topics of a store that is not opened, as they were at first; a new one is looked for again."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        """StorageError."""
+        self._topic_files = TopicFiles(files, path)
+        self._held = self._load()
+
+    def _load(self) -> dict[str, TopicInfo]:
+        with os_errors():
+            return self._topic_files.load()[0]
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._held)
+
+    def find(self, topic: str) -> TopicInfo:
+        """UnknownTopicOrPartitionError, which says how to make one; the topic's own error."""
+        if topic not in self._held:
+            self._held = self._load()
+        try:
+            return find_topic(self._held, topic)
+        except UnknownTopicOrPartitionError as error:
+            raise UnknownTopicOrPartitionError(f"{error}; store.create_topic makes one") from error
+
+
+def _append(stager: Stager, divider: Divider, rows: pa.RecordBatch) -> None:
+    now = wall_clock()
+    for topic, partition, group in divider.groups(rows):
+        stager.append_batch(topic, partition, **columns_of(group, now))
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about GATHERED_BYTES, without empty ones."""
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        held.append(batch)
+        size += batch.nbytes
+        if size >= GATHERED_BYTES:
+            yield from _joined(held)
+            held, size = [], 0
+    if held:
+        yield from _joined(held)
+
+
+def _joined(held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(held) == 1:
+        return held
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(held).combine_chunks().to_batches()
+    return joined

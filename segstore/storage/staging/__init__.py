@@ -1,0 +1,14 @@
+"""Staged appends: any process writes record batches into the inbox, the store's one writer adopts them, once.
+
+docs/staging.md has the files and the order of steps. `Stager` writes, `seal` names what belongs together,
+`abort` removes what was not sealed; `inbox.Inbox` is the writer's side.
+"""
+
+from __future__ import annotations
+
+from segstore.storage.staging.ids import Adoption
+from segstore.storage.staging.message import Staged, StagedFile
+from segstore.storage.staging.sealing import abort, seal
+from segstore.storage.staging.stager import Stager
+
+__all__ = ["Adoption", "Staged", "StagedFile", "Stager", "abort", "seal"]

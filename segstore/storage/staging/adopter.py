@@ -1,0 +1,143 @@
+"""Adopts one sealed manifest: all of it, once, or nothing of it. A page, on purpose.
+
+1. Its id is looked for: what was adopted is not adopted again. Topics, partitions and every staged file are
+   checked, and what its partitions hold already is synced; no append waits meanwhile.
+2. The append tokens of its partitions are taken, in order of their directories. The intent is written,
+   synced: where each log ends.
+3. The batches are appended. 4. They are synced.
+5. The id is recorded with its offsets, synced. Until here everything is undone, from here on it is finished,
+   by this process or by recovery in the next open.
+6. The ends are published, of all partitions at once. The tokens are let go.
+7. Staged files, manifest and intent are removed.
+
+A step that fails is undone: the id is forgotten, the logs are cut to where they were, that is synced, and the
+intent is removed. Where the disk refuses that, the partitions are fenced and the intent stays for the next
+open.
+
+This is the one place where an fsync is made with append tokens held: what is appended behind an adoption that
+may yet be undone could not be acknowledged.
+
+On disk: through its parts. Threads: one at a time, the inbox's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+
+from segstore.errors import StoreClosedError, UnknownTopicOrPartitionError
+from segstore.files import Files
+from segstore.storage.partition import Partition
+from segstore.storage.staging.adopting import PartitionAdoption
+from segstore.storage.staging.folder import Folder
+from segstore.storage.staging.ids import AdoptedIds, Adoption
+from segstore.storage.staging.intent import Intent, Place, remove_intent, write_intent
+from segstore.storage.staging.manifest import Manifest
+from segstore.storage.staging.message import StagedFile
+from segstore.storage.staging.verifying import Verified, verify
+from segstore.storage.topics import TopicInfo, find_topic
+
+log = logging.getLogger("segstore")
+
+
+class Adopter:
+    """`topics()` and `partition(topic, number)` are the store's; `segment_bytes`: see StoreConfig."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        ids: AdoptedIds,
+        topics: Callable[[], Mapping[str, TopicInfo]],
+        partition: Callable[[str, int], Partition],
+        clock: Callable[[], int],
+        segment_bytes: int,
+    ) -> None:
+        self._folder, self._ids, self._topics, self._partition = folder, ids, topics, partition
+        self._files: Files = folder.files
+        self._clock, self._segment_bytes = clock, segment_bytes
+
+    def adopt(self, manifest: Manifest) -> Adoption:
+        """Steps 1 to 6. UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError: it can't ever be
+        adopted; StorageError, OSError: it can't now.
+        """
+        known = self._ids.find(manifest.id)
+        if known is not None:
+            return known
+        try:
+            work = self._prepare(manifest)
+            with ExitStack() as tokens:
+                for one in work:
+                    tokens.enter_context(one.partition.exclusively())
+                return self._write(manifest, work)
+        except StoreClosedError as error:
+            raise UnknownTopicOrPartitionError(f"a topic was deleted meanwhile: {error}") from error
+
+    # --- step 1 -----------------------------------------------------------------------------
+
+    def _prepare(self, manifest: Manifest) -> list[PartitionAdoption]:
+        verified: dict[tuple[str, int], list[Verified]] = {}
+        for file in manifest.files:
+            settings = self._topic_of(file).settings
+            found = verify(self._files, self._folder.staged(file), file, settings, self._segment_bytes)
+            verified.setdefault((file.topic, file.partition), []).append(found)
+        work = [PartitionAdoption(self._partition(*key), files) for key, files in verified.items()]
+        for one in work:
+            one.partition.flush()
+        return sorted(work, key=lambda one: one.partition.directory)
+
+    def _topic_of(self, file: StagedFile) -> TopicInfo:
+        info = find_topic(self._topics(), file.topic, file.partition)
+        if info.topic_id != file.topic_id:
+            raise UnknownTopicOrPartitionError(
+                f"topic {file.topic!r} was deleted since its records were staged: its id was "
+                f"{file.topic_id or 'none'}, and that of the topic that is there is {info.topic_id or 'none'}"
+            )
+        return info
+
+    # --- steps 2 to 6 -----------------------------------------------------------------------
+
+    def _write(self, manifest: Manifest, work: Sequence[PartitionAdoption]) -> Adoption:
+        places = [one.place() for one in work]
+        try:
+            if places:
+                write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(places)))
+            for one in work:
+                one.append()
+            for one in work:
+                one.partition.sync_ahead()
+            offsets = {(one.topic.topic, one.topic.partition): one.offsets for one in work}
+            adoption = Adoption(manifest.id, self._clock(), offsets)
+            self._ids.record(adoption)
+        except BaseException:
+            self._undo(manifest, work, places)
+            raise
+        for one in work:
+            one.partition.adopted(one.offsets[1])
+        Partition.show_all([one.partition for one in work])
+        return adoption
+
+    def _undo(self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[Place]) -> None:
+        try:
+            # First: what has its id in the file is not cut.
+            if self._ids.find(manifest.id) is not None:
+                self._ids.forget(manifest.id)
+            for one in reversed(work):
+                one.put_back()
+            left = [place for one, place in zip(work, places, strict=True) if not one.undone]
+            if left:
+                write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(left)))
+            else:
+                remove_intent(self._folder, manifest.stem)
+        except OSError as error:
+            log.error("%s can't be undone: its partitions are fenced until the next open", manifest.stem)
+            for one in work:
+                one.fence(error)
+
+    # --- step 7 -----------------------------------------------------------------------------
+
+    def clear(self, manifest: Manifest) -> None:
+        """Step 7, also for a manifest whose id was adopted before. OSError: the next look does it."""
+        self._folder.remove_staged(manifest.files)
+        self._folder.unlink(self._folder.manifest(manifest.stem))
+        self._folder.unlink(self._folder.intent(manifest.stem))

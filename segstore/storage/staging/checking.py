@@ -1,0 +1,71 @@
+"""Checks the inbox: what was begun and not finished, what nobody can adopt, what was left.
+
+On disk: reads only. Threads: any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from segstore import names
+from segstore.config import StoreConfig
+from segstore.errors import CorruptCheckpointError, StagedFilesError
+from segstore.files import Files
+from segstore.storage.context import wall_clock
+from segstore.storage.finding import Finding
+from segstore.storage.staging.folder import Folder
+from segstore.storage.staging.ids import damaged_lines, read_adoption
+from segstore.storage.staging.intent import read_intent
+from segstore.storage.staging.leftovers import leftovers
+from segstore.storage.staging.manifest import read_manifest
+
+_NEXT = "an open for writing"
+
+
+def check_inbox(files: Files, root: str) -> Iterator[Finding]:
+    """Findings of a store at rest: of one in use, all of it may be under way."""
+    folder = Folder(files, root)
+    try:
+        yield from _check_intents(folder)
+        yield from _check_sealed(folder)
+        yield from _check_left(folder)
+    except OSError as error:
+        yield Finding(folder.path, None, None, f"can't be read: {error}")
+
+
+def _check_intents(folder: Folder) -> Iterator[Finding]:
+    for stem in folder.of_kind(names.INTENT):
+        path = folder.intent(stem)
+        try:
+            intent = read_intent(folder, stem)
+        except CorruptCheckpointError as error:
+            yield Finding(path, None, None, str(error))
+            continue
+        recorded = read_adoption(folder.files, folder.adopted, intent.id) is not None
+        done = "finishes" if recorded else "undoes"
+        yield Finding(path, None, None, f"the adoption of {intent.id!r} was begun: {_NEXT} {done} it")
+
+
+def _check_sealed(folder: Folder) -> Iterator[Finding]:
+    damaged = damaged_lines(folder.files, folder.adopted)
+    if damaged:
+        yield Finding(folder.adopted, None, None, f"{damaged} damaged lines are of no id: {_NEXT} drops them")
+    for stem, _ in folder.stems():
+        path = folder.manifest(stem)
+        try:
+            manifest = read_manifest(folder, stem)
+        except StagedFilesError as error:
+            yield Finding(path, None, None, str(error))
+            continue
+        missing = [file.name for file in manifest.files if not folder.files.exists(folder.staged(file))]
+        if missing and read_adoption(folder.files, folder.adopted, manifest.id) is None:
+            yield Finding(path, None, None, f"{len(missing)} staged files are missing: {missing[0]}")
+        else:
+            yield Finding(path, None, None, f"{manifest.id!r} is sealed and waits: {_NEXT} adopts it")
+
+
+def _check_left(folder: Folder) -> Iterator[Finding]:
+    retention_ms = StoreConfig().inbox_leftovers_retention_ms
+    stagers, small = leftovers(folder, wall_clock(), retention_ms)
+    for path in (*map(folder.stager, stagers), *small):
+        yield Finding(path, None, None, f"left by a process that is gone: {_NEXT} removes it")

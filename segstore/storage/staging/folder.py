@@ -1,0 +1,119 @@
+"""Owns the layout of `.segstore/inbox/`: which directories and files there are, and how they go.
+
+    inbox/<32 hex digits>/            a stager's: `owner`, locked while it lives, and <8 digits>.batches
+    inbox/sealed/<stem>.manifest      sealed, waiting for the store's writer
+    inbox/<stem>.intent               is being adopted
+    inbox/<stem>.result               was refused: why
+    <stem>                            <sequence, 20 digits>-<digest of the id>-<random>, 16 hex digits each
+
+Threads and processes: any; every file has one that writes it, and what another may have removed is passed by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+
+from segstore import names
+from segstore.files import Files
+from segstore.storage.staging.message import StagedFile
+
+
+class Folder:
+    """The inbox of the store at `root`."""
+
+    def __init__(self, files: Files, root: str) -> None:
+        self.files, self.root = files, root
+        self.ours = os.path.join(root, names.OURS)
+        self.path = os.path.join(self.ours, names.INBOX)
+        self.sealed = os.path.join(self.path, names.SEALED)
+        self.adopted = os.path.join(self.ours, names.ADOPTED)
+
+    def prepare(self) -> None:
+        """Make what is missing, durable. OSError."""
+        for directory in (self.ours, self.path, self.sealed):
+            if not self.files.exists(directory):
+                with contextlib.suppress(FileExistsError):  # another process was quicker
+                    self.files.mkdir(directory)
+                self.files.sync_dir(os.path.dirname(directory))
+
+    # --- names --------------------------------------------------------------
+
+    def manifest(self, stem: str) -> str:
+        return os.path.join(self.sealed, stem + names.MANIFEST)
+
+    def intent(self, stem: str) -> str:
+        return os.path.join(self.path, stem + names.INTENT)
+
+    def result(self, stem: str) -> str:
+        return os.path.join(self.path, stem + names.RESULT)
+
+    def stager(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def owner(self, name: str) -> str:
+        return os.path.join(self.path, name, names.OWNER)
+
+    def staged(self, file: StagedFile) -> str:
+        return os.path.join(self.path, file.stager, file.name)
+
+    # --- what is there --------------------------------------------------------
+
+    def _names(self, directory: str) -> list[str]:
+        try:
+            return sorted(self.files.listdir(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def stems(self) -> list[tuple[str, int]]:
+        """(stem, sequence) of the sealed manifests, in order. OSError."""
+        parsed = map(names.parse_of_manifest, self._names(self.sealed))
+        return [(p[0], p[1]) for p in parsed if p is not None and p[2] == names.MANIFEST]
+
+    def of_kind(self, suffix: str) -> list[str]:
+        """Stems of the intents, or of the results. OSError."""
+        parsed = map(names.parse_of_manifest, self._names(self.path))
+        return [p[0] for p in parsed if p is not None and p[2] == suffix]
+
+    def stagers(self) -> list[str]:
+        """Names of the stagers that have a directory. OSError."""
+        return [name for name in self._names(self.path) if names.is_stager(name)]
+
+    def temporaries(self) -> list[str]:
+        """Paths of small files that nobody came to give their name. OSError."""
+        return [
+            os.path.join(directory, name)
+            for directory in (self.path, self.sealed)
+            for name in self._names(directory)
+            if name.endswith(names.TEMPORARY) and names.parse_of_manifest(name[: -len(names.TEMPORARY)])
+        ]
+
+    # --- removal --------------------------------------------------------------
+
+    def unlink(self, path: str) -> None:
+        """Remove a file, or find it gone. OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            self.files.unlink(path)
+
+    def remove_staged(self, files: Iterable[StagedFile]) -> None:
+        """Remove staged files, and the directories that have none then and whose stagers don't live.
+        OSError.
+        """
+        gone = list(files)
+        for file in gone:
+            self.unlink(self.staged(file))
+        for stager in dict.fromkeys(file.stager for file in gone):
+            if not self.files.is_locked(self.owner(stager)):
+                self.remove_stager(stager, only_empty=True)
+
+    def remove_stager(self, name: str, *, only_empty: bool = False) -> None:
+        """Remove a stager's directory. OSError."""
+        directory = self.stager(name)
+        held = self._names(directory)
+        if only_empty and set(held) - {names.OWNER}:
+            return
+        for each in held:
+            self.unlink(os.path.join(directory, each))
+        with contextlib.suppress(FileNotFoundError):
+            self.files.rmdir(directory)

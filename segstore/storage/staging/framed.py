@@ -1,0 +1,45 @@
+"""The form of all small files of the inbox: lines of a CRC and JSON. Nothing on disk of its own.
+
+A line is eight hex digits, the CRC-32C of the JSON; a blank; the JSON, in ASCII without line breaks.
+Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from segstore._native import ffi, lib
+
+
+def crc(data: bytes) -> int:
+    """CRC-32C."""
+    return int(lib.seg_crc32c(0, ffi.from_buffer("uint8_t[]", data), len(data)))
+
+
+def compact(held: Any) -> bytes:
+    """JSON without blanks."""
+    return json.dumps(held, separators=(",", ":")).encode()
+
+
+def frame(held: Mapping[str, Any]) -> bytes:
+    """The line."""
+    body = compact(held)
+    return b"%08x %s\n" % (crc(body), body)
+
+
+def unframe(line: bytes) -> dict[str, Any]:
+    """What `frame` was given. ValueError, which says what is wrong."""
+    digits, _, body = line.removesuffix(b"\n").partition(b" ")
+    if len(digits) != 8 or not line.endswith(b"\n"):
+        raise ValueError("it is cut off, or no line with a CRC")
+    if digits != b"%08x" % crc(body):
+        raise ValueError("CRC mismatch")
+    try:
+        held = json.loads(body)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deeply") from None
+    if not isinstance(held, dict):
+        raise ValueError(f"an object is expected, not {type(held).__name__}")
+    return held

@@ -1,0 +1,158 @@
+"""Owns `.segstore/adopted`: the ids of manifests that were adopted, and their offsets.
+
+A framed line each: {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, appended and synced.
+The file is written anew, without what is kept for no longer, when it has twice the lines that it needs. A
+line that is cut off or damaged is of no id.
+Threads: one at a time, under the inbox's lock. Other processes read: `read_adoption`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from segstore.files import Files
+from segstore.storage.staging.framed import compact, frame, unframe
+
+log = logging.getLogger("segstore")
+_MOST_BYTES = 1 << 31
+_LEAST = 64  # lines: below that, writing anew is not worth it
+
+
+class Adoption(NamedTuple):
+    """A manifest that is in the log: its id, when (ms), and where: first and end offset by partition."""
+
+    id: str
+    adopted_ms: int
+    offsets: dict[tuple[str, int], tuple[int, int]]
+
+
+class AdoptedIds:
+    """`retention_ms` and `count` bound how long and how many are kept."""
+
+    def __init__(self, files: Files, path: str, retention_ms: int, count: int) -> None:
+        """OSError. What is damaged in the file is dropped, durably, before anything is decided by it."""
+        self._files, self.path, self._retention_ms, self._count = files, path, retention_ms, count
+        self._held: dict[str, Adoption] = {}
+        self._size = self._lines = 0
+        self._there = files.exists(path)
+        self._inode = -1
+        if self._there:
+            self._inode = files.inode(path)
+            self._load(files.read_file(path, _MOST_BYTES))
+
+    def _load(self, data: bytes) -> None:
+        damaged = 0
+        for line in data.splitlines(keepends=True):
+            try:
+                adoption = _parse(line)
+            except ValueError:
+                damaged += 1
+                continue
+            self._held[adoption.id] = adoption
+            self._lines += 1
+        self._size = len(data)
+        if damaged:
+            log.warning("%s: %d damaged lines are dropped", self.path, damaged)
+            self._rewrite()
+
+    def find(self, id_: str) -> Adoption | None:
+        return self._held.get(id_)
+
+    def record(self, adoption: Adoption) -> None:
+        """Durable when it returns. OSError: it may be in the file; `forget` tells it that it is not."""
+        self._held[adoption.id] = adoption
+        self._expire(adoption.adopted_ms)
+        if not self._there or self._lines >= 2 * max(len(self._held), _LEAST):
+            self._rewrite()
+            return
+        line = _format(adoption)
+        with self._files.open(self.path, write=True) as handle:
+            self._files.pwrite(handle, line, self._size)
+            self._files.sync(handle)
+        self._size, self._lines = self._size + len(line), self._lines + 1
+
+    def forget(self, id_: str) -> None:
+        """What `record` failed to do is undone: durable when it returns; it takes no room unless the file was
+        being written anew. OSError.
+        """
+        self._held.pop(id_, None)
+        if not self._files.exists(self.path):
+            return
+        with self._files.open(self.path, write=True) as handle:
+            if self._files.inode(handle) == self._inode:  # not one that was written anew
+                self._files.truncate(handle, self._size)
+                self._files.sync(handle)
+                return
+        self._rewrite()
+
+    def _expire(self, now_ms: int) -> None:
+        """By age, and the oldest of too many; the newest stays."""
+        newest = next(reversed(self._held))
+        for id_ in list(self._held):
+            aged = self._held[id_].adopted_ms < now_ms - self._retention_ms
+            if id_ != newest and (aged or len(self._held) > self._count):
+                del self._held[id_]
+
+    def _rewrite(self) -> None:
+        data = b"".join(map(_format, self._held.values()))
+        self._files.write_atomic(self.path, data)
+        self._there, self._size, self._lines = True, len(data), len(self._held)
+        self._inode = self._files.inode(self.path)
+
+
+def _format(adoption: Adoption) -> bytes:
+    rows = [[topic, partition, *ends] for (topic, partition), ends in adoption.offsets.items()]
+    return frame({"id": adoption.id, "ms": adoption.adopted_ms, "offsets": rows})
+
+
+def _parse(line: bytes) -> Adoption:
+    held: dict[str, Any] = unframe(line)
+    try:
+        offsets = {(topic, partition): (first, end) for topic, partition, first, end in held["offsets"]}
+        return Adoption(held["id"], held["ms"], offsets)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no adopted id: {error}") from error
+
+
+def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
+    """What the file says of one id; None where it does not name it. OSError."""
+    try:
+        data = files.read_file(path, _MOST_BYTES)
+    except FileNotFoundError:
+        return None
+    start = data.rfind(b' {"id":%s,' % compact(id_))
+    if start < 0:
+        return None
+    begin = data.rfind(b"\n", 0, start) + 1
+    try:
+        return _parse(data[begin : data.index(b"\n", start) + 1])
+    except ValueError:
+        return None  # is being written
+
+
+def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
+    """The lines of those ids all of whose records lie below these ends: what a copy with these ends knows."""
+    kept = []
+    for line in data.splitlines(keepends=True):
+        if not _is_damaged(line):
+            offsets = _parse(line).offsets
+            if all(key not in ends or end <= ends[key] for key, (_, end) in offsets.items()):
+                kept.append(line)
+    return b"".join(kept)
+
+
+def damaged_lines(files: Files, path: str) -> int:
+    """How many lines are no adopted ids. OSError."""
+    if not files.exists(path):
+        return 0
+    return sum(_is_damaged(line) for line in files.read_file(path, _MOST_BYTES).splitlines(keepends=True))
+
+
+def _is_damaged(line: bytes) -> bool:
+    try:
+        _parse(line)
+    except ValueError:
+        return True
+    return False

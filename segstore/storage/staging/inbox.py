@@ -1,0 +1,194 @@
+"""Owns `.segstore/inbox/` on the side of the store's writer: settles what a crash left, adopts, sweeps.
+
+On disk: through its parts; moves what can't be adopted to `.segstore/quarantine/<stem>/`.
+Threads: `settle` and `begin` at open; then one of its own, which sleeps until a manifest is sealed. One
+lock is held while manifests are adopted, so that they are adopted one after the other, in order.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+
+from segstore import names
+from segstore.config import StoreConfig
+from segstore.errors import (
+    CorruptCheckpointError,
+    SegstoreError,
+    StagedFilesError,
+    StorageError,
+)
+from segstore.storage.context import Context, wall_clock
+from segstore.storage.partition import Partition
+from segstore.storage.staging.adopter import Adopter
+from segstore.storage.staging.folder import Folder
+from segstore.storage.staging.ids import AdoptedIds
+from segstore.storage.staging.intent import read_intent, remove_intent, undo
+from segstore.storage.staging.leftovers import sweep
+from segstore.storage.staging.manifest import Manifest, read_manifest
+from segstore.storage.staging.results import write_result
+from segstore.storage.staging.watch import Watch
+from segstore.storage.topics import TopicInfo
+
+log = logging.getLogger("segstore")
+Key = tuple[str, int]
+
+
+class Inbox:
+    """`nudge` wakes those who wait for a publication."""
+
+    def __init__(
+        self,
+        context: Context,
+        config: StoreConfig,
+        topics: Callable[[], Mapping[str, TopicInfo]],
+        partition: Callable[[str, int], Partition],
+        nudge: Callable[[], None],
+    ) -> None:
+        """OSError."""
+        self._context, self._config, self._topics, self._nudge = context, config, topics, nudge
+        self._folder = Folder(context.files, context.root)
+        self._folder.prepare()
+        self._ids = AdoptedIds(
+            context.files,
+            self._folder.adopted,
+            config.inbox_ids_retention_ms,
+            config.inbox_ids_retention_count,
+        )
+        self._adopter = Adopter(
+            self._folder, self._ids, topics, partition, context.clock, config.inbox_segment_bytes
+        )
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._watch: Watch | None = None
+
+    # --- opening ----------------------------------------------------------------------------
+
+    def settle(self) -> set[Key]:
+        """Undo what was begun, before a partition is opened: the partitions of what is to be finished, which
+        is in their logs, and is to be published at once. OSError.
+        """
+        finished: set[Key] = set()
+        for stem in self._folder.of_kind(names.INTENT):
+            try:
+                intent = read_intent(self._folder, stem)
+            except CorruptCheckpointError as error:
+                # Its bytes were synced before its name was given: this is no crash's work.
+                log.error("%s: what it was about is not known", error)
+                self._quarantine(stem, self._folder.intent(stem))
+                continue
+            if self._ids.find(intent.id) is None:
+                undo(self._context.files, self._context.root, self._topics(), intent.places)
+                remove_intent(self._folder, stem)
+            else:
+                finished |= {
+                    (place.topic, place.partition)
+                    for place in intent.places
+                    if place.topic in self._topics()
+                    and self._topics()[place.topic].topic_id == place.topic_id
+                }
+        return finished
+
+    def begin(self) -> None:
+        """Adopt what waits, and from now on whatever is sealed. OSError."""
+        self._watch = Watch(self._folder.sealed)  # first: what is sealed meanwhile is an event
+        for stem in self._folder.of_kind(names.INTENT):
+            if not self._context.files.exists(self._folder.manifest(stem)):
+                self._folder.unlink(self._folder.intent(stem))
+        self._look()
+        self._thread = threading.Thread(target=self._run, name="segstore-inbox", daemon=True)
+        self._thread.start()
+
+    # --- adopting ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        watch = self._watch
+        assert watch is not None
+        while not watch.stopped:
+            try:
+                watch.wait(self._config.inbox_check_interval_ms / 1000)
+                if not watch.stopped:
+                    self._look()
+            except Exception:
+                log.exception("the inbox of %s", self._context.root)
+        watch.close()
+
+    def _look(self) -> None:
+        self.adopt_all()
+        try:
+            # By the clock that stamps files, whatever the store's is.
+            sweep(self._folder, wall_clock(), self._config.inbox_leftovers_retention_ms)
+        except OSError as error:
+            log.warning("what dead stagers left in %s can't be removed: %s", self._folder.path, error)
+
+    def adopt_all(self) -> None:
+        """Adopt all that is sealed, in order. What can't be adopted is told, and blocks nothing; what the
+        disk refuses stays for the next look, with all behind it for the same partitions.
+        """
+        stuck: set[Key] = set()
+        with self._lock:
+            for stem, _ in self._folder.stems():
+                if self._context.closed:
+                    return
+                try:
+                    self._adopt(stem, stuck)
+                except OSError as error:
+                    log.warning("%s can't be adopted now: %s", stem, error)
+                    write_result(self._folder, stem, error)
+                    self._nudge()
+
+    def _adopt(self, stem: str, stuck: set[Key]) -> None:
+        try:
+            manifest = read_manifest(self._folder, stem)
+        except StagedFilesError as error:
+            self._refuse(stem, None, error)
+            return
+        except FileNotFoundError:
+            return
+        keys = {(file.topic, file.partition) for file in manifest.files}
+        try:
+            if keys & stuck and self._ids.find(manifest.id) is None:
+                raise StorageError(f"what was sealed before for {sorted(keys & stuck)} can't be adopted now")
+            self._adopter.adopt(manifest)
+        except OSError:
+            stuck |= keys
+            raise
+        except SegstoreError as error:
+            self._refuse(stem, manifest, error)
+            return
+        self._nudge()
+        self._adopter.clear(manifest)
+
+    def _refuse(self, stem: str, manifest: Manifest | None, error: SegstoreError) -> None:
+        """It goes to the quarantine with its files, and the sealer is told. OSError."""
+        log.warning("%s is refused: %s", stem, error)
+        write_result(self._folder, stem, error)
+        for file in () if manifest is None else manifest.files:
+            self._quarantine(stem, self._folder.staged(file))
+        self._quarantine(stem, self._folder.manifest(stem))
+        if manifest is not None:
+            self._folder.remove_staged(manifest.files)
+        self._nudge()
+
+    def _quarantine(self, stem: str, path: str) -> None:
+        files, directory = self._context.files, os.path.join(self._folder.ours, names.QUARANTINE)
+        if not files.exists(path):
+            return
+        for made in (directory, os.path.join(directory, stem)):
+            if not files.exists(made):
+                files.mkdir(made)
+                files.sync_dir(os.path.dirname(made))
+        name = os.path.relpath(path, self._folder.path).replace(os.sep, "-")
+        files.rename(path, os.path.join(directory, stem, name))
+        files.sync_dir(os.path.join(directory, stem))
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Wait for the adoption that is under way; the others wait for the next open."""
+        if self._watch is not None:
+            self._watch.stop()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()

@@ -1,0 +1,192 @@
+"""`seal`: names staged files that belong together, waits until they are in the log. `abort`: removes them.
+
+On disk: writes the manifest (see `manifest`), fetches the result; removes staged files.
+Threads and processes: any. Where no process is the store's writer, the sealer becomes it, for as long as it
+takes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterable
+
+from segstore import names
+from segstore.errors import (
+    InvalidTypeError,
+    KafkaTimeoutError,
+    SegstoreError,
+    StagedFilesError,
+    StorageError,
+    StoreLockedError,
+)
+from segstore.files import Files
+from segstore.storage import arguments
+from segstore.storage import store as store_module
+from segstore.storage.context import Clock, os_errors, wall_clock
+from segstore.storage.ends import EndsReader, open_reader
+from segstore.storage.staging.folder import Folder
+from segstore.storage.staging.ids import Adoption, read_adoption
+from segstore.storage.staging.manifest import digest_of, named, write_manifest
+from segstore.storage.staging.message import Staged, StagedFile, check_id, files_of
+from segstore.storage.staging.results import take_result
+
+_PATIENCE = 0.05  # seconds after which the writer's lock is tried again: its holder may be gone
+_SETTLING = 0.002  # the same, where the id is recorded: no more than some unlinks are left
+
+
+def seal(
+    path: str | os.PathLike[str],
+    id: str,
+    messages: Iterable[Staged],
+    timeout: float = 60.0,
+    *,
+    clock: Clock = wall_clock,
+    files: Files | None = None,
+) -> Adoption:
+    """Have all that these messages name appended to the store at `path`: once, and all of it or nothing.
+
+    Returns when it is durable and visible, with the offsets of each partition. What was sealed under `id`
+    before is not appended again: its offsets are the answer, and these staged files are removed; ids are kept
+    as StoreConfig says (inbox.ids.retention.ms, inbox.ids.retention.count).
+
+    UnknownTopicOrPartitionError (a topic was deleted meanwhile, a partition is missing), StagedFilesError,
+    RecordTooLargeError: nothing was appended, nor will be; what was sealed is in the quarantine.
+    KafkaTimeoutError after `timeout` seconds, StorageError: it is sealed and will be adopted, unless the
+    manifest could not be written; sealing the same id again tells. InvalidTypeError, InvalidArgumentError.
+    """
+    name = check_id(id)
+    seconds = arguments.milliseconds("timeout", timeout)
+    return _Sealing(_root(path), name, files_of(messages), clock, files or Files()).run(seconds)
+
+
+def abort(
+    messages: Iterable[Staged], path: str | os.PathLike[str] | None = None, *, files: Files | None = None
+) -> None:
+    """Remove staged files, except those that a sealed manifest names. `path`: where the store is now, by
+    default where it was. StorageError, InvalidTypeError, InvalidArgumentError.
+    """
+    held = list(messages) if isinstance(messages, Iterable) else messages
+    files_of(held)
+    with os_errors():
+        for message in held:
+            root = message.path if path is None else _root(path)
+            _remove_unsealed(Folder(files or Files(), root), message.files)
+
+
+def _remove_unsealed(folder: Folder, staged: Iterable[StagedFile]) -> None:
+    sealed = named(folder)
+    folder.remove_staged(file for file in staged if (file.stager, file.name) not in sealed)
+
+
+def _root(path: str | os.PathLike[str]) -> str:
+    try:
+        return os.path.abspath(os.fsdecode(path))
+    except TypeError:
+        raise InvalidTypeError(f"path must be a str or os.PathLike, not {type(path).__name__}") from None
+
+
+class _Sealing:
+    def __init__(
+        self, root: str, id_: str, staged: tuple[StagedFile, ...], clock: Clock, files: Files
+    ) -> None:
+        self._root, self._id, self._staged, self._clock, self._files = root, id_, staged, clock, files
+        self._folder = Folder(files, root)
+        self._ends: EndsReader | None = None
+        self._stem = ""
+        self._patience = _PATIENCE
+
+    def run(self, seconds: float) -> Adoption:
+        with os_errors():
+            self._begin()
+            until = time.monotonic() + seconds
+            while True:
+                seen = self._publications()  # first: what is published from here on ends the wait
+                known = self._outcome() or self._adopt()
+                if known is not None:
+                    return known
+                left = until - time.monotonic()
+                if left <= 0:
+                    raise KafkaTimeoutError(self._late(seconds))
+                self._wait(seen, min(left, self._patience))
+
+    def _begin(self) -> None:
+        """Seal, unless the id is recorded."""
+        if not self._files.exists(self._root):
+            raise StorageError(
+                errno.ENOENT, 'No such store (segstore.open with mode="rw" makes it)', self._root
+            )
+        if self._recorded() is not None:
+            _remove_unsealed(self._folder, self._staged)
+            return
+        missing = [path for path in map(self._folder.staged, self._staged) if not self._files.exists(path)]
+        if missing:
+            raise StagedFilesError(f"{len(missing)} staged files are missing: {missing[0]}")
+        self._folder.prepare()
+        self._stem = write_manifest(self._folder, self._id, self._staged).stem
+
+    def _recorded(self) -> Adoption | None:
+        return read_adoption(self._files, self._folder.adopted, self._id)
+
+    # --- one round --------------------------------------------------------------------------
+
+    def _outcome(self) -> Adoption | None:
+        """What has become of it; None where nothing has yet. The errors of `seal`."""
+        # In this order: the id is recorded, and the result written, before the manifest goes.
+        gone = self._stem and not self._files.exists(self._folder.manifest(self._stem))
+        known = self._recorded()
+        if known is not None:
+            self._patience = _SETTLING
+            return None if self._has_intent() else known
+        if not self._stem:
+            raise StagedFilesError(f"{self._id!r} was adopted, and has been forgotten since")
+        refused = take_result(self._folder, self._stem)
+        if refused is not None:
+            raise refused
+        if gone:
+            raise StagedFilesError(
+                f"{self._id!r} was not adopted, and why could not be written: see the quarantine"
+            )
+        return None
+
+    def _has_intent(self) -> bool:
+        """Whether what is recorded may not be visible yet: its writer publishes it, then removes the intent,
+        and may have died before.
+        """
+        digest = digest_of(self._id)
+        return any(stem.split("-")[1] == digest for stem in self._folder.of_kind(names.INTENT))
+
+    def _adopt(self) -> Adoption | None:
+        """Where nobody is the store's writer, opening it adopts."""
+        if self._files.is_locked(os.path.join(self._root, names.LOCK)):
+            return None
+        try:
+            store_module.open(self._root, clock=self._clock, files=self._files).close()
+        except StoreLockedError:
+            return None
+        except SegstoreError:
+            known = self._outcome()
+            if known is not None:
+                return known
+            raise
+        return self._outcome()
+
+    def _publications(self) -> int:
+        if self._ends is None:
+            path = os.path.join(self._folder.ours, names.ENDS)
+            self._ends = open_reader(self._files, path)
+        return 0 if self._ends is None else self._ends.publications
+
+    def _wait(self, seen: int, seconds: float) -> None:
+        if self._ends is None:
+            time.sleep(min(seconds, 0.005))
+        else:
+            self._ends.wait(seen, seconds)
+
+    def _late(self, seconds: float) -> str:
+        pid = self._files.lock_holder(os.path.join(self._root, names.LOCK))
+        return (
+            f"{self._id!r} is sealed, but was not adopted in {seconds:g} s by process {pid or 'unknown'}, "
+            f"which has {self._root} open for writing; it will be, and sealing {self._id!r} again tells when"
+        )

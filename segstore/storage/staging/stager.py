@@ -1,0 +1,230 @@
+"""`Stager`: writes record batches for any partitions into files of its own, without the writer's lock.
+
+On disk: `.segstore/inbox/<its name>/`: `owner`, locked while the stager lives, and <8 digits>.batches, each
+of whole batches for one partition, contiguous, at most `segment.bytes` long. They begin at the offset, and
+have the leader epoch, that the partition's next record would get now: a guess, which saves the adoption of a
+large file from writing into it where nothing else is appended.
+Threads: one at a time. Processes: any number of stagers, beside each other and beside the store's writer.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from segstore import names
+from segstore._native import lib
+from segstore.errors import IllegalStateError, InvalidTypeError, StorageError
+from segstore.files import Files, Handle
+from segstore.records import Encoded, batch_ptr
+from segstore.records.encoded import checked
+from segstore.storage import arguments
+from segstore.storage.appending import encode_columns
+from segstore.storage.context import Clock, os_errors, wall_clock
+from segstore.storage.ends import EndsReader, open_reader, slot_key
+from segstore.storage.pipeline import Pipeline
+from segstore.storage.staging.folder import Folder
+from segstore.storage.staging.message import Staged, StagedFile
+from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+BATCH_BYTES = 1 << 18
+"""Plain bytes of a batch, by default: adoption writes 12 bytes into each."""
+_MOST_GUESSED = 1 << 62
+_MOST_OFFSETS = 2**31 - 1  # a staged file may become a segment, whose offsets are int32
+
+
+class _Output:
+    """A staged file while it is written."""
+
+    def __init__(
+        self, info: TopicInfo, partition: int, name: str, handle: Handle, place: tuple[int, int]
+    ) -> None:
+        """`place`: base offset and leader epoch that it will have, if the guess is right."""
+        self.info, self.partition, self.name, self.handle = info, partition, name, handle
+        self.base, self.epoch = place
+        self.size = self.records = self.batches = self.changed = 0
+
+    def room(self, part: Any) -> int:
+        """How many of these batches still go here."""
+        sizes, spans = part["size"].cumsum(dtype="int64"), part["count"].cumsum(dtype="int64")
+        fit = int(sizes.searchsorted(self.info.settings.segment_bytes - self.size, side="right"))
+        return min(fit, int(spans.searchsorted(_MOST_OFFSETS - self.records, side="right")))
+
+    def file(self, stager: str) -> StagedFile:
+        info, key = self.info, (self.partition, self.batches, self.records, self.size, self.changed)
+        return StagedFile(stager, self.name, info.name, info.topic_id, *key)
+
+
+class Stager:
+    """A context manager: what was not finished when it ends is removed."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, clock: Clock = wall_clock, files: Files | None = None
+    ) -> None:
+        """For the store at `path`, which is there. StorageError, InvalidTypeError."""
+        try:
+            self._root = os.path.abspath(os.fsdecode(path))
+        except TypeError:
+            raise InvalidTypeError(f"path must be a str or os.PathLike, not {type(path).__name__}") from None
+        self._files, self._clock = files or Files(), clock
+        self.name = secrets.token_hex(16)
+        self._folder = Folder(self._files, self._root)
+        self._topics: dict[str, TopicInfo] | None = None
+        self._open: dict[tuple[str, int], _Output] = {}
+        self._done: list[_Output] = []
+        self._count = 0
+        self._owner: Handle | None = None
+        self._ends: EndsReader | None = None
+        self._finished = False
+        with os_errors():
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._files.exists(self._root):
+            raise StorageError(
+                errno.ENOENT, 'No such store (segstore.open with mode="rw" makes it)', self._root
+            )
+        self._folder.prepare()
+        self._files.mkdir(self._folder.stager(self.name))
+        self._owner = self._files.lock(self._folder.owner(self.name))
+
+    # --- writing --------------------------------------------------------------
+
+    def append_batch(
+        self,
+        topic: str,
+        partition: int,
+        values: Any,
+        keys: Any = None,
+        timestamps: Any = None,
+        headers: Any = None,
+        compression: str | None = None,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> int:
+        """Stage records for a partition, behind those that were staged for it before: how many.
+
+        Columns, `compression` (by default the topic's) and errors are those of `PartitionLog.append_batch`,
+        `batch_bytes` too but for its default. UnknownTopicOrPartitionError, IllegalStateError once finished.
+        After a StorageError the stager can only be closed.
+        """
+        self._check_open()
+        number = arguments.whole("partition", partition, 0, names.MAX_PARTITION)
+        with os_errors():
+            info = self._topic(topic, number)
+            n, chunks = encode_columns(
+                info.settings, self._clock(), values, keys, timestamps, headers, compression, batch_bytes
+            )
+            try:
+                with Pipeline(self._files) as pipe:
+                    for chunk in chunks:
+                        self._write(info, number, chunk, pipe)
+            except BaseException:
+                self.close()  # what came of it is not known: none of it is ever sealed
+                raise
+        return n
+
+    def _check_open(self) -> None:
+        if self._owner is None or self._finished:
+            raise IllegalStateError(f"stager {self.name} is {'finished' if self._finished else 'closed'}")
+
+    def _topic(self, name: str, partition: int) -> TopicInfo:
+        """As it was when the stager first looked: a topic that is new since then is looked for again."""
+        if self._topics is None or (isinstance(name, str) and name not in self._topics):
+            self._topics = TopicFiles(self._files, self._root).load()[0]
+        return find_topic(self._topics, name, partition)
+
+    def _write(self, info: TopicInfo, partition: int, chunk: Encoded, pipe: Pipeline) -> None:
+        batches, at = chunk.batches, 0
+        while len(batches):
+            output = self._open.get((info.name, partition)) or self._create(info, partition)
+            fit = output.room(batches)
+            if not fit:
+                self._done.append(self._open.pop((info.name, partition)))
+                continue
+            part, batches = batches[:fit], batches[fit:]
+            size = int(part["size"].sum())
+            first = output.base + output.records
+            after = lib.seg_assign(
+                chunk.ptr + at, size, batch_ptr(part), fit, first, output.epoch, -1, output.size
+            )
+            checked(after)
+            records = int(after) - output.base
+            pipe.pwrite(output.handle, chunk.data[at : at + size], output.size)
+            output.size, output.records, output.batches = output.size + size, records, output.batches + fit
+            at += size
+        pipe.then(chunk.release)
+
+    def _create(self, info: TopicInfo, partition: int) -> _Output:
+        name = names.staged_file(self._count)
+        self._count += 1
+        path = os.path.join(self._folder.stager(self.name), name)
+        handle = self._files.open(path, write=True, create=True)
+        output = _Output(info, partition, name, handle, self._place(info, partition))
+        self._open[info.name, partition] = output
+        return output
+
+    def _place(self, info: TopicInfo, partition: int) -> tuple[int, int]:
+        """Behind what was staged for the partition before, else behind its published end."""
+        for output in reversed(self._done):
+            if (output.info.name, output.partition) == (info.name, partition):
+                return output.base + output.records, output.epoch
+        if self._ends is None:
+            self._ends = open_reader(self._files, os.path.join(self._folder.ours, names.ENDS))
+        key = slot_key(info.topic_id, info.name, partition)
+        ends = None if self._ends is None else self._ends.get(key)
+        # What is published may be of before a broker was here: any guess is as good, within an int64.
+        return (0, 0) if ends is None else (max(0, min(ends.end, _MOST_GUESSED)), max(ends.epoch, 0))
+
+    # --- the end --------------------------------------------------------------
+
+    def finish(self) -> Staged:
+        """Make all durable: the message that `seal` takes, also from another process. The stager is closed.
+
+        StorageError: nothing of it is left.
+        """
+        self._check_open()
+        outputs = [*self._done, *self._open.values()]
+        outputs.sort(key=lambda output: output.name)
+        with os_errors():
+            try:
+                for output in outputs:
+                    self._files.sync(output.handle)
+                    output.changed = self._files.changed(output.handle)
+                self._files.sync_dir(self._folder.stager(self.name))
+                self._files.sync_dir(self._folder.path)
+            except BaseException:
+                self.close()
+                raise
+            self._finished = True
+            message = Staged.of(self._root, self.name, [o.file(self.name) for o in outputs if o.size])
+            self.close()
+        return message
+
+    def close(self) -> None:
+        """Let go; what was not finished is removed. A second call does nothing. StorageError."""
+        owner, self._owner = self._owner, None
+        for output in (*self._done, *self._open.values()):
+            output.handle.close()
+        self._done, self._open = ([], {})
+        if owner is None:
+            return
+        try:
+            if not self._finished:
+                with os_errors():
+                    self._folder.remove_stager(self.name)
+        finally:
+            owner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,250 @@
+"""A stream's offsets and limits, without a JVM: the reader is asked as PySpark asks it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consumers import append, fill
+from hypothesis import given
+from hypothesis import strategies as st
+from producers import send
+from stores import Clock
+
+import segstore
+from segstore.client.structs import TopicPartition
+from segstore.errors import ConfigError, DataLossError
+from segstore.storage.markers import end_transaction
+
+pytest.importorskip("pyspark", "4.2")
+
+from pyspark.sql import types
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from segstore.spark import source_stream
+from segstore.spark.source_stream import StreamReader, rate_limited
+
+COLUMNS = types.StructType().add("offset", types.LongType())
+ALL = ReadAllAvailable()
+
+
+class Stream:
+    """A query as Spark runs it: micro-batches from the offsets of its checkpoint on."""
+
+    def __init__(self, path: Path, at: Any = None, **options: str) -> None:
+        named = {
+            "path": str(path),
+            **({} if "subscribePattern" in options else {"subscribe": "t"}),
+            **options,
+        }
+        self.reader = StreamReader(named, COLUMNS)
+        self.at = self.reader.initialOffset() if at is None else at
+        self.limit = self.reader.getDefaultReadLimit()
+
+    def batch(self, limit: Any = None) -> list[str]:
+        """What the next micro-batch reads: "t-0 0-5"; Spark starts none where no offset has changed."""
+        end = json.loads(json.dumps(self.reader.latestOffset(self.at, limit or self.limit)))
+        if json.dumps(end) == json.dumps(self.at):
+            return []
+        parts = self.reader.partitions(self.at, end)
+        for part in parts:
+            for rows in self.reader.read(part):
+                assert rows.num_rows
+        self.at = end
+        return [f"{p.topic}-{p.partition} {p.start}-{p.end}" for p in parts]
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    """Topic "t": 12 records in partition 0, 4 in partition 1."""
+    with segstore.open(store_dir, clock=Clock()) as made:
+        made.create_topic("t", partitions=2, config={"segment.bytes": 200, "file.delete.delay.ms": 0})
+        append(made, 12, partition=0)
+        append(made, 4, partition=1)
+        yield made
+
+
+def test_a_stream_begins_at_the_end_and_reads_what_is_new(store: segstore.Store) -> None:
+    stream = Stream(Path(store.path))
+    assert stream.at == {"t": {"0": 12, "1": 4}}
+    assert stream.batch() == []
+    append(store, 3, partition=1)
+    assert stream.batch() == ["t-1 4-7"]
+    assert stream.batch() == []
+
+
+def test_all_at_once_without_limits(store: segstore.Store) -> None:
+    stream = Stream(Path(store.path), startingOffsets="earliest")
+    assert isinstance(stream.limit, ReadAllAvailable)
+    assert stream.batch() == ["t-0 0-12", "t-1 0-4"]
+    assert stream.reader.reportLatestOffset() == {"t": {"0": 12, "1": 4}}
+
+
+def test_max_offsets_are_shared_by_backlog(store: segstore.Store) -> None:
+    stream = Stream(Path(store.path), startingOffsets="earliest", maxOffsetsPerTrigger="8")
+    assert stream.limit == ReadMaxRows(8)
+    assert stream.batch() == ["t-0 0-6", "t-1 0-2"]
+    append(store, 20, partition=1)
+    assert stream.batch() == ["t-0 6-7", "t-1 2-8"]
+    assert stream.batch(ALL) == ["t-0 7-12", "t-1 8-24"]  # Trigger.Once takes no limit
+    assert stream.batch() == []
+
+
+@given(
+    begin=st.dictionaries(st.integers(0, 5), st.integers(0, 50), min_size=1),
+    more=st.lists(st.integers(0, 90), min_size=6, max_size=6),
+    most=st.integers(1, 100),
+)
+def test_rate_limit(begin: dict[int, int], more: list[int], most: int) -> None:
+    starts = {TopicPartition("t", p): at for p, at in begin.items()}
+    latest = {each: at + more[each.partition] for each, at in starts.items()}
+    ends = rate_limited(starts, latest, most)
+    waiting = [each for each in starts if latest[each] > starts[each]]
+    assert ends.keys() == latest.keys()
+    assert all(starts[each] <= ends[each] <= latest[each] for each in starts)
+    assert all(ends[each] > starts[each] for each in waiting)
+    assert sum(ends[each] - starts[each] for each in starts) <= max(most, len(waiting)) + len(waiting)
+
+
+def test_min_offsets_wait_for_more_or_for_the_delay(
+    store: segstore.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(source_stream.time, "monotonic", lambda: now[0])
+    stream = Stream(Path(store.path), minOffsetsPerTrigger="5", maxTriggerDelay="10s")
+    assert stream.limit == ReadMinRows(5)
+    append(store, 2)
+    assert stream.batch() == ["t-0 12-14"]  # the first batch never waits
+    append(store, 4)
+    assert stream.batch() == []
+    append(store, 1)
+    assert stream.batch() == ["t-0 14-19"]
+    append(store, 1)
+    now[0] += 9.9
+    assert stream.batch() == []
+    now[0] += 0.2
+    assert stream.batch() == ["t-0 19-20"]
+
+
+def test_min_and_max_together(store: segstore.Store) -> None:
+    stream = Stream(
+        Path(store.path), startingOffsets="earliest", minOffsetsPerTrigger="4", maxOffsetsPerTrigger="8"
+    )
+    assert stream.limit == ReadMaxRows(8)
+    assert stream.batch() == ["t-0 0-6", "t-1 0-2"]
+    assert stream.batch() == ["t-0 6-12", "t-1 2-4"]
+    append(store, 3)
+    assert stream.batch() == []
+
+
+def test_available_now_ends_where_the_log_was(store: segstore.Store) -> None:
+    stream = Stream(
+        Path(store.path), startingOffsets="earliest", maxOffsetsPerTrigger="8", minOffsetsPerTrigger="7"
+    )
+    stream.reader.prepareForTriggerAvailableNow()
+    append(store, 100)
+    store.add_partitions("t", 3)
+    append(store, 5, partition=2)
+    assert stream.batch() == ["t-0 0-6", "t-1 0-2"]
+    append(store, 100)
+    assert stream.batch() == ["t-0 6-12", "t-1 2-4"]
+    assert stream.batch() == []
+
+
+def test_new_partitions_and_topics_are_read_from_their_start(store: segstore.Store) -> None:
+    stream = Stream(Path(store.path), subscribePattern="t.*", maxOffsetsPerTrigger="1000")
+    store.add_partitions("t", 3)
+    append(store, 2, partition=2)
+    fill(store, "tt", records=3)
+    assert stream.batch() == ["t-2 0-2", "tt-0 0-3"]
+    append(store, 1, "tt")
+    assert stream.batch() == ["tt-0 3-4"]
+
+
+def test_a_restart_goes_on_and_takes_no_notice_of_where_to_begin(store: segstore.Store) -> None:
+    stream = Stream(Path(store.path), startingOffsets="earliest")
+    stream.batch()
+    stream.reader.stop()
+    append(store, 2)
+    assert Stream(Path(store.path), at=stream.at, startingOffsets="earliest").batch() == ["t-0 12-14"]
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+def test_open_transactions(level: str, store: segstore.Store) -> None:
+    log = store.partition("t", 1)
+    stream = Stream(Path(store.path), **{"kafka.isolation.level": level})
+    send(log, 1, 0, n=3, txn=True)
+    assert stream.batch() == ([] if level == "read_committed" else ["t-1 4-7"])
+    end_transaction([log], 1, 0, 0, commit=True)
+    assert stream.batch() == ["t-1 4-8" if level == "read_committed" else "t-1 7-8"]
+
+
+LOST: dict[str, tuple[Any, list[str], str]] = {
+    "the first offsets": (
+        lambda store: store.partition("t", 0).delete_records(8),
+        ["t-0 8-12", "t-1 0-4"],
+        "t-0: offsets 0 to 12 were to be read, and 8 to 12 are there",
+    ),
+    "the topic": (lambda store: store.delete_topic("t"), [], "option subscribe: no topic 't'"),
+    "a topic made anew": (
+        lambda store: (store.delete_topic("t"), fill(store, partitions=2, records=2)),
+        ["t-0 0-2", "t-1 0-2"],
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_what_goes_between_batches(name: str, fail: str, store: segstore.Store) -> None:
+    remove, left, said = LOST[name]
+    stream = Stream(Path(store.path), startingOffsets="earliest", failOnDataLoss=fail)
+    remove(store)
+    if fail == "true" and said:
+        with pytest.raises((DataLossError, ConfigError)) as raised:
+            stream.batch()
+        assert said in str(raised.value)
+    else:
+        assert stream.batch() == left
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_topic_made_anew_behind_a_stream(fail: str, store: segstore.Store) -> None:
+    stream = Stream(Path(store.path), failOnDataLoss=fail)
+    store.delete_topic("t")
+    fill(store, partitions=2, records=2)
+    if fail == "true":
+        with pytest.raises(DataLossError, match="went from 12 back to 2"):
+            stream.batch()
+    else:
+        assert stream.batch() == []
+        append(store, 1)
+        assert stream.batch() == ["t-0 2-3"]
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_new_partition_that_has_lost_its_start(fail: str, store: segstore.Store) -> None:
+    stream = Stream(Path(store.path), failOnDataLoss=fail)
+    store.add_partitions("t", 3)
+    append(store, 12, partition=2)
+    store.partition("t", 2).delete_records(8)
+    if fail == "true":
+        with pytest.raises(DataLossError, match="t-2: offsets 0 to 12 were to be read, and 8 to 12"):
+            stream.batch()
+    else:
+        assert stream.batch() == ["t-2 8-12"]
+
+
+def test_errors_wait_for_the_first_question(store_dir: Path) -> None:
+    """PySpark hides what the constructor raises, and stops what it could not make."""
+    reader = StreamReader({"path": str(store_dir), "subscribe": "t"}, COLUMNS)
+    with pytest.raises(ConfigError, match="option path"):
+        reader.initialOffset()
+    reader.stop()
+    reader = StreamReader({"path": str(store_dir)}, COLUMNS)
+    with pytest.raises(ConfigError, match="subscribe, subscribePattern, assign"):
+        reader.getDefaultReadLimit()
+    reader.stop()

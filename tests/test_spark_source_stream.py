@@ -1,0 +1,143 @@
+"""`spark.readStream.format("segstore")`, as Spark runs it: progress, restarts, limits, loss."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from consumers import append, fill, until
+from spark import told
+from stores import Clock
+
+import segstore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = pytest.mark.judge("spark")
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    """Topic "t": 12 and 4 records."""
+    with segstore.open(store_dir, clock=Clock()) as made:
+        made.create_topic("t", partitions=2, config={"segment.bytes": 200, "file.delete.delay.ms": 0})
+        append(made, 12, partition=0)
+        append(made, 4, partition=1)
+        yield made
+
+
+class Seen(dict[int, list[str]]):
+    """The values that each micro-batch brought, by its number."""
+
+    def __call__(self, frame: Any, batch: int) -> None:
+        self[batch] = sorted(row.value.decode() for row in frame.select("value").collect())
+
+    @property
+    def values(self) -> list[str]:  # type: ignore[override]
+        return sorted(value for batch in super().values() for value in batch)
+
+
+def start(
+    spark: SparkSession, store: segstore.Store, tmp_path: Path, seen: Seen, **options: Any
+) -> StreamingQuery:
+    now = options.pop("available_now", True)
+    options = {"path": store.path, "subscribe": "t", "startingOffsets": "earliest", **options}
+    frame = spark.readStream.format("segstore").options(**options).load()
+    writer = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime="0 seconds")
+    return writer.start()
+
+
+def finish(query: StreamingQuery) -> list[dict[str, Any]]:
+    """The sources' progress of each micro-batch that read something."""
+    assert query.awaitTermination(120)
+    return [json.loads(p.json)["sources"][0] for p in query.recentProgress if p.numInputRows]
+
+
+def expected(store: segstore.Store) -> list[str]:
+    found = [f"{p}-{i}" for p in range(2) for i in range(store.partition("t", p).end_offset)]
+    return sorted(found)
+
+
+def test_available_now_in_batches_then_a_restart(
+    spark: SparkSession, store: segstore.Store, tmp_path: Path
+) -> None:
+    seen = Seen()
+    progress = finish(start(spark, store, tmp_path, seen, maxOffsetsPerTrigger=8))
+    assert seen.values == expected(store)
+    assert [len(values) for values in dict.values(seen)] == [8, 8]
+    assert [each["numInputRows"] for each in progress] == [8, 8]
+    assert progress[0]["endOffset"] == {"t": {"0": 6, "1": 2}}
+    assert progress[0]["latestOffset"] == {"t": {"0": 12, "1": 4}}
+    append(store, 5, partition=1)
+    store.partition("t", 0).delete_records(8)  # what was read may go
+    finish(start(spark, store, tmp_path, seen, maxOffsetsPerTrigger=8))
+    assert seen.values == expected(store)
+    assert set(seen) == {0, 1, 2}
+
+
+def test_a_query_follows_the_log(spark: SparkSession, store: segstore.Store, tmp_path: Path) -> None:
+    seen = Seen()
+    fill(store, "u", records=3)
+    query = start(
+        spark, store, tmp_path, seen, available_now=False, startingOffsets="latest", subscribe="t,u"
+    )
+    try:
+        until(lambda: query.recentProgress or query.exception())
+        for partition in (0, 1):
+            append(store, 3, partition=partition)
+        until(lambda: len(seen.values) >= 6 or query.exception())
+        store.add_partitions("u", 2)
+        append(store, 2, "u", partition=1)
+        until(lambda: len(seen.values) >= 8 or query.exception())
+    finally:
+        query.stop()
+    assert seen.values == sorted(["0-12", "0-13", "0-14", "1-4", "1-5", "1-6", "1-0", "1-1"])
+    # Nothing new is no batch, but for the first and where a partition came.
+    assert len([batch for batch in seen if not seen[batch]]) <= 2
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_retention_between_two_runs(
+    fail: str, spark: SparkSession, store: segstore.Store, tmp_path: Path
+) -> None:
+    seen = Seen()
+    finish(start(spark, store, tmp_path, seen))
+    append(store, 8)
+    store.partition("t", 0).delete_records(16)
+    query = start(spark, store, tmp_path, seen, failOnDataLoss=fail)
+    if fail == "true":
+        message = told(lambda: query.awaitTermination(120))
+        assert "t-0: offsets 12 to 20 were to be read, and 16 to 20 are there" in message
+        assert "failOnDataLoss=false" in message
+    else:
+        finish(query)
+        assert seen[1] == ["0-16", "0-17", "0-18", "0-19"]
+
+
+BAD: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "no such topic": ({"subscribe": "x"}, ("option subscribe: no topic 'x'",)),
+    "an end": ({"endingOffsets": "latest"}, ("option endingOffsets: a stream has no end",)),
+    "offsets of another topic": ({"startingOffsets": '{"x":{"0":1}}'}, ("option startingOffsets must name",)),
+    "a type": ({"schema": "value string"}, ("column value is binary, not string",)),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name: str, spark: SparkSession, store: segstore.Store, tmp_path: Path) -> None:
+    options, said = BAD[name]
+    options = {"path": store.path, "subscribe": "t", **options}
+
+    def run() -> None:
+        reader = spark.readStream.format("segstore")
+        reader = reader.schema(options.pop("schema")) if "schema" in options else reader
+        writer = reader.options(**options).load().writeStream.format("noop")
+        writer.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination(120)
+
+    message = told(run)
+    assert [part for part in said if part not in message] == [], message

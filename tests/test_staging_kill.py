@@ -1,0 +1,176 @@
+"""Promise: whatever is killed when, in staging, sealing, adopting or recovery, sealing the same id again
+leaves every row in the log once, of all partitions or none.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from staging import (
+    PARTS,
+    SMALL,
+    TINY_SEGMENTS,
+    Unsynced,
+    begin,
+    contents,
+    inbox,
+    killed_adoptions,
+    rows,
+    stage,
+    unsynced,
+)
+from stores import in_child, killed, killed_at_each_call
+
+import segstore
+from segstore.files import Files
+from segstore.storage.staging import Staged, seal
+from segstore.storage.staging.ids import read_adoption
+
+N = 16
+SETTINGS = {
+    "copied": ({}, 5, {}),
+    "copied over rolls": (SMALL, 5, {}),
+    "linked behind records, moved": (SMALL, 5, TINY_SEGMENTS),
+    "linked into an empty log": (SMALL, 0, TINY_SEGMENTS),
+}
+
+
+def moved(message: Staged, case: str) -> Staged:
+    """As if its offsets had been guessed wrong: adoption has to write into a staged file."""
+    for file in message.files if "moved" in case else ():
+        path = os.path.join(message.path, ".segstore", "inbox", file.stager, file.name)
+        with Files().open(path, write=True) as handle:
+            Files().restamp(handle, file.size, 7, 0)
+    return message
+
+
+def adopt(files: Files, path: Path, options: dict) -> None:
+    segstore.open(path, files=files, config=options).close()
+
+
+def check_whole(path: Path, before: int, where: str, again: bool = True) -> None:
+    """The manifest is there as a whole or not at all; sealed again with the same id, once."""
+    with segstore.open(path, "r") as reader:
+        seen = [log[before:] for log in contents(reader)]
+        assert seen in ([[]] * len(PARTS), [rows("a", N)] * len(PARTS)), where
+    with segstore.open(path, files=Unsynced()) as store:
+        if again:
+            seal(path, "one", [stage(path, "a", N, files=Unsynced())], timeout=10, files=Unsynced())
+        assert contents(store) == [rows("before", before) + rows("a", N)] * len(PARTS), where
+        store.partition("t").append(b"later")
+    assert segstore.check(path) == [], where
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_killed_at_each_call_of_adoption(tmp_path: Path, case: str) -> None:
+    config, before, options = SETTINGS[case]
+    state = begin(tmp_path / "state", config, before)
+    sealed_only(state, "one", [moved(stage(state, "a", N), case)])
+    for nth, path in killed_adoptions(state, tmp_path, lambda files, p: adopt(files, p, options)):
+        check_whole(path, before, f"{case}, call {nth}")
+        assert inbox(path) == [], f"call {nth}"
+
+
+def sealed_only(path: Path, id_: str, messages: list[Staged]) -> None:
+    """As a sealer that is killed as soon as it has sealed."""
+    from segstore.storage.staging.folder import Folder
+    from segstore.storage.staging.manifest import write_manifest
+    from segstore.storage.staging.message import files_of
+
+    write_manifest(Folder(Files(), str(path)), id_, files_of(messages))
+
+
+def test_killed_at_each_call_of_staging(tmp_path: Path) -> None:
+    state = begin(tmp_path / "state")
+    for nth, path in killed_at_each_call(
+        state, tmp_path, lambda files, p: stage(p, "a", N, files=unsynced(files))
+    ):
+        check_whole(path, 0, f"call {nth}")
+
+
+def test_killed_at_each_call_of_sealing(tmp_path: Path) -> None:
+    """The sealer is the adopter too, and closes the store that it has opened."""
+    state = begin(tmp_path / "state")
+    message = stage(state, "a", N)
+    for nth, path in killed_at_each_call(
+        state, tmp_path, lambda files, p: seal(p, "one", [message], files=unsynced(files))
+    ):
+        check_whole(path, 0, f"call {nth}")
+
+
+def intents_of(tmp_path: Path, case: str) -> list[Path]:
+    """States that a kill left with an intent, thinned out."""
+    config, before, options = SETTINGS[case]
+    state = begin(tmp_path / "state", config, before)
+    sealed_only(state, "one", [moved(stage(state, "a", N), case)])
+    found = []
+    for nth, path in killed_adoptions(state, tmp_path, lambda files, p: adopt(files, p, options)):
+        if any(name.endswith(".intent") for name in inbox(path)):
+            found.append(killed(path, tmp_path / f"intent-{nth}"))
+    return found
+
+
+@pytest.mark.parametrize("case", ["linked behind records, moved"])
+def test_killed_again_at_each_call_of_recovery(tmp_path: Path, case: str) -> None:
+    _, before, options = SETTINGS[case]
+    states = intents_of(tmp_path, case)
+    assert len(states) > 10
+    for at in (len(states) * 2 // 3,):
+        work = tmp_path / f"again-{at}"
+        work.mkdir()
+        for nth, path in killed_adoptions(states[at], work, lambda f, p: adopt(f, p, options)):
+            check_whole(path, before, f"state {at}, call {nth}", again=False)
+        shutil.rmtree(work)
+
+
+def test_every_intent_is_told_by_check_and_gone_after_an_open(tmp_path: Path) -> None:
+    for state in intents_of(tmp_path, "copied")[::4]:
+        assert any("adoption of 'one' was begun" in finding.message for finding in segstore.check(state))
+        with segstore.open(state) as store:
+            assert contents(store) == [rows("before", 5) + rows("a", N)] * len(PARTS)
+        assert segstore.check(state) == []
+
+
+@pytest.mark.parametrize("victim", ["writer", "sealer"])
+def test_one_of_two_processes_is_killed(store_dir: Path, victim: str) -> None:
+    """A live writer adopts what others seal; both are killed at random in turn."""
+    begin(store_dir)
+    for round_ in range(6):
+        kill_one(store_dir, victim, round_)
+        seal(store_dir, f"id-{round_}", [stage(store_dir, f"r{round_}")], timeout=10)
+    with segstore.open(store_dir) as store:
+        expected = [row for r in range(6) for row in rows(f"r{r}", 20)]
+        assert contents(store) == [expected] * len(PARTS)
+
+
+def kill_one(path: Path, victim: str, round_: int) -> None:
+    from faults import KillingFiles
+
+    def run(tell: Callable[[str], None]) -> None:
+        nth = 3 + 7 * round_
+        of_writer = unsynced(KillingFiles(0 if victim == "sealer" else nth))
+        of_sealer = unsynced(KillingFiles(0 if victim == "writer" else nth))
+        with segstore.open(path, files=of_writer):
+            message = stage(path, f"r{round_}", files=of_sealer)
+            seal(path, f"id-{round_}", [message], timeout=5, files=of_sealer)
+
+    in_child(run)
+
+
+def test_what_a_killed_writer_had_recorded_is_visible_when_its_id_is_sealed_again(tmp_path: Path) -> None:
+    """Nobody has the store open: the sealer finishes what the writer did not come to publish."""
+    state = begin(tmp_path / "state")
+    sealed_only(state, "one", [stage(state, "a", N)])
+    recorded = 0
+    for nth, path in killed_adoptions(state, tmp_path, lambda files, p: adopt(files, p, {})):
+        if read_adoption(Files(), str(path / ".segstore" / "adopted"), "one") is None:
+            continue
+        recorded += 1
+        seal(path, "one", [stage(path, "b", N, files=Unsynced())], files=Unsynced())
+        with segstore.open(path, "r") as reader:
+            assert contents(reader) == [rows("a", N)] * len(PARTS), f"call {nth}"
+    assert recorded > 1

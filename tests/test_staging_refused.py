@@ -1,0 +1,273 @@
+"""What can't be adopted: refused by name and put aside, or kept for the next try; it blocks nothing."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faults import MUTATING, FailingFiles
+from staging import PARTS, SMALL, TINY_SEGMENTS, Unsynced, begin, contents, inbox, rows, stage, unsynced
+from stores import killed, raw_batches
+
+import segstore
+from segstore import errors
+from segstore.files import Files
+from segstore.records import Template
+from segstore.storage.staging import Staged, Stager, abort, seal
+from segstore.storage.staging.folder import Folder
+from segstore.storage.staging.manifest import write_manifest
+from segstore.storage.staging.message import StagedFile
+
+
+def staged_paths(path: Path, message: Staged) -> list[Path]:
+    return [path / ".segstore" / "inbox" / f.stager / f.name for f in message.files]
+
+
+def quarantined(path: Path) -> list[str]:
+    folder = path / ".segstore" / "quarantine"
+    return sorted(p.name for p in folder.rglob("*") if p.is_file()) if folder.exists() else []
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def delete_topic(path: Path, _: Staged) -> None:
+    with segstore.open(path) as store:
+        store.delete_topic("u")
+
+
+def remake_topic(path: Path, message: Staged) -> None:
+    delete_topic(path, message)
+    with segstore.open(path) as store:
+        store.create_topic("u")
+
+
+def lower_limit(path: Path, _: Staged) -> None:
+    with segstore.open(path) as store:
+        store.alter_topic("u", {"max.message.bytes": 100})
+
+
+def of_producer(path: Path, message: Staged) -> None:
+    last = staged_paths(path, message)[-1]
+    template = Template(producer_id=7, producer_epoch=0, base_sequence=0)
+    data = raw_batches(range(20), 60, per_batch=1, template=template)
+    last.write_bytes(data[: last.stat().st_size].ljust(last.stat().st_size, b"\0"))
+
+
+REFUSALS: dict[str, tuple[Callable[[Path, Staged], object], type[Exception], str]] = {
+    "topic deleted": (delete_topic, errors.UnknownTopicOrPartitionError, "'u'"),
+    "topic made anew": (remake_topic, errors.UnknownTopicOrPartitionError, "was deleted since"),
+    "larger than allowed by now": (lower_limit, errors.RecordTooLargeError, "max.message.bytes"),
+    "a CRC that fails": (
+        lambda p, m: flip(staged_paths(p, m)[-1], 1000),
+        errors.StagedFilesError,
+        "damaged, or none",
+    ),
+    "a length that is none": (lambda p, m: flip(staged_paths(p, m)[0], 8), errors.StagedFilesError, "batch"),
+    "a file that is cut": (
+        lambda p, m: os.truncate(staged_paths(p, m)[0], 200),
+        errors.StagedFilesError,
+        "200",
+    ),
+    "zeros": (
+        lambda p, m: staged_paths(p, m)[0].write_bytes(bytes(m.files[0].size)),
+        errors.StagedFilesError,
+        "batch",
+    ),
+    "batches of a producer": (of_producer, errors.StagedFilesError, "damaged|producer|gaps"),
+}
+
+
+@pytest.mark.parametrize("open_", [True, False])
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_refused_manifest_is_named_and_put_aside(store_dir: Path, case: str, open_: bool) -> None:
+    spoil, kind, text = REFUSALS[case]
+    begin(store_dir, before=2)
+    message = stage(store_dir, "a")
+    spoil(store_dir, message)
+    store = segstore.open(store_dir) if open_ else None
+    with pytest.raises(kind, match=text):
+        seal(store_dir, "one", [message])
+    good = stage(store_dir, "b", parts=PARTS[:1])
+    assert seal(store_dir, "one", [good]).offsets == {PARTS[0]: (2, 22)}
+    if store is not None:
+        store.close()
+    assert inbox(store_dir) == []
+    assert len(quarantined(store_dir)) == 3
+    with segstore.open(store_dir) as store:
+        assert contents(store, PARTS[:1]) == [rows("before", 2) + rows("b", 20)]
+
+
+def test_missing_files_are_named_before_anything_is_sealed(store_dir: Path) -> None:
+    begin(store_dir)
+    message = stage(store_dir, "a")
+    staged_paths(store_dir, message)[0].unlink()
+    with pytest.raises(errors.StagedFilesError, match="1 staged files are missing"):
+        seal(store_dir, "one", [message])
+    abort([message])
+    assert inbox(store_dir) == []
+
+
+BAD_MANIFESTS = {
+    "empty": b"",
+    "garbage": b"no manifest",
+    "a wrong CRC": b'00000000 {"version":1,"id":"x","files":[]}\n',
+    "zeros": bytes(4096),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MANIFESTS)
+def test_bad_manifests_block_nothing(store_dir: Path, case: str) -> None:
+    begin(store_dir)
+    folder = Folder(Files(), str(store_dir))
+    folder.prepare()
+    stem = "0" * 20 + "-" + "a" * 16 + "-" + "b" * 16
+    Path(folder.manifest(stem)).write_bytes(BAD_MANIFESTS[case])
+    assert any("no manifest" in finding.message for finding in segstore.check(store_dir))
+    with segstore.open(store_dir):
+        assert seal(store_dir, "good", [stage(store_dir, "a")]).offsets == dict.fromkeys(PARTS, (0, 20))
+    assert quarantined(store_dir) == [f"sealed-{stem}.manifest"]
+    Path(folder.result(stem)).unlink()  # nobody waits for it
+    assert inbox(store_dir) == []
+
+
+def test_a_partition_that_never_was(store_dir: Path) -> None:
+    begin(store_dir)
+    (file, other) = stage(store_dir, "a").files
+    folder = Folder(Files(), str(store_dir))
+    write_manifest(folder, "one", [file, StagedFile(*other)._replace(partition=9)])
+    with segstore.open(store_dir) as store:
+        assert contents(store) == [[], []]
+    assert len(quarantined(store_dir)) == 3
+
+
+# --- the disk refuses ------------------------------------------------------------------------------
+
+
+FAILING = {  # topic's settings, records before, store's settings
+    "copied": ({}, 5, {}),
+    "linked": (SMALL, 5, TINY_SEGMENTS),
+    "linked, empty": (SMALL, 0, TINY_SEGMENTS),
+}
+GROWING = frozenset({"pwrite", "allocate", "copy_range", "link", "mkdir"})
+FAULTS = {  # errno, how many calls of which fail, what becomes of the log
+    "a call": (errno.EIO, 1, MUTATING, {"adopted", "put back", "fenced"}),
+    "all calls from it on": (errno.EIO, 1000, MUTATING, {"adopted", "fenced"}),
+    "a full disk": (errno.ENOSPC, 1000, GROWING, {"put back"}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("case", FAILING)
+def test_a_failing_disk_leaves_the_log_and_the_manifest(tmp_path: Path, case: str, fault: str) -> None:
+    """At each call of an adoption. What is appended afterwards stays, and the next try adopts."""
+    config, before, options = FAILING[case]
+    state, ends = begin(tmp_path / "state", config, before), set()
+    for nth in itertools.count(1, 3 if fault == "all calls from it on" else 1):
+        path = killed(state, tmp_path / f"failed-{nth}")
+        how, expected = fail_once(path, nth, fault, options, rows("before", before))
+        with segstore.open(path, config=options, files=Unsynced()) as store:
+            assert contents(store) == [expected] * 2, f"call {nth}, {how}"
+        assert segstore.check(path) == [], f"call {nth}, {how}"
+        shutil.rmtree(path)
+        if how == "not hit":
+            assert ends == FAULTS[fault][3]
+            return
+        ends.add(how)
+
+
+def fail_once(
+    path: Path, nth: int, fault: str, options: dict, expected: list[bytes]
+) -> tuple[str, list[bytes]]:
+    """Seal beside an open store whose `nth` call from then on fails, append, seal again: how it went, and
+    what each partition holds when that store was opened anew.
+    """
+    number, times, calls, _ = FAULTS[fault]
+    files, row = FailingFiles(calls, OSError(number, os.strerror(number)), nth=0), rows("later", 1)
+    message = stage(path, "a", 16, files=Unsynced())
+    store = segstore.open(path, config=options, files=unsynced(files))
+    inbox = store._side.inbox
+    inbox.close()  # its thread: each try is made here
+    write_manifest(Folder(Unsynced(), str(path)), "one", message.files)
+    files.arm(nth, times)
+    inbox.adopt_all()
+    adopted = inbox._ids.find("one") is not None
+    how = ("adopted" if adopted else "put back") if files.hits else "not hit"
+    files.arm(0)
+    if any(store._side.partition(*part).writer.fenced for part in PARTS):
+        store.close()
+        with segstore.open(path, "r") as reader:
+            assert contents(reader) == [expected] * 2
+        return "fenced", expected + rows("a", 16)
+    for part in PARTS:
+        store.partition(*part).append_batch(row)
+    if nth % 2:
+        inbox.adopt_all()
+        assert inbox._ids.find("one") is not None
+    store.close()
+    return how, expected + (rows("a", 16) + row if adopted else row + rows("a", 16))
+
+
+def test_the_sealer_is_told_of_a_full_disk(store_dir: Path) -> None:
+    begin(store_dir, before=5)
+    files = FailingFiles({"pwrite"}, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), nth=0)
+    message = stage(store_dir, "a")
+    with segstore.open(store_dir, files=files) as store:
+        files.arm(1)
+        with pytest.raises(errors.StorageError) as caught:
+            seal(store_dir, "one", [message])
+        assert caught.value.errno == errno.ENOSPC
+        assert contents(store) == [rows("before", 5)] * 2
+        assert seal(store_dir, "one", [message]).offsets == dict.fromkeys(PARTS, (5, 25))
+    assert inbox(store_dir) == []
+
+
+# --- what is left ----------------------------------------------------------------------------------
+
+
+def age(path: Path) -> None:
+    long_ago = time.time() - 2 * 86_400
+    os.utime(path, (long_ago, long_ago))
+
+
+def test_left_overs_of_the_dead_are_swept(store_dir: Path) -> None:
+    begin(store_dir)
+    old, young, sealed = (stage(store_dir, tag, parts=PARTS[:1]) for tag in ("a", "b", "c"))
+    folder = Folder(Files(), str(store_dir))
+    write_manifest(folder, "c", sealed.files)
+    with Stager(store_dir) as living:
+        living.append_batch("t", 1, rows("d", 5))
+        for name in (old.stager, sealed.stager, living.name):
+            age(Path(folder.stager(name)))
+        for name in ("result", "intent.tmp", "manifest.tmp"):
+            left = Path(folder.path, "0" * 20 + "-" + "a" * 16 + "-" + "b" * 16 + "." + name)
+            left.write_bytes(b"x")
+            age(left)
+        found = [f.message for f in segstore.check(store_dir) if "left by a process" in f.message]
+        assert len(found) == 4
+        segstore.open(store_dir).close()
+        names = {name.split("/")[0] for name in inbox(store_dir)}
+        assert names == {young.stager, living.name}
+        last = living.finish()
+    done = seal(store_dir, "rest", [young, last])
+    assert done.offsets == {PARTS[0]: (20, 45)}
+    assert inbox(store_dir) == []
+
+
+def test_abort_keeps_what_is_sealed(store_dir: Path) -> None:
+    begin(store_dir)
+    first, second = stage(store_dir, "a"), stage(store_dir, "b")
+    write_manifest(Folder(Files(), str(store_dir)), "one", first.files)
+    abort([first, second])
+    assert {name.split("/")[0] for name in inbox(store_dir) if "sealed" not in name} == {first.stager}
+    with segstore.open(store_dir) as store:
+        assert contents(store) == [rows("a", 20)] * 2
