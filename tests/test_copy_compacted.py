@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
-from compaction import CONFIG, Unsynced, latest, open_compacted
+from compaction import CONFIG, Unsynced, latest, open_compacted, roll
 from stores import START_MS, Clock
 from test_cleaner_transactions import Writer
 
@@ -103,4 +104,48 @@ def test_transactions_that_are_swept_meanwhile(store_dir: Path, tmp_path: Path) 
         assert copied.end_offset == end
         assert latest(copied, isolation_level="read_committed") == expected
         assert len(list((tmp_path / "copy" / "t-0").glob("*.txnindex"))) > 1
+    assert segstore.check(tmp_path / "copy") == []
+
+
+def test_a_swap_that_is_under_way_is_waited_for(store_dir: Path, tmp_path: Path) -> None:
+    """Merged segments would be in the copy beside what they are made of."""
+    at_swap, goes_on = threading.Event(), threading.Event()
+
+    class Slow(Unsynced):
+        def rename(self, source: Any, target: Any) -> None:
+            super().rename(source, target)
+            if str(source).endswith(".log.swap"):
+                at_swap.set()
+                goes_on.wait(0.3)
+
+    with open_compacted(store_dir, files=Slow()) as store:
+        log = store.partition("t")
+        for i in range(60):
+            log.append(b"x" * 20, key=b"k%d" % (i % 7))
+            if not i % 5:
+                roll(store)
+        sweep = threading.Thread(target=store.sweep)
+        sweep.start()
+        at_swap.wait()
+        segstore.copy(store_dir, tmp_path / "copy")
+        goes_on.set()
+        sweep.join()
+    with segstore.open(tmp_path / "copy") as made:
+        assert len(latest(made.partition("t"))) == 7
+    assert segstore.check(tmp_path / "copy") == []
+
+
+def test_a_topic_made_anew_meanwhile(store_dir: Path, tmp_path: Path) -> None:
+    with segstore.open(store_dir) as store:
+        for name in ("a", "b"):
+            store.create_topic(name)
+            store.partition(name).append(b"old")
+
+        def anew(_: int) -> None:
+            store.delete_topic("b")
+            store.create_topic("b")
+
+        with pytest.raises(segstore.SegstoreError, match="deleted meanwhile"):
+            segstore.copy(store_dir, tmp_path / "copy", progress=anew)
+        segstore.copy(store_dir, tmp_path / "copy")
     assert segstore.check(tmp_path / "copy") == []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cli import run
-from compaction import FailingUnsynced, Unsynced, clean, latest, open_compacted, put, roll
+from compaction import FailingUnsynced, Unsynced, clean, latest, open_compacted, put, records, roll
 from faults import MUTATING, FailingFiles
 from stores import START_MS, Clock, in_child, killed
 from test_cleaner_swap import merge, split
@@ -308,3 +308,54 @@ def test_indexes_of_what_was_compressed_anew(store_dir: Path) -> None:
     (index, _) = sorted((store_dir / "t-0").glob("*.index"))
     assert index.stat().st_size == 7 * 8
     assert segstore.check(store_dir) == []
+
+
+def test_a_reader_in_the_midst_of_a_swap(store_dir: Path, tmp_path: Path) -> None:
+    """The merged segment has its name, those that it is made of still have theirs: nothing is damage, and a
+    copy waits.
+    """
+    found: list[Any] = []
+
+    class Looking(Unsynced):
+        def rename(self, source: Any, target: Any) -> None:
+            super().rename(source, target)
+            if str(source).endswith((".log.swap", ".log")):
+                with segstore.open(store_dir, mode="r") as other:
+                    log = other.partition("t")
+                    held = [(r.offset, r.key) for at in range(log.end_offset) for r in log.read(at)]
+                    found.append(sorted(set(held)))
+
+    with open_compacted(store_dir, files=Looking(), segment_bytes=400) as store:
+        log = store.partition("t")
+        for i in range(12):
+            put(log, (b"a%d" % i, b"x" * 50))
+        for i in range(12):
+            put(log, (b"a%d" % i, b"y" * 50), (b"b%d" % i, b"y" * 50))
+        roll(store)
+        clean(store)
+        store.alter_topic("t", {"segment.bytes": 100_000})
+        put(log, (b"b0", b"z"))
+        roll(store)
+        found.clear()
+        clean(store)
+        expected = [(r.offset, r.key) for r in records(log)]
+    assert len(found) > 5
+    for one in found:
+        assert set(expected) <= set(one) <= {*expected, (13, b"b0")}
+
+
+def test_a_topic_that_loses_all_while_its_compaction_begins(store_dir: Path) -> None:
+    with segstore.open(store_dir, config=BY_HAND) as store:
+        store.create_topic("t", config=COMPACT)
+        fill(store, "t")
+        partition = store.partition("t")._writing()
+        flush = partition.flusher.flush
+
+        def lose(offset: int) -> None:
+            flush(offset)
+            partition.flusher.flush = flush
+            store.partition("t").delete_records(-1)
+
+        partition.flusher.flush = lose  # type: ignore[method-assign]
+        assert store.sweep() == ()
+        assert store.stats()[0].error is None

@@ -146,6 +146,7 @@ class _Copying:
                 one = self._partition((info.name, number), ends.get(keys[info.name, number]), progress)
                 if one is None:
                     return None
+                self._check_same(info, number)
                 made = Copied(made.partitions + 1, made.segments + one.segments, made.bytes + one.size)
         self._rest()
         return made
@@ -200,6 +201,13 @@ class _Copying:
             if offset is not None:
                 self._lines[name][key] = offset
         return one
+
+    def _check_same(self, info: TopicInfo, number: int) -> None:
+        """The name may have become a new topic's. What says so was copied last."""
+        path = os.path.join(self._target, names.partition_dir(info.name, number), names.PARTITION_METADATA)
+        said = self._files.read_file(path) if self._files.exists(path) else b""
+        if info.ours and info.topic_id and info.topic_id.encode() not in said:
+            raise _deleted(StoreClosedError(f"{names.partition_dir(info.name, number)} is another one's now"))
 
     def _rest(self) -> None:
         """Small files of ours come last: what they promise must hold for all that was copied."""

@@ -6,6 +6,7 @@ On disk: reads the source; writes the target's directory, synced. Threads: one.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from segstore import names
 from segstore.files import Files
 from segstore.storage.ends import Ends
 from segstore.storage.follower import Follower
+from segstore.storage.loader import scan_directory
 from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
 
@@ -30,7 +32,8 @@ class Held(NamedTuple):
 
 def hold(files: Files, view: LogView, most: int) -> Held:
     """Keep the first `most` files of a view open; of others it is known whether they are still the same.
-    FileNotFoundError where one went meanwhile.
+    FileNotFoundError where one went meanwhile, or compaction is putting others in place: what it merges is
+    there twice then.
     """
     aborts = {}
     for number, segment in enumerate(view.segments):
@@ -38,6 +41,11 @@ def hold(files: Files, view: LogView, most: int) -> Held:
             segment.retire()
         with contextlib.suppress(FileNotFoundError):
             aborts[segment.base_offset] = files.read_file(segment.file(names.TXN_INDEX))
+    found = scan_directory(files, view.segments[0].directory)
+    logs = {base for base, suffixes in found.items() if names.LOG in suffixes}
+    half = any(suffix.endswith(names.SWAP) for suffixes in found.values() for suffix in suffixes)
+    if half or logs != set(view.bases):
+        raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", view.segments[0].directory)
     return Held(view, aborts)
 
 
@@ -73,10 +81,10 @@ class PartitionCopy:
                 if not slot or segment.base_offset < self.end:
                     self._log(segment, self._limit(view, slot))
                     self._aborts(segment)
+            self._snapshots()
         except FileNotFoundError:
             self._source.refresh()
             return False
-        self._snapshots()
         for name in _SMALL:
             self._small(name)
         self._files.sync_dir(self._target)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -163,7 +163,8 @@ class Partition:
 
     def _flush_quietly(self) -> None:
         if not self.context.closed and self._view is not None:
-            self.flush()
+            with suppress(StoreClosedError):  # the topic was deleted meanwhile
+                self.flush()
 
     def _flushed(self, _: int) -> None:
         with self._publishing:

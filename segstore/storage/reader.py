@@ -96,7 +96,23 @@ def _behind_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, g
     segment.check_before(position, offset, back)
     if not gaps(offset):
         raise CorruptRecordError(segment.path, position, offset, f"offsets up to {back} are missing", back)
-    return first if first is not None and first.base_offset < limit else None
+    if first is None or first.base_offset >= limit or _is_twice(view, slot, first):
+        return None
+    return first
+
+
+def _is_twice(view: LogView, slot: int, first: Any) -> bool:
+    """Whether a batch is another segment's too: in the midst of a compaction's swap the merged one has got
+    its name, and those that it is made of still have theirs.
+    """
+    other = view.slot(first.base_offset)
+    if other <= slot:
+        return False
+    found = view.segments[other].locate(first.base_offset, view.end_of(other))
+    return found is not None and (found.base_offset, found.last_offset) == (
+        first.base_offset,
+        first.last_offset,
+    )
 
 
 def _go_on_below(error: CorruptRecordError, next_base: int) -> None:

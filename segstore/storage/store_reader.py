@@ -164,3 +164,4 @@ class StoreReader:
         self.context.closed = True
         self.context.scheduler.close()
         self.context.pool.close()
+        self._followers.clear()  # and with them the files that their segments keep open

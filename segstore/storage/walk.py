@@ -71,7 +71,7 @@ def walk(
             if stop.position + missing > end or len(data) < asked:
                 return
             size = max(chunk, missing)
-        elif stop.status not in (lib.SEG_END, lib.SEG_FULL):
+        elif stop.status not in (lib.SEG_END, lib.SEG_FULL) or not data:  # the file is shorter than `end`
             return
         position = stop.position
         if sparse and len(batches) and (position - step_start) // len(batches) > LARGE:

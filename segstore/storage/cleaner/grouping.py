@@ -21,7 +21,7 @@ def group(segments: Sequence[Segment], config: TopicConfig, until: int, most: in
     are open at once.
     """
     groups: list[list[Segment]] = []
-    ends = [*(s.base_offset for s in segments[1:]), until]
+    ends = [*(s.base_offset for s in segments[1:]), until] if segments else []
     room = (0, 0, 0)
     for segment, end in zip(segments, ends, strict=True):
         sizes = _sizes(segment)
