@@ -12,7 +12,7 @@ import pytest
 from segstore.errors import SegstoreError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession, types
 
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 FAST_CHECKPOINTS = (
@@ -86,3 +86,19 @@ def _row(row: dict[str, Any], ms: int) -> Row:
     pairs = None if headers is None else [(pair["key"], pair["value"]) for pair in headers]
     place = row["topic"], row["partition"], row["offset"]
     return Row(*place, ms, row["key"], row["value"], pairs, row["timestampType"])
+
+
+def schema(*names: str, **others: Any) -> types.StructType:
+    """Columns of the source by name, and others with their types; made without a JVM."""
+    from pyspark.sql import types
+
+    kinds = {
+        "key": types.BinaryType(), "value": types.BinaryType(), "topic": types.StringType(),
+        "partition": types.IntegerType(), "offset": types.LongType(), "timestamp": types.TimestampType(),
+    }
+    made = types.StructType()
+    for name in names or ("topic", "partition", "offset", "timestamp"):
+        made.add(name, kinds[name])
+    for name, kind in others.items():
+        made.add(name, kind)
+    return made
