@@ -93,8 +93,12 @@ def schema(*names: str, **others: Any) -> types.StructType:
     from pyspark.sql import types
 
     kinds = {
-        "key": types.BinaryType(), "value": types.BinaryType(), "topic": types.StringType(),
-        "partition": types.IntegerType(), "offset": types.LongType(), "timestamp": types.TimestampType(),
+        "key": types.BinaryType(),
+        "value": types.BinaryType(),
+        "topic": types.StringType(),
+        "partition": types.IntegerType(),
+        "offset": types.LongType(),
+        "timestamp": types.TimestampType(),
     }
     made = types.StructType()
     for name in names or ("topic", "partition", "offset", "timestamp"):
