@@ -19,6 +19,7 @@ from test_cleaner_swap import merge, split
 
 import segstore
 from segstore.storage.cleaner import cleaning
+from segstore.storage.segment import Segment
 
 SMALL = {"segment.bytes": 300, "retention.bytes": 500, "file.delete.delay.ms": 60_000}
 COMPACT = {"segment.bytes": 300, "cleanup.policy": "compact", "file.delete.delay.ms": 0}
@@ -359,3 +360,23 @@ def test_a_topic_that_loses_all_while_its_compaction_begins(store_dir: Path) -> 
         partition.flusher.flush = lose  # type: ignore[method-assign]
         assert store.sweep() == ()
         assert store.stats()[0].error is None
+
+
+def test_a_look_for_a_time_in_a_topic_that_is_made_anew(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read by then is another topic's: that is no damage."""
+    with segstore.open(store_dir, config=BY_HAND) as store:
+        store.create_topic("t")
+        fill(store, "t")
+        log, handle = store.partition("t"), Segment.handle
+
+        def anew(segment: Segment) -> Any:
+            monkeypatch.setattr(Segment, "handle", handle)
+            store.delete_topic("t")
+            store.create_topic("t")
+            return segment.handle
+
+        monkeypatch.setattr(Segment, "handle", property(anew))
+        with pytest.raises(segstore.StoreClosedError):
+            log.offset_for_time(0)

@@ -182,6 +182,7 @@ class PartitionLog:
             except CorruptRecordError:
                 # Segments that a live writer has removed since look like a gap: only a second look tells.
                 if doubted or not isinstance(self._source, Follower):
+                    _ = self._source.view  # StoreClosedError: the name is a new topic's, and its files
                     raise
                 doubted = True
                 self._source.refresh()

@@ -126,6 +126,12 @@ def snapshots(files: Files, directory: str) -> list[int]:
     return sorted(p[0] for p in parsed if p is not None and p[1] == names.SNAPSHOT)
 
 
+def state_at(files: Files, directory: str, offset: int) -> ProducerState:
+    """What the snapshot at `offset` says; nothing where there is none that can be read."""
+    state = _newest(files, directory, [offset])
+    return state if state.map_end_offset == offset else ProducerState(offset)
+
+
 def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
     """The state of the newest of these snapshots that can be read."""
     for offset in reversed(taken):

@@ -19,7 +19,7 @@ from segstore.index.txn_index import AbortedTxn
 from segstore.records import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from segstore.records.control import ABORT, COMMIT
 from segstore.records.header import DELETE_HORIZON_FLAG
-from segstore.storage.producer_state import ProducerState
+from segstore.storage.producers import state_at
 from segstore.storage.replay import read_marker, replay
 from segstore.storage.view import LogView
 
@@ -43,7 +43,9 @@ class Aborted:
     def rows(self) -> NDArray[np.int64]:
         """Fields of AbortedTxn, a row each, by last offset. CorruptRecordError at a damaged marker."""
         view = self._view()
-        state, found = ProducerState(view.bases[0]), []
+        first = view.segments[0]
+        # A transaction may have begun in what was deleted: its entry is to say the same as before.
+        state, found = state_at(first.pool.files, first.directory, first.base_offset), []
         for slot, segment in enumerate(view.segments):
             found += replay(state, segment, view.end_of(slot))
         return np.array(found, np.int64).reshape(-1, 4)
