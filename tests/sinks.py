@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from faults import MUTATING, FailingFiles
 from pyspark import TaskContext
 
+from pyspark_segstore import DefaultSource
 from segstore.files import Files
 from segstore.spark.sink import Message, StreamWriter
 from segstore.spark.sink_store import Sink
@@ -56,3 +61,47 @@ def write(writer: StreamWriter, number: int, tasks: Sequence[Sequence[pa.RecordB
         with task(number=number):
             messages.append(writer.write(iter(batches)))
     return messages
+
+
+# --- kills within Spark -----------------------------------------------------------------------
+
+
+class KilledOnce(DefaultSource):
+    """The sink "segstore", killed at change `nth` of its `step` (write, commit): once, while the file `flag`
+    is there.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "segstore_killed"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
+        from segstore.spark.sink import stream_writer
+
+        options = dict(self.options.items())
+        step, nth, flag = options.pop("step"), int(options.pop("nth")), options.pop("flag")
+        return KilledWriter(stream_writer(options, schema).sink, step, nth, flag)
+
+
+class KilledWriter(StreamWriter):
+    def __init__(self, sink: Sink, step: str, nth: int, flag: str) -> None:
+        super().__init__(sink)
+        self._step, self._nth, self._flag = step, nth, flag
+
+    def _arm(self, step: str) -> None:
+        if step == self._step:
+            files = FailingFiles(MUTATING, self._kill, self._nth)
+            self.sink = replace(self.sink, files=files)
+
+    def _kill(self, name: str, args: Any) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self._flag)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def write(self, iterator: Any) -> Message:
+        self._arm("write")
+        return super().write(iterator)
+
+    def commit(self, messages: Any, batchId: int) -> None:
+        self._arm("commit")
+        super().commit(messages, batchId)
