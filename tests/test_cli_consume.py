@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import select
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -144,10 +145,10 @@ def test_follows_a_live_writer_until_interrupted(store: segstore.Store) -> None:
 
 
 def one_line_of(process: subprocess.Popen[bytes], store: segstore.Store) -> dict:
-    import select
-
     assert process.stdout is not None
-    while not select.select([process.stdout], [], [], 0.1)[0]:
+    output = select.poll()  # any descriptor: a test run may have more than 1,024
+    output.register(process.stdout, select.POLLIN)
+    while not output.poll(100):
         assert process.poll() is None
         store.partition("t", 0).append(b"more")
     return json.loads(process.stdout.readline())
