@@ -194,6 +194,35 @@ def test_wrong_uses(case: str, store_dir: Path, tmp_path: Path) -> None:
         assert not any(store.partition("t", n).end_offset for n in range(3))
 
 
+@pytest.mark.parametrize(
+    ("lines", "stays"),
+    [
+        (['{"value": "x", "partition": 7}'], False),
+        (["no json"], False),
+        (['{"value": "x"}'] * 90_000 + ["["], True),
+    ],
+    ids=["no such partition", "no such form", "after some were written"],
+)
+def test_an_import_that_wrote_nothing_leaves_no_topic(
+    lines: list[str], stays: bool, store_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.ndjson").write_text("\n".join(lines) + "\n")
+    told = run("import", "u", tmp_path / "rows.ndjson", "--partitions", 2, "-s", store_dir)
+    assert told.exit_code == 1
+    with segstore.open(store_dir, mode="r") as store:
+        assert list(store.topics()) == ["u"] * stays
+        assert sorted(path.name for path in store_dir.glob("u-*")) == (["u-0", "u-1"] if stays else [])
+
+
+def test_an_arrow_file_of_one_record_is_small(store_dir: Path, tmp_path: Path) -> None:
+    """Columns without anything in them, headers here, are no longer than the others."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"x")
+    ok("export", "t", tmp_path / "t.arrow", "-s", store_dir)
+    assert (tmp_path / "t.arrow").stat().st_size < 4096
+
+
 def test_a_pipe_and_a_link_stay_what_they_are(store: segstore.Store, store_dir: Path, tmp_path: Path) -> None:
     pipe, link, told = tmp_path / "pipe", tmp_path / "link.ndjson", []
     os.mkfifo(pipe)

@@ -51,8 +51,13 @@ def import_(
     if config and partitions is None:
         raise click.UsageError("--config is for a topic that is made: give --partitions too.")
     with _store(topic, partitions, config, path) as store:
-        router = Router(store, topic, None, None, 1 << 16)
-        run(held, form, InputOptions(), router, store)
+        try:
+            router = Router(store, topic, None, None, 1 << 16)
+            run(held, form, InputOptions(), router, store)
+        except BaseException:
+            if partitions is not None:
+                _undo(store, topic)
+            raise
 
 
 def _store(topic: str, partitions: int | None, config: dict[str, str], path: str) -> segstore.Store:
@@ -69,3 +74,9 @@ def _store(topic: str, partitions: int | None, config: dict[str, str], path: str
         store.close()
         raise
     return store
+
+
+def _undo(store: segstore.Store, topic: str) -> None:
+    """A topic that was made for nothing would stand in the way of the next try."""
+    if not any(store.partition(topic, n).end_offset for n in store.topics()[topic].partition_ids):
+        store.delete_topic(topic)

@@ -168,7 +168,11 @@ def all_null(n: int, kind: pa.DataType) -> pa.Array:
 
 @lru_cache(maxsize=16)
 def _nulls(n: int, kind: pa.DataType) -> pa.Array:
-    return pa.nulls(n, kind)
+    made = pa.nulls(n, kind)
+    if not pa.types.is_list(kind):
+        return made
+    # Not the children that it has: their buffers are as long as its own, and IPC writes the whole of them.
+    return pa.Array.from_buffers(kind, n, made.buffers()[:2], n, children=[pa.array([], kind.value_type)])
 
 
 def beginning(make: Callable[..., pa.Array], n: int, *of: object) -> pa.Array:
