@@ -48,7 +48,7 @@ class PartitionCheck:
         self._look = look
         self.key, self.name = (info.name, partition), names.partition_dir(info.name, partition)
         self._view = follower.refresh()
-        self._gaps_end = info.gaps_end(cleaned)
+        self._gaps_end = info.gaps_end(partition, cleaned)
         self._log_start = max(self._view.start_offset, log_start)
         self.epochs: LeaderEpochs | None = None
         self.end_offset = self._view.bases[0]

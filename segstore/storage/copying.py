@@ -148,8 +148,16 @@ class _Copying:
                     return None
                 self._check_same(info, number)
                 made = Copied(made.partitions + 1, made.segments + one.segments, made.bytes + one.size)
+        if self._altered(topics):
+            return None
         self._rest()
         return made
+
+    def _altered(self, topics: Mapping[str, TopicInfo]) -> bool:
+        """Whether settings say less of gaps than there may be in what was copied since they were read."""
+        now = self._store.topics()
+        same = [(info, now[name]) for name, info in topics.items() if name in now]
+        return any((a.gapped, a.compacted) != (b.gapped, b.compacted) for a, b in same)
 
     def _moment(
         self, topics: Mapping[str, TopicInfo], keys: Mapping[TopicPartitionKey, int]

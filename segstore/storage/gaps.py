@@ -7,13 +7,15 @@ Threads: any; what was found is replaced whole.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from segstore import names
 from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.storage.checkpoint import read_offsets
-from segstore.storage.topics import TopicFiles
+from segstore.storage.topics import TopicFiles, TopicInfo
+from segstore.storage.view import LogView
 
 MayBeMissing = Callable[[int], bool]
 
@@ -37,6 +39,29 @@ class Gaps:
             if info is None:
                 return -1
             path = os.path.join(self._root, names.CLEANER_OFFSETS)
-            return info.gaps_end(read_offsets(self._files, path).get(self._key))
+            return info.gaps_end(self._key[1], read_offsets(self._files, path).get(self._key))
         except (SegstoreError, OSError):
             return -1  # what can't be told is not called damage
+
+
+def forgets(before: TopicInfo, after: TopicInfo) -> bool:
+    """Whether the settings told of gaps and no longer do. A broker's settings are never known again."""
+    return before.gapped and not (after.gapped and before.ours)
+
+
+def remembering(before: TopicInfo, after: TopicInfo, views: Mapping[int, LogView]) -> TopicInfo:
+    """`after`, saying up to where there may be gaps by the rules of `before`, in the one file of both: the
+    cleaner's checkpoint does not know of compactions that were stopped. `views` are those of the partitions
+    now, in which no compaction begins any more; one without may have gaps anywhere.
+
+    The cleaner leaves the active segment alone; a broker's may be a replica of a compacted log.
+    """
+    if not forgets(before, after):
+        return after
+    ends = dict(before.compacted)
+    for number in before.partition_ids:
+        view, end = views.get(number), names.MAX_OFFSET
+        if view is not None:
+            end = view.bases[-1] if before.ours else view.end_offset
+        ends[number] = max(end, ends.get(number, 0))
+    return replace(after, compacted=tuple(sorted(ends.items())))

@@ -93,7 +93,7 @@ class PartitionLoader:
             recovery_point=max(checkpoints.recovery_points.get(key) or 0, synced),
             log_start=max(checkpoints.log_starts.get(key) or 0, published.start if published else 0),
             quarantine=os.path.join(self._context.root, names.OURS, names.QUARANTINE),
-            gaps_end=info.gaps_end(checkpoints.cleaner_offsets.get(key)),
+            gaps_end=info.gaps_end(key[1], checkpoints.cleaner_offsets.get(key)),
             suspect=suspect,
         )
 

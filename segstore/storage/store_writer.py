@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,6 +28,7 @@ from segstore.errors import (
 from segstore.files import Handle
 from segstore.storage.context import Context
 from segstore.storage.ends import EndsWriter, slot_key
+from segstore.storage.gaps import forgets, remembering
 from segstore.storage.partition import Partition
 from segstore.storage.partition_loader import PartitionLoader
 from segstore.storage.recovery import Recovered
@@ -35,6 +37,7 @@ from segstore.storage.shutdown import put_marker, take_marker
 from segstore.storage.staging.inbox import Inbox
 from segstore.storage.sweeper import Sweeper
 from segstore.storage.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic, new_topic, with_config
+from segstore.storage.view import LogView
 
 log = logging.getLogger("segstore")
 
@@ -205,13 +208,34 @@ class StoreWriter:
         """Change settings; None goes back to the default. ConfigError, UnknownTopicOrPartitionError."""
         with self._lock:
             self.context.check_open()
-            info = with_config(find_topic(self.topics, name), config)
-            self._topic_files.write(info)
+            before = find_topic(self.topics, name)
+            info = with_config(before, config)
+            if forgets(before, info):
+                self._load_all(before)
+            # The settings first: no compaction begins any more behind where there may be gaps.
+            self._configure(info)
+            try:
+                info = remembering(before, info, self._views(before))
+                self._topic_files.write(info)
+            except BaseException:
+                self._configure(before)
+                raise
             self.topics = {**self.topics, name: info}
-            for (topic, _), partition in self._partitions.items():
-                if topic == name:
-                    partition.configure(info.settings)
         return info
+
+    def _configure(self, info: TopicInfo) -> None:
+        for (topic, _), partition in self._partitions.items():
+            if topic == info.name:
+                partition.configure(info.settings)
+
+    def _load_all(self, info: TopicInfo) -> None:
+        for number in info.partition_ids:
+            with suppress(SegstoreError, OSError):  # who asks for it is told
+                self.partition(info.name, number)
+
+    def _views(self, info: TopicInfo) -> dict[int, LogView]:
+        """Of the partitions that could be opened."""
+        return {n: p.view for (topic, n), p in self._partitions.items() if topic == info.name}
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
         """Have `total` partitions from now on (Kafka: createPartitions). InvalidArgumentError where that is
@@ -226,6 +250,9 @@ class StoreWriter:
                     "can only become more"
                 )
             info = replace(before, partition_ids=tuple(range(total)), ours=True)
+            if forgets(before, info):
+                self._load_all(before)
+            info = remembering(before, info, self._views(before))
             self._forget_lines(name, before.partition_ids)
             self._topic_files.write(info)
             self._make_partitions(info)

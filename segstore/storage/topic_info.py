@@ -23,7 +23,7 @@ INTERNAL = frozenset(
 MOST_PARTITIONS = 100_000
 VERSION = 1
 _NEEDED = frozenset({"config", "partitions", "topic_id"})
-_KNOWN = _NEEDED | {"version", "partition_ids", "deleting"}
+_KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting"}
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class TopicInfo:
     `partitions` is their number, `partition_ids` says which (a copied broker's directory may
     hold only some); `config` the settings that were made, by Kafka's names; `settings` all of them.
     `ours` is False for a topic that has no settings of ours. `error` says why they can't be read: whoever
-    asks for the topic is told, and the other topics are not touched.
+    asks for the topic is told, and the other topics are not touched. `compacted` has pairs of partition and
+    offset: below that offset the log was compacted when the settings were others.
     """
 
     name: str
@@ -42,6 +43,7 @@ class TopicInfo:
     settings: TopicConfig = field(default_factory=TopicConfig, repr=False)
     ours: bool = True
     error: SegstoreError | None = field(default=None, compare=False)
+    compacted: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     @property
     def partitions(self) -> int:
@@ -55,12 +57,16 @@ class TopicInfo:
     def internal(self) -> bool:
         return self.name in INTERNAL
 
-    def gaps_end(self, cleaned: int | None) -> int:
-        """Below which offset compaction may have left gaps: -1 for anywhere. `cleaned`: the cleaner's offset.
+    @property
+    def gapped(self) -> bool:
+        """Whether there may be gaps anywhere: what a broker did with its topic, our settings don't say."""
+        return not self.ours or "compact" in self.settings.cleanup_policy
 
-        A broker's topic may have been compacted: its settings are not known.
+    def gaps_end(self, partition: int, cleaned: int | None) -> int:
+        """Below which offset compaction may have left gaps: -1 for anywhere. `cleaned`: the cleaner's offset,
+        which says less than `compacted` where a compaction was stopped.
         """
-        return -1 if not self.ours or "compact" in self.settings.cleanup_policy else cleaned or 0
+        return -1 if self.gapped else max(cleaned or 0, dict(self.compacted).get(partition, 0))
 
 
 def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:
@@ -76,6 +82,7 @@ def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:
             else {"partition_ids": info.partition_ids}
         ),
         "config": info.config,
+        **({"compacted": info.compacted} if info.compacted else {}),
         **({"deleting": True} if deleting else {}),
     }
     return json.dumps(held, indent=1).encode() + b"\n"
@@ -88,7 +95,8 @@ def parse_settings(topic: str, data: bytes, where: str) -> tuple[TopicInfo, bool
         names.check_topic(topic)
         _check_keys(held)
         settings = TopicConfig.parse(held["config"])
-        return TopicInfo(topic, _ids(held), _topic_id(held["topic_id"]), settings), _deleting(held)
+        info = TopicInfo(topic, _ids(held), _topic_id(held["topic_id"]), settings, compacted=_compacted(held))
+        return info, _deleting(held)
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptCheckpointError(where, 0, f"no topic settings: {error}") from error
 
@@ -121,6 +129,16 @@ def _ids(held: Mapping[str, Any]) -> tuple[int, ...]:
     if any(a >= b for a, b in itertools.pairwise(found)):
         raise ValueError("partition_ids must rise")
     return found
+
+
+def _compacted(held: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    pairs = held.get("compacted", [])
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise ValueError("compacted must be a list of pairs")
+    return tuple(
+        (_whole("compacted", number, names.MAX_PARTITION), _whole("compacted", offset, names.MAX_OFFSET))
+        for number, offset in pairs
+    )
 
 
 def _topic_id(value: Any) -> str:

@@ -51,7 +51,7 @@ def excise_all(store: Store) -> Iterator[Repaired]:
                 partition = writer.partition(info.name, number)
             except (SegstoreError, OSError):
                 continue  # `check` tells
-            gaps_end = info.gaps_end(writer.cleaned_offset(info.name, number))
+            gaps_end = info.gaps_end(number, writer.cleaned_offset(info.name, number))
             yield from excise(partition, quarantine, gaps_end)
 
 
