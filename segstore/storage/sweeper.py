@@ -1,21 +1,24 @@
 """The sweeper of a store: retention and compaction, in the background and when asked for.
 
 On disk: through `sweeping`; `sweep_states` keeps what is known of each partition's sweeps.
-Threads: one thread of its own, and whoever calls `sweep`; one sweep at a time. An error in one partition is
-noted, and the sweep goes on with the others.
+Threads: one thread of its own, and whoever calls `sweep`; one sweep at a time, but retention of the other
+partitions that falls due while one is compacted is done in the midst of that, by the same thread. An error in
+one partition is noted, and the sweep goes on with the others.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import SegstoreError, StoreClosedError
-from segstore.storage.cleaner import Throttle
 from segstore.storage.context import Context
+from segstore.storage.giving_way import GivingWay
 from segstore.storage.root_checkpoints import OffsetCheckpoint, TopicPartitionKey
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.sweep_states import SweepState, SweepStates
@@ -46,7 +49,10 @@ class Sweeper:
         self._sweeping, self._closing = threading.Lock(), threading.Event()
         self._failed: dict[TopicPartitionKey, dict[Step, str]] = {}
         self._ids = {name: info.topic_id for name, info in topics().items()}
-        throttle = Throttle(config.log_cleaner_io_max_bytes_per_second, stopping=self._closing)
+        rate = config.log_cleaner_io_max_bytes_per_second
+        throttle = GivingWay(rate, self._meanwhile, stopping=self._closing)
+        self._retained = time.monotonic()  # when retention was last done, seconds
+        self._compacted: TopicPartitionKey | None = None  # the one that is just being
         self._retention = Retention(topics, partition)
         self._compaction = Compaction(topics, partition, config, cleaned, throttle)
 
@@ -75,9 +81,30 @@ class Sweeper:
                 for done in self._step(step, by_hand):
                     key = done.topic, done.partition
                     found[key] = found[key].plus(done) if key in found else done
-            topics = self._topics()
-            self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
+                if step is self._retention:
+                    self._retained = time.monotonic()
+            self._save()
         return tuple(found[key] for key in sorted(found))
+
+    def _meanwhile(self) -> float:
+        """Retention where it falls due in the midst of a compaction, which may be held to a low rate for
+        hours: in how many seconds it does next.
+        """
+        interval = self._config.log_retention_check_interval_ms / 1000
+        left = self._retained + interval - time.monotonic()
+        if left > 0 or self._closing.is_set():
+            return max(left, 0.0)
+        self._clear()
+        for _ in self._step(self._retention, by_hand=False):
+            pass  # it is in the notes
+        with suppress(OSError):  # the compaction's end comes here again
+            self._save()
+        self._retained = time.monotonic()
+        return interval
+
+    def _save(self) -> None:
+        topics = self._topics()
+        self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
 
     def _forget_gone(self) -> None:
         """What is known of a topic that was deleted must not be said of one made anew under its name."""
@@ -97,22 +124,32 @@ class Sweeper:
             if self._closing.is_set():
                 return
             failed = self._failed.setdefault(key, {})
-            if step is self._compaction and step in failed and not by_hand:
+            if key == self._compacted or (step is self._compaction and step in failed and not by_hand):
                 continue
             try:
-                done = step.run(key, now)
-                failed.pop(step, None)
+                done = self._swept(step, key, now)
             except StoreClosedError:
                 continue  # its topic was deleted meanwhile
             except Exception as error:
                 if not isinstance(error, (SegstoreError, OSError)):
                     log.exception("a defect, met in %s", names.partition_dir(*key))
-                log.warning("%s could not be swept: %s", names.partition_dir(*key), error)
-                done = Swept(*key, error=str(error) or type(error).__name__)
-                failed[step] = str(done.error)
+                done = Swept(*key).failed(error)
+            failed.pop(step, None)
+            if done is not None and done.error is not None:
+                log.warning("%s could not be swept: %s", names.partition_dir(*key), done.error)
+                failed[step] = done.error
             self._note(key, done, now)
             if done is not None:
                 yield done
+
+    def _swept(self, step: Step, key: TopicPartitionKey, now: int) -> Swept | None:
+        if step is not self._compaction:
+            return step.run(key, now)
+        self._compacted = key
+        try:
+            return step.run(key, now)
+        finally:
+            self._compacted = None
 
     def _note(self, key: TopicPartitionKey, done: Swept | None, now: int) -> None:
         """The error is that of any step, until this one goes well or is not asked for."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from segstore.config import StoreConfig
-from segstore.errors import SegstoreError
+from segstore.errors import SegstoreError, StoreClosedError
 from segstore.storage import retention
-from segstore.storage.cleaner import Throttle, clean, cleanable
+from segstore.storage.cleaner import CleanResult, Throttle, clean, cleanable
 from segstore.storage.partition import Partition
 from segstore.storage.root_checkpoints import OffsetCheckpoint, TopicPartitionKey
 from segstore.storage.topics import TopicInfo
@@ -34,6 +34,10 @@ class Swept(NamedTuple):
     compacted_bytes: int = 0
     error: str | None = None
 
+    def failed(self, error: Exception) -> Swept:
+        """The same, and then an error."""
+        return self._replace(error=str(error) or type(error).__name__)
+
     def plus(self, other: Swept) -> Swept:
         """Both, of the same partition; the later error, if there is any."""
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
@@ -50,7 +54,7 @@ class Step(Protocol):
         """The partitions that it may have something to do in, in order."""
 
     def run(self, key: TopicPartitionKey, now: int) -> Swept | None:
-        """Sweep one; None where there was nothing to do. SegstoreError, OSError."""
+        """Sweep one; None where there was nothing to do. SegstoreError, OSError; or it is the `error`."""
 
 
 def _swept(topics: Topics, wanted: Callable[[TopicInfo], bool]) -> Iterator[TopicPartitionKey]:
@@ -110,9 +114,21 @@ class Compaction:
             with partition.names_held():  # else the line may be that of a topic made anew
                 cleaned.update({key: offset})
 
-        done = clean(partition, self._config, now, self._throttle, cleaned.get(key), advanced)
-        records, size = done.records_before - done.records_after, done.bytes_before - done.bytes_after
-        return Swept(*key, compacted_records=records, compacted_bytes=size) if done.segments_before else None
+        freed: Swept | None = None
+
+        def swapped(done: CleanResult) -> None:
+            nonlocal freed
+            records, size = done.records_before - done.records_after, done.bytes_before - done.bytes_after
+            counts = Swept(*key, compacted_records=records, compacted_bytes=size)
+            freed = counts if freed is None else freed.plus(counts)
+
+        try:
+            clean(partition, self._config, now, self._throttle, cleaned.get(key), advanced, swapped)
+        except StoreClosedError:
+            raise
+        except (SegstoreError, OSError) as error:
+            return (freed or Swept(*key)).failed(error)  # with what was done before
+        return freed
 
 
 def _kept_for_a_time(info: TopicInfo) -> bool:

@@ -67,29 +67,39 @@ def clean(
     throttle: Throttle,
     checkpoint_offset: int | None = None,
     advanced: Callable[[int], object] = lambda offset: None,
+    swapped: Callable[[CleanResult], object] = lambda counts: None,
 ) -> CleanResult:
     """Compact all that may be, in as many passes as the dedupe buffer needs.
 
     `advanced` is called with the offset up to which the log is clean, each time that this has moved: that is
-    what the cleaner's checkpoint is to say. CorruptRecordError, StorageError, OSError: nothing is lost, and
-    what was done before stays.
+    what the cleaner's checkpoint is to say; `swapped` with the counts of each group of segments that were
+    replaced. CorruptRecordError, StorageError, OSError: nothing is lost, and what was done before stays.
     """
     if partition.unsettled is not None:
         raise StorageError(
             f"{partition.directory}: a swap can only be finished by reopening: {partition.unsettled}"
         )
-    done: CleanResult | None = None
+    done = CleanResult(checkpoint_offset or 0)
+
+    def counted(counts: CleanResult) -> None:
+        nonlocal done
+        done = done.plus(counts._replace(end_offset=done.end_offset))
+        swapped(counts)
+
     try:
         dirty = dirtiness(partition, checkpoint_offset, now_ms)
         done = CleanResult(dirty.first_dirty)
         while dirty.bytes and dirty.first_dirty < dirty.until:
+            if "compact" not in partition.config.cleanup_policy:  # from now on, gaps have an end
+                raise CleaningStopped
             # What supersedes older records must not be lost with the power when these are gone.
             partition.flusher.flush(dirty.until)
-            done = done.plus(_Pass(partition, config, now_ms, throttle, dirty).run())
-            advanced(done.end_offset)
+            end = _Pass(partition, config, now_ms, throttle, dirty, counted).run()
+            done = done.plus(CleanResult(end, passes=1))
+            advanced(end)
             dirty = dirtiness(partition, done.end_offset, now_ms)._replace(until=dirty.until)
     except (CleaningStopped, StoreClosedError):
-        done = (done or CleanResult(checkpoint_offset or 0))._replace(stopped=True)
+        done = done._replace(stopped=True)
     if done.keyless:
         name = os.path.basename(partition.directory)
         log.warning("%s: %d records without a key were dropped by compaction", name, done.keyless)
@@ -100,21 +110,28 @@ class _Pass:
     """One filling of the map, and all segments up to where that reaches written anew."""
 
     def __init__(
-        self, partition: Partition, config: StoreConfig, now_ms: int, throttle: Throttle, dirty: Dirty
+        self,
+        partition: Partition,
+        config: StoreConfig,
+        now_ms: int,
+        throttle: Throttle,
+        dirty: Dirty,
+        counted: Callable[[CleanResult], object],
     ) -> None:
         self.partition, self.topic, self.dirty, self.throttle = partition, partition.config, dirty, throttle
-        self.now = now_ms
+        self.now, self.counted = now_ms, counted
         self.chunk = config.log_cleaner_io_buffer_size
         keys = dirty.until - dirty.first_dirty
         self.offsets = OffsetMap(
             config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor, keys
         )
-        self.done = CleanResult(dirty.first_dirty, passes=1)
         # Without those that are replaced already: their files are to be closed, and their room is free then.
         self._left = [s for s in partition.view.segments[:-1] if s.base_offset < dirty.until]
 
-    def run(self) -> CleanResult:
-        """CleaningStopped, StoreClosedError, CorruptRecordError, OSError."""
+    def run(self) -> int:
+        """Up to which offset the log is clean then. CleaningStopped, StoreClosedError, CorruptRecordError,
+        OSError.
+        """
         try:
             return self._run()
         except (CorruptRecordError, OSError) as error:
@@ -123,7 +140,7 @@ class _Pass:
                 raise CleaningStopped from error
             raise
 
-    def _run(self) -> CleanResult:
+    def _run(self) -> int:
         dirty, aborted = self.dirty, Aborted(lambda: self.partition.view)
         fill(self.offsets, self._left, dirty.first_dirty, dirty.until, aborted, self.chunk, self.throttle)
         end = self.offsets.latest + 1
@@ -135,7 +152,7 @@ class _Pass:
         for count in sizes:
             self._clean_group(self._left[:count], decided)
             del self._left[:count]
-        return self.done._replace(end_offset=end)
+        return end
 
     def _clean_group(self, old: Sequence[Segment], decided: Decided) -> None:
         policy = Policy(self.topic, decided, self.partition.last_records(), self.dirty.until)
@@ -163,7 +180,7 @@ class _Pass:
 
     def _count(self, old: Sequence[Segment], new: Sequence[Segment], counts: Counts) -> None:
         done = CleanResult(
-            self.done.end_offset,
+            self.dirty.first_dirty,
             segments_before=len(old),
             segments_after=len(new),
             bytes_before=sum(s.size for s in old),
@@ -172,4 +189,4 @@ class _Pass:
             records_after=counts.records_after,
             keyless=counts.keyless,
         )
-        self.done = self.done.plus(done)
+        self.counted(done)
