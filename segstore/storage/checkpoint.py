@@ -155,6 +155,11 @@ class LeaderEpochs:
         """The newest epoch."""
         return self._entries[-1][0] if self._entries else None
 
+    @property
+    def current(self) -> int:
+        """The epoch to write under: the newest, -1 where none is known."""
+        return self._entries[-1][0] if self._entries else -1
+
     def assign(self, epoch: int, start_offset: int) -> None:
         """Offsets from `start_offset` on are of `epoch`; entries that this contradicts are dropped.
 
@@ -190,8 +195,12 @@ class LeaderEpochs:
         while self._entries and self._entries[-1][1] >= end_offset:
             self._entries.pop()
 
-    def truncate_from_start(self, start_offset: int) -> None:
-        """The log's beginning was deleted: its epoch begins at `start_offset`, older ones are forgotten."""
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """The log's beginning was deleted: its epoch begins at `start_offset`, older ones are forgotten.
+        Whether this changes anything.
+        """
+        before = self.entries
         kept = [entry for entry in self._entries if entry[1] > start_offset]
         gone = self._entries[: len(self._entries) - len(kept)]
         self._entries = [(gone[-1][0], start_offset), *kept] if gone else kept
+        return self.entries != before

@@ -17,6 +17,7 @@ from segstore.config import TopicConfig
 from segstore.errors import StoreClosedError
 from segstore.records import Encoded
 from segstore.storage import retention
+from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.flusher import Flusher
 from segstore.storage.judging import Claim
 from segstore.storage.pending import AppendQueue, Pending
@@ -52,7 +53,7 @@ class Partition:
         context: Context,
         config: TopicConfig,
         opened: Opened,
-        epoch: int,
+        epochs: LeaderEpochs,
         producers: Producers,
         publisher: Publisher,
         start_moved: Callable[[int], None],
@@ -61,6 +62,7 @@ class Partition:
         self.context, self.config, self.producers = context, config, producers
         self.directory = opened.segments[0].directory
         self.layout = layout
+        self._epochs = epochs
         self.publisher, self._start_moved = publisher, start_moved
         self._start = opened.start_offset
         self._segments = opened.segments
@@ -70,7 +72,7 @@ class Partition:
             config,
             self._segments,
             opened.end_offset,
-            epoch,
+            epochs.current,
             context.clock,
             self._rolled,
             producers,
@@ -304,6 +306,10 @@ class Partition:
             dropped = self._drop_below(start)
             self._show()
         self._remove(dropped, delay_ms)
+        # Last: it frees nothing, and what a crash leaves of it the next open puts right.
+        with self._naming, suppress(OSError):  # without it, the directory may be a new topic's of that name
+            if self._view is not None and self._epochs.truncate_from_start(start):
+                self._epochs.save()
 
     def _drop_below(self, offset: int) -> list[Segment]:
         keep = next(

@@ -75,13 +75,13 @@ class PartitionLoader:
         published = self._ends.get(key) if self._ends_hold else None
         expected = self._expected(info, (info.name, partition), published)
         opened = open_partition(context.pool, directory, info.settings, expected)
-        epoch = self._begin_epoch(directory, opened, expected.clean)
+        epochs = self._begin_epoch(directory, opened, expected.clean)
         if opened.recovered is not None:
             self.recovered.append(opened.recovered)
         producers = Producers.load(context.files, directory, opened, context.clock, self._expiration_ms)
         layout = published.layout + 1 if published else 0
-        publisher = Publisher(self._ends, key, epoch)
-        return Partition(context, info.settings, opened, epoch, producers, publisher, start_moved, layout)
+        publisher = Publisher(self._ends, key, epochs.current)
+        return Partition(context, info.settings, opened, epochs, producers, publisher, start_moved, layout)
 
     def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
         checkpoints = self._checkpoints
@@ -97,18 +97,20 @@ class PartitionLoader:
             suspect=suspect,
         )
 
-    def _begin_epoch(self, directory: str, opened: Opened, clean: bool) -> int:
-        """The leader epoch to write under: a new one after an unclean shutdown, durable before any append."""
+    def _begin_epoch(self, directory: str, opened: Opened, clean: bool) -> LeaderEpochs:
+        """The latest is the one to write under: a new one after an unclean shutdown, durable before any
+        append. What a crash has left of the time before the log's start is forgotten.
+        """
         epochs = _epochs(self._context, directory)
-        latest = epochs.latest
-        if latest is None:
-            latest = last_epoch(opened)
-        elif clean and opened.recovered is None:
-            return latest
-        epochs.truncate_from_end(opened.end_offset)
-        epochs.assign(latest + 1, opened.end_offset)
-        epochs.save()
-        return latest + 1
+        latest, changed = epochs.latest, False
+        if latest is None or not clean or opened.recovered is not None:
+            latest = last_epoch(opened) if latest is None else latest
+            epochs.truncate_from_end(opened.end_offset)
+            epochs.assign(latest + 1, opened.end_offset)
+            changed = True
+        if epochs.truncate_from_start(opened.start_offset) or changed:
+            epochs.save()
+        return epochs
 
 
 def _epochs(context: Context, directory: str) -> LeaderEpochs:

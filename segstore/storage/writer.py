@@ -200,8 +200,8 @@ class LogWriter:
         self.rolled(segment.base_offset)
 
     def roll_apart(self) -> None:
-        """Roll outside of an append, after what a failed one has left was taken back. StorageError: the log is
-        as before.
+        """Roll outside of an append, when what a failed one has left was taken back. StorageError: the log
+        is as before.
         """
         self.check()
         restore = Restore(len(self.segments), self.active, self.active.mark(), None)
