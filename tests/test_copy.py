@@ -194,6 +194,23 @@ def test_nothing_is_overwritten(store_dir: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("where", ["inner", ".segstore/inner", "t-0/inner", "u-0", "link/u-0"])
+def test_a_store_is_not_copied_into_itself(where: str, store_dir: Path, tmp_path: Path) -> None:
+    """It would be a topic of it, or stay for ever."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+    if where.startswith("link"):
+        (tmp_path / "link").symlink_to(store_dir)
+        target = tmp_path / where
+    else:
+        target = store_dir / where
+    with pytest.raises(segstore.StorageError, match="into itself"):
+        segstore.copy(store_dir, target)
+    assert not target.exists()
+    with segstore.open(store_dir, "r") as store:
+        assert list(store.topics()) == ["t"]
+
+
 def test_the_command(store_dir: Path, copied: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")

@@ -54,6 +54,8 @@ def copy(
     with os_errors(), ExitStack() as stack:
         store = stack.enter_context(store_module.open(source, mode="r"))
         files: Files = store._context.files
+        if _lies_in(path, store.path):
+            raise StorageError(errno.EINVAL, "a store can't be copied into itself", path)
         made = None
         for _ in range(_TRIES):
             half = _begin(files, path)
@@ -71,6 +73,11 @@ def copy(
         files.rename(half, path)
         files.sync_dir(os.path.dirname(os.path.abspath(path)))
     return made
+
+
+def _lies_in(path: str, root: str) -> bool:
+    path, root = os.path.realpath(path), os.path.realpath(root)
+    return path != root and os.path.commonpath((path, root)) == root
 
 
 def _settle(path: str) -> None:
