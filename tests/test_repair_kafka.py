@@ -9,9 +9,9 @@ from pathlib import Path
 import kafka_tools
 import pytest
 from compaction import Unsynced
+from damage import ROT, N, batches, flip, plain
 from partitions import GOLDEN, read_expected
 from stores import logs, records
-from test_repair import ROT, N, batches, flip, plain
 
 import segstore
 from segstore.storage.repair import repair
