@@ -210,6 +210,10 @@ class Files:
         except (FileNotFoundError, NotADirectoryError):
             return 0
 
+    def set_modified(self, handle: Handle, ns: int) -> None:
+        """Let a file seem to be last changed then, ns since the epoch. OSError as utimensat(2)."""
+        os.utime(handle.fd, ns=(ns, ns))
+
     def exists(self, path: Path) -> bool:
         """Whether anything has this name. OSError where that can't be told (EACCES)."""
         try:

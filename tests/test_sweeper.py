@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from faults import FailingFiles
-from stores import Clock, killed_at_each_call, logs, records, value_of
+from stores import START_MS, Clock, killed_at_each_call, logs, records, value_of
 
 import segstore
 from segstore.files import Files
@@ -90,6 +90,30 @@ def test_compact_and_delete(store_dir: Path) -> None:
         assert done.deleted_segments > 0 < done.compacted_records
         assert log.start_offset > 0
         assert set(latest(log)) == {b"k0", b"k1", b"k2"}
+
+
+def test_a_compacted_segment_is_as_old_as_the_last_of_those_that_it_is_made_of(store_dir: Path) -> None:
+    """Else records without timestamps would live anew with each compaction."""
+    clock = Clock()
+    with segstore.open(store_dir, clock=clock, config={"log.cleaner.threads": 0}) as store:
+        store.create_topic("t", config={**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": 1000})
+        for i in range(60):
+            store.partition("t").append(value_of(i, 100), key=b"k%d" % (i % 3), timestamp=-1)
+        ages = {}
+        for number, path in enumerate(logs(store_dir)):
+            ages[path] = START_MS - 900 + number
+            os.utime(path, ns=(0, ages[path] * 1_000_000))
+        (done,) = store.sweep()
+        assert done.compacted_records
+        new = [path for path in logs(store_dir)[:-1] if path.stat().st_size]
+        assert new
+        for path in new:
+            assert path.stat().st_mtime_ns // 1_000_000 in ages.values()
+        assert max(path.stat().st_mtime_ns for path in new) // 1_000_000 == [*ages.values()][-2]
+        clock.now += 200
+        (done,) = store.sweep()
+        assert done.deleted_segments > len(new)
+        assert store.partition("t").start_offset == 60
 
 
 def test_an_error_marks_the_partition_until_it_is_tried_by_hand(store_dir: Path) -> None:

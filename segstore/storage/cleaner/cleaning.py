@@ -168,7 +168,7 @@ class _Pass:
             if len(old) == 1 and not rewriter.counts.changed:
                 undo(self.partition, output.segments)
                 return
-            new = output.finish(decided.kept)
+            new = output.finish(decided.kept, old[-1])
             swap(self.partition, old, new)
         except BaseException:
             if self.partition.unsettled is None:

@@ -52,19 +52,23 @@ class _Growing:
         self._times += times
         segment.size += len(memoryview(data))
 
-    def finish(self, aborted: Sequence[AbortedTxn]) -> None:
-        """Make it durable under its `.cleaned` names, and readable, whatever its names become."""
+    def finish(self, aborted: Sequence[AbortedTxn], modified: int) -> None:
+        """Make it durable under its `.cleaned` names, and readable, whatever its names become. `modified`: by
+        that, ns since the epoch, its age is known where no record has a timestamp.
+        """
         files = self._files
         self._times += self._builder.last_time_entry()
         offsets, times = bytes(self._offsets), bytes(self._times)
         contents = {names.INDEX: offsets, names.TIME_INDEX: times}
         if aborted:
             contents[names.TXN_INDEX] = txn_index.format_entries(aborted)
+        files.set_modified(self.handle, modified)
         files.sync(self.handle)
         with self._partition.names_held():
             for suffix, content in contents.items():
                 with self._create(suffix) as handle:
                     files.pwrite(handle, content, 0)
+                    files.set_modified(handle, modified)
                     files.sync(handle)
         self.segment.hold(self.handle, (SealedOffsetIndex.of(offsets), SealedTimeIndex.of(times)))
 
@@ -95,10 +99,13 @@ class Output:
             one.add(data[:size], batches[:n])
             data, batches = data[size:], batches[n:]
 
-    def finish(self, aborted: Sequence[AbortedTxn]) -> list[Segment]:
-        """All durable: the new segments. OSError."""
+    def finish(self, aborted: Sequence[AbortedTxn], last: Segment) -> list[Segment]:
+        """All durable: the new segments, as old as the file of the `last` that they are made of (Kafka:
+        Cleaner.cleanSegments). OSError.
+        """
+        modified = self._partition.context.files.modified(last.path)
         bases = [*(s.base_offset for s in self.segments[1:]), 2**63]
         for one, below in zip(self._growing, bases, strict=True):
             base = one.segment.base_offset
-            one.finish([txn for txn in aborted if base <= txn.last_offset < below])
+            one.finish([txn for txn in aborted if base <= txn.last_offset < below], modified)
         return self.segments

@@ -101,7 +101,7 @@ def _rewrite(partition: Partition, segment: Segment, found: list[Stretch], below
     output = Output(partition, segment.base_offset, MOST_RELATIVE)
     try:
         _copy(partition, segment, found, output)
-        new = output.finish(_aborted(segment, below))
+        new = output.finish(_aborted(segment, below), segment)
         swap(partition, [segment], new)
     except BaseException:
         if partition.unsettled is None and segment in partition.view.segments:
@@ -114,6 +114,7 @@ def _rewrite(partition: Partition, segment: Segment, found: list[Stretch], below
 def _copy(partition: Partition, segment: Segment, found: list[Stretch], output: Output) -> None:
     files, handle, at = segment.pool.files, segment.handle, 0
     epochs = LeaderEpochs.load(files, os.path.join(segment.directory, names.LEADER_EPOCHS))
+    first = epochs.entries[0][0] if epochs.entries else 0
     for stretch in [*found, Stretch(segment.size, segment.size, 0, 0, "")]:
         for step in walk(files, handle, at, stretch.position, check_crcs=False):
             if len(step.batches):
@@ -121,7 +122,9 @@ def _copy(partition: Partition, segment: Segment, found: list[Stretch], output: 
                 output.add(memoryview(step.data)[:whole], step.batches)
         if stretch.below > stretch.first:
             last = min(stretch.below - 1, segment.base_offset + MOST_RELATIVE)
-            output.add(*empty_batch(stretch.first, last, epochs.epoch_for_offset(stretch.first) or 0))
+            # Of what lies below the log's start no more is known.
+            known = epochs.epoch_for_offset(stretch.first)
+            output.add(*empty_batch(stretch.first, last, first if known is None else known))
         at = stretch.end
 
 
