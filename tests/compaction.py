@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,18 @@ def roll(store: segstore.Store, topic: str = "t") -> None:
         if partition.writer.active.segment.size:
             partition.writer.roll_apart()
             partition._show()
+
+
+class Looks(cleaner.Throttle):
+    """Calls `look` with the number of each look at it, from 1."""
+
+    def __init__(self, look: Callable[[int], object]) -> None:
+        super().__init__()
+        self.look, self.seen = look, 0
+
+    def __call__(self, nbytes: int) -> None:
+        self.seen += 1
+        self.look(self.seen)
 
 
 def put(log: segstore.PartitionLog, *pairs: tuple[bytes, bytes | None], **options: Any) -> None:

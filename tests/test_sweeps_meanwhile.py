@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from compaction import Looks
 from faults import FailingFiles
 from stores import Clock
 
@@ -37,17 +38,16 @@ def until(condition: Callable[[], Any]) -> None:
 
 def at_looks(store: segstore.Store, act: Callable[[int], object], due: bool = True) -> None:
     """Call `act` with the number of each look at the throttle; retention is due at every one."""
-    sweeper, seen = store._side.sweeper, [0]
+    sweeper = store._side.sweeper
     throttle = sweeper._compaction._throttle
 
-    def look(nbytes: int) -> None:
-        seen[0] += 1
-        act(seen[0])
+    def look(nth: int) -> None:
+        act(nth)
         if due:
             sweeper._retained = float("-inf")
-        throttle(nbytes)
+        throttle(0)
 
-    sweeper._compaction._throttle = look
+    sweeper._compaction._throttle = Looks(look)
 
 
 @pytest.mark.parametrize("background", [False, True], ids=["by hand", "in the background"])
@@ -82,7 +82,7 @@ def test_the_log_that_is_compacted_is_left_alone(store_dir: Path) -> None:
         both = {**COMPACT, "cleanup.policy": "compact,delete", "retention.bytes": 6000}
         store.create_topic("t", config=both)
         put(store, "t", 40)
-        at_looks(store, lambda nth: nth == 3 and put(store, "t", 60))
+        at_looks(store, lambda nth: nth == 1 and put(store, "t", 60))
         compaction, partition = store._side.sweeper._compaction, store.partition("t")
         done = store._side.sweeper._run(compaction)
         assert done[0].compacted_records > 0
@@ -135,7 +135,7 @@ def test_a_topic_made_anew_meanwhile_has_no_part_in_it(store_dir: Path) -> None:
         put(store, "t")
 
         def act(nth: int) -> None:
-            if nth == 5:
+            if nth == 2:
                 store.delete_topic("t")
                 store.create_topic("t", config={**SMALL, "retention.bytes": 0})
                 put(store, "t", 5)
