@@ -126,6 +126,12 @@ class Files:
         """Make the file's data durable; never repeated on failure. OSError as fdatasync(2)."""
         _checked(lib.seg_fdatasync(handle.fd), handle.path)
 
+    def start_sync(self, handle: Handle, position: int, length: int) -> None:
+        """Let the disk begin with `length` bytes, so that a later `sync` has less to wait for. Only a hint:
+        what goes wrong is told by that `sync`.
+        """
+        lib.seg_start_sync(handle.fd, position, length)
+
     def map(self, handle: Handle, length: int, *, write: bool = False) -> mmap.mmap:
         """A shared mapping of the first `length` > 0 bytes, which outlives the handle.
 

@@ -60,6 +60,14 @@ def test_a_row_s_own_partition_counts_before_its_key() -> None:
     }
 
 
+@pytest.mark.parametrize("own", [[3, 3, 1, 1], [1, 3, 1, 3], [2, 2, 2, 2], [3, 1, 1, 3]], ids=str)
+def test_rows_that_lie_side_by_side_and_rows_that_do_not(own: list[int]) -> None:
+    values = [b"%d" % i for i in range(4)]
+    found = divided(batch(value=values, partition=own))
+    expected = {("t", p): [v for v, o in zip(values, own, strict=True) if o == p] for p in own}
+    assert {key: [row["value"] for row in rows] for key, rows in found.items()} == expected
+
+
 def test_each_row_goes_to_its_topic_with_the_option_before_the_column(rng: random.Random) -> None:
     topics = [rng.choice(["t", "one", "odd"]) for _ in range(300)]
     rows = batch(key=[rng.randbytes(3) for _ in topics], value=[b"%d" % i for i in range(300)], topic=topics)

@@ -20,6 +20,7 @@ from stores import Clock, in_child, records, values
 
 import segstore
 from segstore import errors
+from segstore.files import Files, Handle
 from segstore.storage.staging import Staged, Stager, abort, seal
 from segstore.storage.staging.ids import within
 
@@ -348,3 +349,30 @@ def test_a_copy_knows_the_ids_of_what_is_in_it(store_dir: Path, tmp_path: Path) 
     line = (store_dir / ".segstore" / "adopted").read_bytes()
     assert within(line, dict.fromkeys(PARTS, 20)) == line
     assert within(line, {PARTS[0]: 19, PARTS[1]: 20}) == b""
+
+
+class BeginningFiles(Files):
+    """Notes what the disk is told to begin with, and how long the file is then."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[int, int, int]] = []
+
+    def start_sync(self, handle: Handle, position: int, length: int) -> None:
+        super().start_sync(handle, position, length)
+        self.begun.append((position, position + length, os.fstat(handle.fd).st_size))
+
+
+def test_the_disk_begins_with_what_is_written_while_more_is_staged(store_dir: Path) -> None:
+    begin(store_dir, {"segment.bytes": 1 << 30})
+    files, staged = BeginningFiles(), np.zeros((30, 1 << 19), np.uint8)
+    with Stager(store_dir, files=files) as stager:
+        for _ in range(2):
+            stager.append_batch("t", 0, staged)
+        message = stager.finish()
+    starts, ends, sizes = (list(column) for column in zip(*files.begun, strict=True))
+    assert len(starts) >= 6
+    assert starts == [0, *ends[:-1]]
+    assert all(end <= size for end, size in zip(ends, sizes, strict=True))
+    seal(store_dir, "one", [message])
+    with segstore.open(store_dir) as store:
+        assert store.partition("t", 0).end_offset == 60

@@ -218,6 +218,8 @@ int64_t seg_pwrite(int fd, const uint8_t *buf, int64_t len, int64_t offset);
 int64_t seg_pwritev(int fd, const uint8_t *const *bufs, const int64_t *lens, int64_t n, int64_t offset);
 int64_t seg_pread(int fd, uint8_t *buf, int64_t len, int64_t offset); /* short only at the end of the file */
 int64_t seg_fdatasync(int fd);
+/* Have the kernel begin to write what is dirty of these bytes; a later seg_fdatasync waits for it. */
+int64_t seg_start_sync(int fd, int64_t offset, int64_t len);
 int64_t seg_fallocate(int fd, int64_t offset, int64_t len);
 /* Put a shared mapping of the file's first len bytes in place of the anonymous mapping of
  * len bytes at `address`: Python's mmap would keep a descriptor open for each. 0. */

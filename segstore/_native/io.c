@@ -92,6 +92,11 @@ int64_t seg_fdatasync(int fd)
     return fdatasync(fd) < 0 ? -errno : 0;
 }
 
+int64_t seg_start_sync(int fd, int64_t offset, int64_t len)
+{
+    return sync_file_range(fd, offset, len, SYNC_FILE_RANGE_WRITE) < 0 ? -errno : 0;
+}
+
 int64_t seg_fallocate(int fd, int64_t offset, int64_t len)
 {
     int r;

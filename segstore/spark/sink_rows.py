@@ -117,16 +117,20 @@ def _sorted_apart(
     rows: pa.RecordBatch, slots: NDArray[np.integer[Any]]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The rows of each slot, in their order; copied only where they don't lie side by side."""
-    starts = np.concatenate(([0], np.flatnonzero(slots[1:] != slots[:-1]) + 1))
-    held = slots[starts]
-    if len(np.unique(held)) < len(held):
+    counts = np.bincount(slots)
+    held: NDArray[np.integer[Any]] = np.flatnonzero(counts)
+    changes = slots[1:] != slots[:-1]
+    if np.count_nonzero(changes) >= len(held):
         # Of 16 bits numpy sorts in one pass.
-        order = np.argsort(slots.astype(np.int16) if int(slots.max()) < 1 << 15 else slots, kind="stable")
-        rows, slots = rows.take(pa.array(order)), slots[order]
-        starts = np.concatenate(([0], np.flatnonzero(slots[1:] != slots[:-1]) + 1))
-    ends = [*starts[1:].tolist(), rows.num_rows]
-    for start, end in zip(starts.tolist(), ends, strict=True):
-        yield int(slots[start]), rows if end - start == rows.num_rows else rows.slice(start, end - start)
+        order = np.argsort(slots.astype(np.int16) if len(counts) <= 1 << 15 else slots, kind="stable")
+        rows = rows.take(pa.array(order))
+    else:
+        held = slots[np.concatenate(([0], np.flatnonzero(changes) + 1))]
+    start = 0
+    for slot in held.tolist():
+        n = int(counts[slot])
+        yield slot, rows if n == rows.num_rows else rows.slice(start, n)
+        start += n
 
 
 # --- columns --------------------------------------------------------------------------------

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 1 << 18
 """Plain bytes of a batch, by default: adoption writes 12 bytes into each."""
+_AHEAD_BYTES = 1 << 22
+"""So much is written to a file before the disk is told to begin with it, while more is being encoded."""
 _MOST_GUESSED = 1 << 62
 _MOST_OFFSETS = 2**31 - 1  # a staged file may become a segment, whose offsets are int32
 
@@ -48,7 +50,7 @@ class _Output:
         """`place`: base offset and leader epoch that it will have, if the guess is right."""
         self.info, self.partition, self.name, self.handle = info, partition, name, handle
         self.base, self.epoch = place
-        self.size = self.records = self.batches = self.changed = 0
+        self.size = self.records = self.batches = self.changed = self.begun = 0
 
     def room(self, part: Any) -> int:
         """How many of these batches still go here."""
@@ -156,9 +158,17 @@ class Stager:
             checked(after)
             records = int(after) - output.base
             pipe.pwrite(output.handle, chunk.data[at : at + size], output.size)
+            self._begin_sync(output, output.size + size, pipe)
             output.size, output.records, output.batches = output.size + size, records, output.batches + fit
             at += size
         pipe.then(chunk.release)
+
+    def _begin_sync(self, output: _Output, end: int, pipe: Pipeline) -> None:
+        """Once enough is written: most of it is on disk then when `finish` asks for all."""
+        begun, size = output.begun, end - output.begun
+        if size >= _AHEAD_BYTES:
+            output.begun = end
+            pipe.then(lambda: self._files.start_sync(output.handle, begun, size))
 
     def _create(self, info: TopicInfo, partition: int) -> _Output:
         name = names.staged_file(self._count)
