@@ -201,6 +201,24 @@ def test_an_idle_segment_rolls_by_the_clock(store_dir: Path) -> None:
         assert len(logs(store_dir)) == 2  # an empty one does not roll
 
 
+@pytest.mark.parametrize("jitter", [2**63 - 1, 2000, 999])
+def test_jitter_takes_off_less_than_all(store_dir: Path, jitter: int) -> None:
+    """Else each record had a segment of its own, where it is more than segment.ms."""
+    clock = Clock()
+    with segstore.open(store_dir, clock=clock) as store:
+        store.create_topic("t", config={"segment.ms": 1000, "segment.jitter.ms": jitter})
+        for _ in range(5):
+            store.partition("t").append(b"x")
+            store.sweep()
+        assert len(logs(store_dir, "t-0")) == 1
+        store.alter_topic("t", {"segment.ms": 1})
+        store.partition("t").append(b"x")
+        assert len(logs(store_dir, "t-0")) == 1
+        clock.now += 1001
+        store.partition("t").append(b"x")
+        assert len(logs(store_dir, "t-0")) == 2
+
+
 def test_a_clock_that_was_set_back_begins_the_wait_anew(store_dir: Path) -> None:
     clock = Clock()
     with write(store_dir, 1, {"segment.ms": HOUR, "retention.ms": 30 * 24 * HOUR}, clock) as store:

@@ -75,6 +75,18 @@ def test_sweeps_show(store: segstore.Store) -> None:
     assert store.metrics()["t-0"]["deleted-bytes-total"] == freed
 
 
+def test_what_the_cleaner_takes_for_another_log_s_is_dirty(store_dir: Path) -> None:
+    """A checkpoint behind the log's end says nothing of it: the ratio is as the cleaner sees it."""
+    with segstore.open(store_dir, config={"log.cleaner.threads": 0}) as store:
+        store.create_topic("t", config={"cleanup.policy": "compact", "segment.bytes": 300})
+        for i in range(20):
+            store.partition("t").append(b"x" * 50, key=b"%d" % i)
+    (store_dir / "cleaner-offset-checkpoint").write_text("0\n1\nt 0 5000\n")
+    with segstore.open(store_dir, "r") as store:
+        assert store.stats()[0].dirty_ratio == 1.0
+    (store_dir / "cleaner-offset-checkpoint").unlink()
+
+
 def test_metrics_as_a_dict_and_as_prometheus_text_say_the_same(store: segstore.Store) -> None:
     held = store.metrics()
     assert held["t-0"]["LogEndOffset"] == 23

@@ -232,3 +232,34 @@ def test_no_roll_over_what_a_failed_append_has_left(store_dir: Path) -> None:
         assert [store.partition("t").append(b"on"), store.partition("t").read(5)[0].value] == [5, b"on"]
     with segstore.open(store_dir) as store:
         assert store.partition("t").read(5)[0].value == b"on"
+
+
+def test_on_a_full_disk_sealed_segments_go_where_none_can_be_rolled(store_dir: Path) -> None:
+    """That may be what makes room; the error is told when they are gone."""
+
+    def fault(name: str, args: tuple[Any, ...]) -> None:
+        if "t-0" in str(args[0].path) and (name == "truncate" or args[0].path.endswith(".log")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    clock, config = Clock(), {**BY_HAND, "log.retention.check.interval.ms": 1 << 40}
+    files = FailingFiles({"pwrite", "pwritev", "truncate"}, fault, nth=0)
+    with segstore.open(store_dir, files=files, clock=clock, config=config) as store:
+        store.create_topic("t", config={**SMALL, "segment.ms": 1000})
+        put(store, "t", 20)
+        sealed = len(store._side.partition("t", 0).view.segments) - 1
+        assert sealed > 2
+        store.sweep()
+        store.alter_topic("t", {"retention.bytes": 0})
+        clock.now += 2000
+        files.arm(times=1 << 30)
+        with pytest.raises(segstore.StorageError):
+            store.partition("t").append(b"no")
+        (done,) = store.sweep()
+        assert "no room" in str(done.error)
+        assert done.deleted_segments == sealed
+        (done,) = store.sweep()
+        assert (done.deleted_segments, done.error is None) == (0, False)
+        files.arm(0)
+        (done,) = store.sweep()
+        assert (done.deleted_segments, done.error) == (1, None)
+        assert store.partition("t").append(b"on") == 20

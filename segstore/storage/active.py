@@ -47,7 +47,7 @@ class ActiveSegment:
         self._files = files
         self._builder = IndexBuilder(segment.base_offset, config.index_interval_bytes)
         # Kafka's segment.jitter.ms: partitions that began together don't all roll together.
-        self._jitter_ms = random.randint(0, config.segment_jitter_ms) if config.segment_jitter_ms else 0
+        self._jitter = random.random()
         self.rolled_ms = -1  # timestamp of the first batch (Kafka: rollingBasedTimestamp)
         self._born_ms: int | None = None  # by the clock: when the first batch came, or was found
         self._open_indexes(index_bytes or config.segment_index_bytes)
@@ -140,7 +140,14 @@ class ActiveSegment:
         latest = int(batches["max_timestamp"][0])
         if latest < 0 or self.config.message_timestamp_type == "LogAppendTime":
             latest = now_ms
-        return latest - self.rolled_ms > self.config.max_segment_ms - self._jitter_ms
+        return latest - self.rolled_ms > self._most_ms()
+
+    def _most_ms(self) -> int:
+        """How old it may become, by the settings of now. The jitter takes off less than that, whatever is set
+        (Kafka: LogConfig.randomSegmentJitter): else each record had a segment of its own.
+        """
+        most, jitter = self.config.max_segment_ms, self.config.segment_jitter_ms
+        return most - int(self._jitter * min(jitter, most)) if jitter else most
 
     def outlived(self, now_ms: int) -> bool:
         """Whether the segment was begun more than segment.ms ago by the clock, whatever its records say: an
@@ -150,7 +157,7 @@ class ActiveSegment:
             return False
         if self._born_ms is None or now_ms < self._born_ms:  # the clock was set back
             self._born_ms = now_ms
-        return now_ms - self._born_ms > self.config.max_segment_ms - self._jitter_ms
+        return now_ms - self._born_ms > self._most_ms()
 
     def reserve(self, n: int) -> None:
         """Take index room for `n` batches. OSError: nothing has changed."""

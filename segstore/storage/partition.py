@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.config import TopicConfig
-from segstore.errors import StoreClosedError
+from segstore.errors import StorageError, StoreClosedError
 from segstore.records import Encoded
 from segstore.storage import retention
 from segstore.storage.checkpoint import LeaderEpochs
@@ -271,12 +271,21 @@ class Partition:
             view = self.view
             count = retention.breached(view, self.config, now_ms, self.context.files)
             if count == len(view.segments):
-                count -= not self.roll_from(view)
+                count -= not self._rolled_from(view, count > 1)
             if not count:
                 return Retained(0, 0)
             before = self._segments[count].base_offset
             self._advance(max(before, view.start_offset), self.config.file_delete_delay_ms)
             return Retained(count, retention.freed(view, count))
+
+    def _rolled_from(self, view: LogView, others: bool) -> bool:
+        """As `roll_from`. Where that fails, `others` go without it, which may be what makes room for it."""
+        try:
+            return self.roll_from(view)
+        except StorageError:
+            if not others:
+                raise
+            return False
 
     def roll_from(self, view: LogView) -> bool:
         """Roll, so that what `view` shows lies in sealed segments; False where more has come meanwhile."""

@@ -108,7 +108,8 @@ def dirty_ratio(view: LogView, cleaned: int) -> float:
     """The part of the sealed segments' bytes at and behind offset `cleaned`; 0 where there are none."""
     sealed = range(len(view.segments) - 1)
     total = sum(map(view.end_of, sealed))
-    first = view.slot(max(cleaned, view.start_offset)) if cleaned else 0
+    # One outside of the log is another log's, for the cleaner too.
+    first = view.slot(cleaned) if view.start_offset <= cleaned <= view.end_offset else 0
     return sum(view.end_of(slot) for slot in sealed if slot >= first) / total if total else 0.0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from segstore.config import StoreConfig
-from segstore.errors import SegstoreError, StoreClosedError
+from segstore.errors import SegstoreError, StorageError, StoreClosedError
 from segstore.storage import retention
 from segstore.storage.cleaner import CleanResult, Throttle, clean, cleanable
 from segstore.storage.partition import Partition
@@ -74,9 +74,14 @@ class Retention:
 
     def run(self, key: TopicPartitionKey, now: int) -> Swept | None:
         partition = self._partition(*key)
-        partition.roll_if_old(now)
+        failed: StorageError | None = None
+        try:
+            partition.roll_if_old(now)
+        except StorageError as error:
+            failed = error  # what goes now may be what makes room for it
         gone = partition.retain(now)
-        return Swept(*key, gone.segments, gone.bytes) if gone.segments else None
+        done = Swept(*key, gone.segments, gone.bytes)
+        return done.failed(failed) if failed else done if gone.segments else None
 
 
 class Compaction:
