@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 NATIVE := $(wildcard segstore/_native/*.c segstore/_native/*.h segstore/_native/build.py)
 GENERATED := segstore/_native/_segstore.c
 SANITIZED := build/sanitize
+EXTRAS := dev,spark
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -33,12 +34,17 @@ check-machine:
 	  echo "segstore has a part in C, and there is no C compiler '$${cc%% *}' here."; \
 	  echo "Install one (Debian, Ubuntu: apt-get install gcc libc6-dev), or name it: make CC=clang"; exit 1; } >&2
 
+# Packages come from the network, Spark's 400 MB among them: what to do where that fails is said after pip's own words.
+pip_install = PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q $(1) || { \
+	  echo "pip could not install what segstore's targets need; its own words are above."; \
+	  echo "It needs a package index (the network, or PIP_INDEX_URL) and about 1.5 GB of disk; make goes on from here when called again."; exit 1; } >&2
+
 $(BIN)/python: | check-machine
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --upgrade pip "setuptools>=77" wheel "cffi>=1.16"
 
 $(VENV)/.installed: pyproject.toml setup.py | check-machine $(BIN)/python
-	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q --no-build-isolation -e ".[dev]"
+	@$(call pip_install,--upgrade pip "setuptools>=77" wheel "cffi>=1.16")
+	@$(call pip_install,--no-build-isolation -e ".[$(EXTRAS)]")
 	@touch $@
 
 # A changed C file is built again without asking the network.
@@ -49,8 +55,10 @@ $(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-
 demo: $(VENV)/.built  ## all flights of 2013 into a log, a kill midway; then producers and a group, live (ARGS=--no-live: without)
 	$(BIN)/segstore demo $(ARGS)
 
+# A process for each core, at most four; PYTEST_ARGS="-n0" or "-p no:xdist" for one only.
+PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 test: $(VENV)/.built  ## every test (PYTEST_ARGS="-k name" for some)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed  ## ruff: lint and format
 	$(BIN)/ruff check .
@@ -66,8 +74,7 @@ types: $(VENV)/.built  ## mypy --strict
 sanitize: $(VENV)/.built  ## the C parts under AddressSanitizer and UndefinedBehaviorSanitizer
 	./tools/sanitize.sh $(BIN)/python $(SANITIZED) $(PYTEST_ARGS)
 
-spark: $(VENV)/.built  ## the tests of Spark, for which pyspark (400 MB) is installed
-	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev,spark]"
+spark: $(VENV)/.built  ## the tests of Spark alone
 	$(BIN)/python -m pytest tests/test_spark*.py tests/test_checkpoints*.py $(PYTEST_ARGS)
 
 dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere

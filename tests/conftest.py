@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,10 @@ import pytest
 from partitions import GOLDEN, SHARED, Partition, broker_partitions, materialize
 from spark import spark as spark
 
+pytest_plugins = ["judges", "parallel"]
+
 SEED = int(os.environ.get("SEGSTORE_SEED") or random.SystemRandom().randrange(1 << 32))
+os.environ["SEGSTORE_SEED"] = str(SEED)  # of all processes of a run
 
 hypothesis.settings.register_profile("segstore", deadline=None, print_blob=True)
 hypothesis.settings.register_profile(
@@ -27,39 +29,31 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "segstore")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    expected = os.environ.get("SEGSTORE_EXPECT_BUILD")
+    if expected and not _native_build().startswith(expected):
+        raise pytest.UsageError(f"{_native_build()} is loaded in place of the build in {expected}")
+
+
 def pytest_report_header() -> list[str]:
     lines = [f"random seed: SEGSTORE_SEED={SEED}"]
-    expected = os.environ.get("SEGSTORE_EXPECT_BUILD")
-    if expected:
-        from segstore._native import _segstore
-
-        if not _segstore.__file__.startswith(expected):
-            raise pytest.UsageError(f"{_segstore.__file__} is loaded in place of the build in {expected}")
-        lines.append(f"native build under test: {_segstore.__file__}")
+    if os.environ.get("SEGSTORE_EXPECT_BUILD"):
+        lines.append(f"native build under test: {_native_build()}")
     return lines
 
 
-@pytest.hookimpl(hookwrapper=True)
+def _native_build() -> str:
+    from segstore._native import _segstore
+
+    return str(_segstore.__file__)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    outcome = yield
-    report = outcome.get_result()
+    report = yield
     if report.failed and {"rng", "seed"} & set(getattr(item, "fixturenames", ())):
         report.sections.append(("random seed", f"replay with SEGSTORE_SEED={SEED} pytest '{item.nodeid}'"))
-    report.judges = [mark.args[0] for mark in item.iter_markers("judge")]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which outside judges ran, so that a green run without Java can't be taken for one with it."""
-    ran: Counter[str] = Counter()
-    skipped: Counter[str] = Counter()
-    for outcome in ("passed", "failed", "skipped"):
-        for report in terminalreporter.stats.get(outcome, []):
-            counter = skipped if outcome == "skipped" else ran
-            counter.update(getattr(report, "judges", []))
-    if ran or skipped:
-        terminalreporter.section("judges")
-        for name in sorted(ran | skipped):
-            terminalreporter.write_line(f"{name}: {ran[name]} tests ran, {skipped[name]} were skipped")
+    return report
 
 
 @pytest.fixture(scope="session")

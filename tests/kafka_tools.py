@@ -9,6 +9,7 @@ The tool creates an .index that is missing beside a .timeindex: let it judge a c
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import re
 import shutil
@@ -112,9 +113,11 @@ def why_not() -> str | None:
 def classpath() -> str:
     """The tool's class path; RuntimeError with Maven's words where it can't be resolved."""
     kept = CACHE / f"classpath-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}.txt"
-    if not (kept.is_file() and all(Path(jar).is_file() for jar in kept.read_text().split(":"))):
-        CACHE.mkdir(parents=True, exist_ok=True)
-        if _maven(kept, "--offline") and (why := _maven(kept)):
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a test run has several processes
+        there = kept.is_file() and all(Path(jar).is_file() for jar in kept.read_text().split(":"))
+        if not there and _maven(kept, "--offline") and (why := _maven(kept)):
             raise RuntimeError(f"Maven can't resolve {POM}:\n{why}")
     return kept.read_text().strip()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -31,14 +32,17 @@ def spark() -> Iterator[SparkSession]:
         find_java()
     except SegstoreError as error:
         pytest.skip(str(error))
-    made = session(
-        "local[2]",
-        quick=True,
-        spark_sql_shuffle_partitions=2,
-        spark_sql_streaming_checkpointFileManagerClass=FAST_CHECKPOINTS,
-        spark_driver_memory="1g",
-        spark_sql_python_filterPushdown_enabled=True,
-    )
+    with pytest.MonkeyPatch.context() as environ:
+        # Spark's Python workers find the modules of tests, whose functions they are given by name.
+        environ.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        made = session(
+            "local[2]",
+            quick=True,
+            spark_sql_shuffle_partitions=2,
+            spark_sql_streaming_checkpointFileManagerClass=FAST_CHECKPOINTS,
+            spark_driver_memory="1g",
+            spark_sql_python_filterPushdown_enabled=True,
+        )
     yield made
     made.stop()
 

@@ -160,7 +160,7 @@ CALLS: dict[str, Callable[[Producer], object]] = {
 SENDS = {"send", "send with a key", "send the long way"}
 
 
-@pytest.mark.parametrize("name", set(CALLS) - {"init"})
+@pytest.mark.parametrize("name", sorted(set(CALLS) - {"init"}))
 def test_before_init_transactions_nothing_is_allowed(store: segstore.Store, name: str) -> None:
     with (
         Producer(store, transactional_id="x") as producer,
@@ -169,7 +169,7 @@ def test_before_init_transactions_nothing_is_allowed(store: segstore.Store, name
         CALLS[name](producer)
 
 
-@pytest.mark.parametrize("name", set(CALLS) - {"init", "begin"})
+@pytest.mark.parametrize("name", sorted(set(CALLS) - {"init", "begin"}))
 def test_outside_of_a_transaction(store: segstore.Store, producer: Producer, name: str) -> None:
     for _ in range(2):
         with pytest.raises(errors.IllegalStateError, match="there is no transaction"):
@@ -180,7 +180,7 @@ def test_outside_of_a_transaction(store: segstore.Store, producer: Producer, nam
     assert store.partition("a").end_offset == 0
 
 
-@pytest.mark.parametrize("name", set(CALLS) - SENDS)
+@pytest.mark.parametrize("name", sorted(set(CALLS) - SENDS))
 def test_without_a_transactional_id(store: segstore.Store, name: str) -> None:
     with (
         Producer(store) as producer,

@@ -1,0 +1,74 @@
+"""Which outside judges ran, and which may not be skipped. Writes nothing.
+
+A test that needs something a machine may lack is skipped with the reason. SEGSTORE_REQUIRE names, with
+spaces between, what this machine does have: a skip for want of one of those is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+# What the reason of a skip says where a tool is missing.
+TOOLS = {
+    "java": r"\bjava\b",
+    "maven": r"\b(mvn|maven)\b",
+    "spark": r"spark",
+    "strace": r"strace",
+    "tmpfs": r"tmpfs",
+    "segments": r"broker-written",
+}
+REQUIRED = os.environ.get("SEGSTORE_REQUIRE", "").split()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if unknown := sorted({*REQUIRED} - TOOLS.keys()):
+        raise pytest.UsageError(f"SEGSTORE_REQUIRE names {unknown}; known are {sorted(TOOLS)}")
+
+
+def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Make a failure of a skip whose reason names a tool that is required."""
+    if not report.skipped or hasattr(report, "wasxfail") or not isinstance(report.longrepr, tuple):
+        return
+    path, line, reason = report.longrepr
+    for tool in REQUIRED:
+        if re.search(TOOLS[tool], reason, re.IGNORECASE):
+            report.outcome = "failed"
+            report.longrepr = (
+                f"{path}:{line}: {reason}\nSEGSTORE_REQUIRE does not allow that: it names {tool!r}"
+            )
+            return
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    report = yield
+    refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    names = {mark.args[0] for mark in item.iter_markers("judge")}
+    report.judges = sorted(names | {"spark"} & set(getattr(item, "fixturenames", ())))
+    refuse_skip(report)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which outside judges ran, so that a green run without Java can't be taken for one with it."""
+    ran: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
+    for outcome in ("passed", "failed", "skipped"):
+        for report in terminalreporter.stats.get(outcome, []):
+            counter = skipped if outcome == "skipped" else ran
+            counter.update(getattr(report, "judges", []))
+    if ran or skipped:
+        terminalreporter.section("judges")
+        for name in sorted(ran | skipped):
+            terminalreporter.write_line(f"{name}: {ran[name]} tests ran, {skipped[name]} were skipped")

@@ -1,0 +1,70 @@
+"""How `make test` shares the tests out to processes (pytest-xdist's workers). Writes nothing.
+
+A file's tests stay in one process and in order. So do all that need Spark, which has one JVM, and all that
+start a Kafka broker. What takes longest starts first, so that the processes end at about the same time.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+
+ROOT = Path(__file__).parents[1]
+MOST = 4  # processes; a JVM and a store's threads want a core of their own
+
+# What a file's text holds where its tests are of a group.
+MARKS = {"spark": ("SparkSession", 'judge("spark")'), "kafka": ('judge("Kafka\'s broker")',)}
+
+# Groups and files that take longest (20 s to minutes each), first.
+LONGEST = (
+    "spark",
+    "kafka",
+    "test_kill",
+    "test_cleaner_model",
+    "test_staging_kill",
+    "test_cleaner_swap",
+    "test_promises_disks",
+    "test_half_done",
+)
+
+
+@cache
+def group(file: str) -> str:
+    """What the tests of a file share a process with: `file` is the part of a node id before `::`."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    return next((name for name, marks in MARKS.items() if any(mark in text for mark in marks)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return min(len(os.sched_getaffinity(0)), MOST)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return group(nodeid.partition("::")[0])
+
+    config.option.loadscopereorder = False  # in the order of `pytest_collection_modifyitems`
+    return Groups(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _place(item.nodeid.partition("::")[0]))
+
+
+def _place(file: str) -> int:
+    name = group(file).removeprefix("tests/").removesuffix(".py")
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
