@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +214,34 @@ def test_an_import_that_wrote_nothing_leaves_no_topic(
     with segstore.open(store_dir, mode="r") as store:
         assert list(store.topics()) == ["u"] * stays
         assert sorted(path.name for path in store_dir.glob("u-*")) == (["u-0", "u-1"] if stays else [])
+
+
+def test_the_progress_reaches_the_end_over_offsets_that_are_not_there(
+    store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a log of which compaction has left a tenth; and of the part of a batch."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config={"cleanup.policy": "compact", "segment.bytes": 1000})
+        for i in range(100):
+            store.partition("t").append_batch([b"x" * 50] * 2, keys=[b"%d" % (i % 10)] * 2)
+        assert store.sweep()[0].compacted_records > 100
+    told: list[tuple[int, int]] = []
+
+    @contextlib.contextmanager
+    def bar(total: int, *_: object, **__: object) -> Iterator[Any]:
+        class Bar:
+            task_ids = (0,)
+
+            def update(self, task: int, advance: int) -> None:
+                told.append((told[-1][0] + advance if told else advance, total))
+
+        yield Bar()
+
+    monkeypatch.setattr("segstore.cli.export.progress_bar", bar)
+    for end in (200, 199):
+        told.clear()
+        ok("export", "t", tmp_path / "t.ndjson", "--to-offset", end, "-s", store_dir)
+        assert told[-1] == (end, end)
 
 
 def test_an_arrow_file_of_one_record_is_small(store_dir: Path, tmp_path: Path) -> None:
