@@ -6,6 +6,7 @@ Stores through a mapping pass no hook.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import os
 import signal
@@ -98,7 +99,8 @@ class FailingFiles(HookedFiles):
                 return
             self.hits += 1
         if isinstance(self.fault, BaseException):
-            raise self.fault
+            # Not itself: its traceback would grow with each raise, and keep all that ran, with its files.
+            raise copy.copy(self.fault)
         self.fault(name, args)
 
 
