@@ -39,10 +39,14 @@ class Follower:
         published: Callable[[], Ends | None],
         log_start: Callable[[], int],
         believed: Callable[[], bool] = lambda: True,
+        there: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`believed()`: where nothing is published, whether that says that the partition is gone."""
+        """`believed()`: where nothing is published, whether that says anything: that the partition is gone,
+        or, where it is `there()`, that a writer has begun anew and has not come to it yet.
+        """
         self._pool, self.directory, self._config = pool, directory, config
         self._published, self._log_start, self._believed = published, log_start, believed
+        self._there = there
         self._lock = threading.Lock()
         self._seen: Ends | None = None
         self._view: LogView | None = None
@@ -75,7 +79,10 @@ class Follower:
     def _refresh(self, ends: Ends | None) -> LogView:
         view, seen = self._view, self._seen
         if ends is None and self._was_published and self._believed():
-            raise StoreClosedError(f"{self.directory}: the topic was deleted")
+            if not self._there():
+                raise StoreClosedError(f"{self.directory}: the topic was deleted")
+            if view is not None:
+                return view
         listed = self._listed(ends, seen)
         segments = view.segments if listed and view is not None else self._segments(view)
         self._grow(segments[-1], ends)

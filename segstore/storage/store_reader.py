@@ -12,7 +12,7 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import NamedTuple
 
-from segstore import names
+from segstore import locks, names
 from segstore.storage.checkpoint import read_offsets
 from segstore.storage.context import Context
 from segstore.storage.ends import Ends, EndsReader, open_reader, slot_key
@@ -24,6 +24,7 @@ _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 
 POLL_SECONDS = 0.005
 _BELIEF_NS = 100_000_000  # how long ends are believed without another look at the marker
+_PATIENCE = 50  # milliseconds for a writer that opens or closes the store just now
 
 
 class _Belief(NamedTuple):
@@ -99,7 +100,8 @@ class StoreReader:
             info.settings,
             self._published(slot_key(info.topic_id, info.name, partition)),
             lambda: self._log_start(info.name, partition),
-            self._believed,
+            lambda: self._believed() or self._is_ours(),
+            lambda: self._is_there(info, partition),
         )
 
     def _log_start(self, topic: str, partition: int) -> int:
@@ -127,14 +129,38 @@ class StoreReader:
 
         They hold while there is no clean shutdown marker, or the one that was written with them.
         """
-        ends, held, now = self._look_for_ends(), self._belief, monotonic_ns()
+        ends = self._look_for_ends()
         if ends is None:
             return False
-        nonce = ends.nonce
-        if nonce != held.nonce or now - held.at >= _BELIEF_NS:
+        held = self._belief
+        if held.holds and ends.nonce == held.nonce and monotonic_ns() - held.at < _BELIEF_NS:
+            return True
+        for _ in range(_PATIENCE):
+            now, nonce = monotonic_ns(), ends.nonce
             marker = read_marker(self.context.files, self.context.root)
             self._belief = held = _Belief(now, nonce, marker != 0 and nonce == (marker or 0))
+            if held.holds or not self._is_ours():
+                break
+            # The writer that opens or closes the store has done one of the two; the log is no witness
+            # meanwhile, for it will soon have an adoption's first half.
+            time.sleep(0.001)
         return held.holds
+
+    def _is_ours(self) -> bool:
+        """Whether a writer has the store that publishes: Kafka's lock is one of its process."""
+        path = os.path.join(self.context.root, names.LOCK)
+        if not self.context.files.exists(path):
+            return False
+        with self.context.files.open(path) as handle:
+            return locks.holder(handle.fd) == -1
+
+    def _is_there(self, info: TopicInfo, partition: int) -> bool:
+        """Whether this very topic is still there. OSError, CorruptCheckpointError."""
+        found = self._topic_files.load()[0].get(info.name)
+        return found is not None and (info.topic_id, True) == (
+            found.topic_id,
+            partition in found.partition_ids,
+        )
 
     @property
     def publications(self) -> int:
