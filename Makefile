@@ -7,6 +7,8 @@ GENERATED := segstore/_native/_segstore.c
 SANITIZED := build/sanitize
 EXTRAS := dev,spark
 PYTEST_ARGS ?=
+# A process for each core, at most four; PYTEST_ARGS="-n0" or "-p no:xdist" for one only.
+PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types sanitize bench soak spark dist format clean check-machine
@@ -55,8 +57,6 @@ $(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-
 demo: $(VENV)/.built  ## all flights of 2013 into a log, a kill midway; then producers and a group, live (ARGS=--no-live: without)
 	$(BIN)/segstore demo $(ARGS)
 
-# A process for each core, at most four; PYTEST_ARGS="-n0" or "-p no:xdist" for one only.
-PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 test: $(VENV)/.built  ## every test (PYTEST_ARGS="-k name" for some)
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
@@ -72,7 +72,7 @@ types: $(VENV)/.built  ## mypy --strict
 	$(BIN)/mypy --strict segstore
 
 sanitize: $(VENV)/.built  ## the C parts under AddressSanitizer and UndefinedBehaviorSanitizer
-	./tools/sanitize.sh $(BIN)/python $(SANITIZED) $(PYTEST_ARGS)
+	./tools/sanitize.sh $(BIN)/python $(SANITIZED) $(PARALLEL) $(PYTEST_ARGS)
 
 spark: $(VENV)/.built  ## the tests of Spark alone
 	$(BIN)/python -m pytest tests/test_spark*.py tests/test_checkpoints*.py $(PYTEST_ARGS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -49,7 +49,7 @@ def _native_build() -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed and {"rng", "seed"} & set(getattr(item, "fixturenames", ())):
         report.sections.append(("random seed", f"replay with SEGSTORE_SEED={SEED} pytest '{item.nodeid}'"))

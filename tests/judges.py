@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import pytest
 
@@ -44,18 +44,22 @@ def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
             return
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if "spark" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.judge("spark"))
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Iterator[None]:
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
     refuse_skip(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    names = {mark.args[0] for mark in item.iter_markers("judge")}
-    report.judges = sorted(names | {"spark"} & set(getattr(item, "fixturenames", ())))
+    report.judges = sorted({mark.args[0] for mark in item.iter_markers("judge")})
     refuse_skip(report)
     return report
 
