@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", "4.2")
 
 from segstore.spark.lookup import Lookup
 from segstore.spark.offsets import from_json, to_json
-from segstore.spark.options import SourceOptions, parse_options
+from segstore.spark.options import KNOWN, SourceOptions, parse_options
 
 PATH = {"path": "/store"}
 T = {**PATH, "subscribe": "t"}
@@ -45,6 +45,10 @@ ALLOWED: dict[str, tuple[dict[str, str], Any, Any]] = {
         "read_committed",
     ),
     "TRUE": ({"includeHeaders": "TRUE"}, lambda o: o.include_headers, True),
+    "at least so many tasks": ({"minPartitions": "7"}, lambda o: o.min_partitions, 7),
+    "no more than": ({"maxOffsetsPerTrigger": "9"}, lambda o: o.max_offsets_per_trigger, 9),
+    "no less than": ({"minOffsetsPerTrigger": " 9 "}, lambda o: o.min_offsets_per_trigger, 9),
+    "filters, or not": ({"filterPushdown": "false"}, lambda o: o.filter_pushdown, False),
     "delay in minutes": ({"maxTriggerDelay": "2m"}, lambda o: o.max_trigger_delay_ms, 120_000),
     "delay in hours": ({"maxTriggerDelay": "1 h"}, lambda o: o.max_trigger_delay_ms, 3_600_000),
     "delay without unit": ({"maxTriggerDelay": "250"}, lambda o: o.max_trigger_delay_ms, 250),
@@ -108,6 +112,9 @@ REFUSED: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "times below 0": ({**T, "startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, ("at least 0", "t-0")),
     "a strategy": ({**T, "startingOffsetsByTimestampStrategy": "earliest"}, ("error, latest",)),
     "a flag": ({**T, "failOnDataLoss": "no"}, ("option failOnDataLoss='no'", "true, false")),
+    "headers": ({**T, "includeHeaders": "1"}, ("option includeHeaders='1'", "true, false")),
+    "filters": ({**T, "filterPushdown": "on"}, ("option filterPushdown='on'", "true, false")),
+    "times of no JSON": ({**T, "endingOffsetsByTimestamp": "1"}, ("option endingOffsetsByTimestamp='1'",)),
     "an isolation": ({**T, "kafka.isolation.level": "none"}, ("kafka.isolation.level", "read_committed")),
     "0 partitions": ({**T, "minPartitions": "0"}, ("option minPartitions='0'", "at least 1")),
     "half a record": ({**T, "maxRecordsPerPartition": "1.5"}, ("option maxRecordsPerPartition='1.5'",)),
@@ -204,6 +211,32 @@ def test_where_it_begins(name: str, root: Path) -> None:
     assert begins(root, **given) == expected
 
 
+END: dict[str, tuple[dict[str, str], list[int]]] = {
+    "latest": ({}, [20, 5]),
+    "each": ({"endingOffsets": '{"t":{"0":12,"1":-1}}'}, [12, 5]),
+    "a time": ({"endingTimestamp": str(START_MS + 3000)}, [10, 3]),
+    "a late time": ({"endingTimestamp": str(START_MS + 9000)}, [10, 5]),
+    "times": ({"endingOffsetsByTimestamp": json.dumps({"t": {"0": START_MS + 15_000, "1": 0}})}, [15, 0]),
+    "a time before times and offsets": (
+        {
+            "endingTimestamp": str(START_MS + 12_000),
+            "endingOffsetsByTimestamp": json.dumps({"t": {"0": 0, "1": 0}}),
+            "endingOffsets": "latest",
+        },
+        [12, 5],
+    ),
+    "not there yet, allowed": ({"endingOffsets": '{"t":{"0":99,"1":2}}', "failOnDataLoss": "false"}, [20, 2]),
+}
+
+
+@pytest.mark.parametrize("name", END)
+def test_where_it_ends(name: str, root: Path) -> None:
+    given, expected = END[name]
+    with Lookup(options_of(root, **given)) as lookup:
+        found = lookup.resolve(lookup.options.end(), lookup.partitions(), begin=False)
+    assert [found[each] for each in sorted(found)] == expected
+
+
 NOWHERE: dict[str, tuple[dict[str, str], type[Exception], tuple[str, ...]]] = {
     "a late time": (
         {"startingTimestamp": str(START_MS + 9000)},
@@ -278,3 +311,11 @@ def test_offsets_of_a_checkpoint_are_sorted_and_come_back() -> None:
     for bad in ({"t": 1}, {"t": {"x": 1}}, {"t": {"0": None}}):
         with pytest.raises(CorruptCheckpointError):
             from_json(bad)
+
+
+def test_every_option_has_a_case() -> None:
+    """That it is taken, and that a bad value of it is refused by its name."""
+    known = {name.lower() for name in KNOWN}
+    tables: list[dict[str, Any]] = [ALLOWED, BEGIN, END, SUBSCRIBED]
+    assert known <= {name.lower() for table in tables for case in table.values() for name in case[0]}
+    assert known <= {name.lower() for given, _ in REFUSED.values() for name in given}
