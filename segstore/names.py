@@ -51,6 +51,7 @@ SWEEPS = "sweeps.json"
 
 # Within the inbox: see `storage.staging`.
 SEALED = "sealed"
+GATHERED = "gathered"
 OWNER = "owner"
 MANIFEST = ".manifest"
 INTENT = ".intent"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from faults import HookedFiles, KillingFiles
 from stores import in_child, killed, values
 
@@ -18,6 +21,16 @@ from segstore.storage.staging import Staged, Stager
 SMALL = {"segment.bytes": 2000, "index.interval.bytes": 100}
 TINY_SEGMENTS = {"inbox.segment.bytes": 500}
 PARTS = (("t", 1), ("u", 0))
+
+
+@pytest.fixture
+def quick_dir(tmp_path: Path) -> Iterator[Path]:
+    """In memory, where there is such a place: what is killed a hundred times is copied a hundred times."""
+    if not os.access("/dev/shm", os.W_OK | os.X_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="segstore-", dir="/dev/shm") as path:
+        yield Path(path)
 
 
 class Unsynced(Files):
@@ -38,22 +51,22 @@ def unsynced(files: HookedFiles) -> HookedFiles:
 
 
 class KillingAdoption(KillingFiles):
-    """Kills at the `nth` change between the first look at an intent and the removal of one."""
+    """Kills at the `nth` change from the first look at a manifest or an intent to a manifest's removal."""
 
     begun = over = False
 
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        about = ".intent" in str(args[0]) if args else False
-        self.begun |= about
+        path = str(args[0]) if args else ""
+        self.begun |= ".intent" in path or ".manifest" in path
         if self.begun and not self.over:
             super().before(name, args, kwargs)
-        self.over |= about and name == "unlink" and not str(args[0]).endswith(".tmp")
+        self.over |= name == "unlink" and path.endswith(".manifest")
 
 
 def killed_adoptions(
     state: Path, work: Path, run: Callable[[Files, Path], object]
 ) -> Iterator[tuple[int, Path]]:
-    """As `stores.killed_at_each_call`, of what lies between an intent's first look and its removal."""
+    """As `stores.killed_at_each_call`, of what KillingAdoption takes for an adoption."""
     for nth in itertools.count(1):
         path = killed(state, work / f"killed-{nth}")
         ended, _ = in_child(lambda tell, nth=nth, path=path: run(unsynced(KillingAdoption(nth)), path))
@@ -85,11 +98,12 @@ def stage(
     parts: Sequence[tuple[str, int]] = PARTS,
     batch_bytes: int = 150,
     files: Files | None = None,
+    first: int = 0,
 ) -> Staged:
-    """Rows `tag`-0 to `tag`-(n-1) for each partition."""
+    """Rows `tag`-`first` to `tag`-(n-1) for each partition."""
     with Stager(path, files=files) as stager:
         for topic, partition in parts:
-            stager.append_batch(topic, partition, rows(tag, n), batch_bytes=batch_bytes)
+            stager.append_batch(topic, partition, rows(tag, n)[first:], batch_bytes=batch_bytes)
         return stager.finish()
 
 

@@ -140,7 +140,7 @@ class StoreConfig(Settings):
         86_400_000, 1, MAX_LONG, "ms", "how long what a dead stager left is kept (segstore's own)"
     )
     inbox_segment_bytes: int = whole(
-        32 * _MIB, 1, MAX_INT, "bytes", "a staged file of that size becomes a segment (segstore's own)"
+        8 * _MIB, 1, MAX_INT, "bytes", "a staged file of that size becomes a segment (segstore's own)"
     )
     log_cleaner_backoff_ms: int = whole(
         15_000, 1, MAX_LONG, "ms", "how long the log cleaner waits when there is nothing to compact"

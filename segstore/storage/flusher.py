@@ -70,7 +70,8 @@ class Flusher:
     def _sync(self, view: LogView) -> None:
         pool = self._writer.pool
         for segment in view.segments[view.slot(self.recovery_point) :]:
-            pool.files.sync(pool.get(segment.path, write=True))
+            if not segment.durable:
+                pool.files.sync(pool.get(segment.path, write=True))
             if segment.unsynced_aborts:
                 segment.unsynced_aborts = False  # first: what comes meanwhile is the next sync's
                 with pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle:

@@ -46,6 +46,7 @@ class Segment:
         self.path = self.file(names.LOG)
         self.writable, self.sealed, self.interval = writable, sealed, interval
         self.visible = MOST_OFFSET
+        self.durable = False  # its log was synced under another name, and has not changed since
         self.unsynced_aborts = False  # its `.txnindex` has grown since it was synced
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._held: Handle | None = None

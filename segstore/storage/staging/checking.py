@@ -67,5 +67,6 @@ def _check_sealed(folder: Folder) -> Iterator[Finding]:
 def _check_left(folder: Folder) -> Iterator[Finding]:
     retention_ms = StoreConfig().inbox_leftovers_retention_ms
     stagers, small = leftovers(folder, wall_clock(), retention_ms)
-    for path in (*map(folder.stager, stagers), *small):
+    gathered = [folder.gathered] if folder.files.exists(folder.gathered) else []
+    for path in (*map(folder.stager, stagers), *small, *gathered):
         yield Finding(path, None, None, f"left by a process that is gone: {_NEXT} removes it")

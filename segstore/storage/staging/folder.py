@@ -4,20 +4,28 @@
     inbox/sealed/<stem>.manifest      sealed, waiting for the store's writer
     inbox/<stem>.intent               is being adopted
     inbox/<stem>.result               was refused: why
+    inbox/gathered/                   the adopter's: small staged files, one behind the other; indexes
     <stem>                            <sequence, 20 digits>-<digest of the id>-<random>, 16 hex digits each
 
 Threads and processes: any; every file has one that writes it, and what another may have removed is passed by.
+Others may put anything here: a stager's directory is never followed where it is a link, and what is no plain
+file is never waited for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable
 
 from segstore import names
 from segstore.files import Files
 from segstore.storage.staging.message import StagedFile
+from segstore.storage.topics import NOT_A_FILE
+
+# It is no plain file, and will not become one.
+NOT_PLAIN = NOT_A_FILE - {errno.EACCES}
 
 
 class Folder:
@@ -28,7 +36,9 @@ class Folder:
         self.ours = os.path.join(root, names.OURS)
         self.path = os.path.join(self.ours, names.INBOX)
         self.sealed = os.path.join(self.path, names.SEALED)
+        self.gathered = os.path.join(self.path, names.GATHERED)
         self.adopted = os.path.join(self.ours, names.ADOPTED)
+        self.quarantine = os.path.join(self.ours, names.QUARANTINE)
 
     def prepare(self) -> None:
         """Make what is missing, durable. OSError."""
@@ -80,6 +90,22 @@ class Folder:
         """Names of the stagers that have a directory. OSError."""
         return [name for name in self._names(self.path) if names.is_stager(name)]
 
+    def is_stagers(self, name: str) -> bool:
+        """Whether there is a directory of that stager's, and no link to one elsewhere. OSError."""
+        try:
+            return not self.files.is_symlink(self.stager(name))
+        except FileNotFoundError:
+            return False
+
+    def lives(self, stager: str) -> bool:
+        """Whether a stager's process is there and has not finished. OSError."""
+        try:
+            return self.files.is_locked(self.owner(stager))
+        except OSError as error:
+            if error.errno in NOT_PLAIN:
+                return False
+            raise
+
     def temporaries(self) -> list[str]:
         """Paths of small files that nobody came to give their name. OSError."""
         return [
@@ -101,19 +127,29 @@ class Folder:
         OSError.
         """
         gone = list(files)
+        stagers = {stager for stager in {file.stager for file in gone} if self.is_stagers(stager)}
         for file in gone:
-            self.unlink(self.staged(file))
-        for stager in dict.fromkeys(file.stager for file in gone):
-            if not self.files.is_locked(self.owner(stager)):
+            if file.stager in stagers:
+                self.unlink(self.staged(file))
+        for stager in sorted(stagers):
+            if not self.lives(stager):
                 self.remove_stager(stager, only_empty=True)
 
+    def remove_gathered(self) -> None:
+        """Remove what the adopter has gathered. OSError."""
+        if self.files.exists(self.gathered):
+            self.remove_stager(names.GATHERED)
+
     def remove_stager(self, name: str, *, only_empty: bool = False) -> None:
-        """Remove a stager's directory. OSError."""
+        """Remove a stager's directory; of a link, the link alone. OSError."""
         directory = self.stager(name)
+        if not self.is_stagers(name):
+            self.unlink(directory)
+            return
         held = self._names(directory)
         if only_empty and set(held) - {names.OWNER}:
             return
         for each in held:
             self.unlink(os.path.join(directory, each))
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             self.files.rmdir(directory)

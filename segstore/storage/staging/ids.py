@@ -35,6 +35,7 @@ class AdoptedIds:
         """OSError. What is damaged in the file is dropped, durably, before anything is decided by it."""
         self._files, self.path, self._retention_ms, self._count = files, path, retention_ms, count
         self._held: dict[str, Adoption] = {}
+        self._last: dict[str, str] = {}
         self._size = self._lines = 0
         self._there = files.exists(path)
         self._inode = -1
@@ -50,7 +51,7 @@ class AdoptedIds:
             except ValueError:
                 damaged += 1
                 continue
-            self._held[adoption.id] = adoption
+            self._keep(adoption)
             self._lines += 1
         self._size = len(data)
         if damaged:
@@ -62,7 +63,7 @@ class AdoptedIds:
 
     def record(self, adoption: Adoption) -> None:
         """Durable when it returns. OSError: it may be in the file; `forget` tells it that it is not."""
-        self._held[adoption.id] = adoption
+        self._keep(adoption)
         self._expire(adoption.adopted_ms)
         if not self._there or self._lines >= 2 * max(len(self._held), _LEAST):
             self._rewrite()
@@ -78,6 +79,7 @@ class AdoptedIds:
         being written anew. OSError.
         """
         self._held.pop(id_, None)
+        self._last = {_series(each): each for each in self._held}
         if not self._files.exists(self.path):
             return
         with self._files.open(self.path, write=True) as handle:
@@ -87,19 +89,41 @@ class AdoptedIds:
                 return
         self._rewrite()
 
+    def _keep(self, adoption: Adoption) -> None:
+        self._held[adoption.id] = adoption
+        self._last[_series(adoption.id)] = adoption.id
+
     def _expire(self, now_ms: int) -> None:
-        """By age, and the oldest of too many; the newest stays."""
+        """By age, and the oldest of too many; the newest stays. Those go first that are not the newest of
+        their series: a query of Spark's that is started again after a crash comes with its last id, however
+        busy the others were.
+        """
         newest = next(reversed(self._held))
         for id_ in list(self._held):
-            aged = self._held[id_].adopted_ms < now_ms - self._retention_ms
-            if id_ != newest and (aged or len(self._held) > self._count):
-                del self._held[id_]
+            if id_ != newest and self._held[id_].adopted_ms < now_ms - self._retention_ms:
+                self._drop(id_)
+        for spared in (True, False):
+            for id_ in list(self._held) if len(self._held) > self._count else ():
+                if id_ != newest and not (spared and self._last.get(_series(id_)) == id_):
+                    self._drop(id_)
+                if len(self._held) <= self._count:
+                    return
+
+    def _drop(self, id_: str) -> None:
+        del self._held[id_]
+        if self._last.get(_series(id_)) == id_:
+            del self._last[_series(id_)]
 
     def _rewrite(self) -> None:
         data = b"".join(map(_format, self._held.values()))
         self._files.write_atomic(self.path, data)
         self._there, self._size, self._lines = True, len(data), len(self._held)
         self._inode = self._files.inode(self.path)
+
+
+def _series(id_: str) -> str:
+    """What ids have in common that follow one another: all before the last "/"."""
+    return id_.rpartition("/")[0]
 
 
 def _format(adoption: Adoption) -> bytes:

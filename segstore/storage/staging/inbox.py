@@ -8,7 +8,6 @@ lock is held while manifests are adopted, so that they are adopted one after the
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 
@@ -28,6 +27,7 @@ from segstore.storage.staging.ids import AdoptedIds
 from segstore.storage.staging.intent import read_intent, remove_intent, undo
 from segstore.storage.staging.leftovers import sweep
 from segstore.storage.staging.manifest import Manifest, read_manifest
+from segstore.storage.staging.refusals import put_aside, remove_earlier
 from segstore.storage.staging.results import write_result
 from segstore.storage.staging.watch import Watch
 from segstore.storage.topics import TopicInfo
@@ -58,7 +58,7 @@ class Inbox:
             config.inbox_ids_retention_count,
         )
         self._adopter = Adopter(
-            self._folder, self._ids, topics, partition, context.clock, config.inbox_segment_bytes
+            self._folder, self._ids, topics, partition, context.clock, config.inbox_segment_bytes, nudge
         )
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -77,7 +77,7 @@ class Inbox:
             except CorruptCheckpointError as error:
                 # Its bytes were synced before its name was given: this is no crash's work.
                 log.error("%s: what it was about is not known", error)
-                self._quarantine(stem, self._folder.intent(stem))
+                put_aside(self._folder, stem, self._folder.intent(stem))
                 continue
             if self._ids.find(intent.id) is None:
                 undo(self._context.files, self._context.root, self._topics(), intent.places)
@@ -93,6 +93,7 @@ class Inbox:
 
     def begin(self) -> None:
         """Adopt what waits, and from now on whatever is sealed. OSError."""
+        self._folder.remove_gathered()
         self._watch = Watch(self._folder.sealed)  # first: what is sealed meanwhile is an event
         for stem in self._folder.of_kind(names.INTENT):
             if not self._context.files.exists(self._folder.manifest(stem)):
@@ -158,7 +159,6 @@ class Inbox:
         except SegstoreError as error:
             self._refuse(stem, manifest, error)
             return
-        self._nudge()
         self._adopter.clear(manifest)
 
     def _refuse(self, stem: str, manifest: Manifest | None, error: SegstoreError) -> None:
@@ -166,23 +166,13 @@ class Inbox:
         log.warning("%s is refused: %s", stem, error)
         write_result(self._folder, stem, error)
         for file in () if manifest is None else manifest.files:
-            self._quarantine(stem, self._folder.staged(file))
-        self._quarantine(stem, self._folder.manifest(stem))
+            if self._folder.is_stagers(file.stager):
+                put_aside(self._folder, stem, self._folder.staged(file))
+        put_aside(self._folder, stem, self._folder.manifest(stem))
+        remove_earlier(self._folder, stem)
         if manifest is not None:
             self._folder.remove_staged(manifest.files)
         self._nudge()
-
-    def _quarantine(self, stem: str, path: str) -> None:
-        files, directory = self._context.files, os.path.join(self._folder.ours, names.QUARANTINE)
-        if not files.exists(path):
-            return
-        for made in (directory, os.path.join(directory, stem)):
-            if not files.exists(made):
-                files.mkdir(made)
-                files.sync_dir(os.path.dirname(made))
-        name = os.path.relpath(path, self._folder.path).replace(os.sep, "-")
-        files.rename(path, os.path.join(directory, stem, name))
-        files.sync_dir(os.path.join(directory, stem))
 
     # --- the end ----------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from segstore import names
 from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 from segstore.storage.loader import scan_directory
-from segstore.storage.staging.folder import Folder
+from segstore.storage.staging.folder import NOT_PLAIN, Folder
 from segstore.storage.staging.framed import frame, unframe
 from segstore.storage.topics import TopicInfo
 
@@ -53,7 +53,13 @@ def read_intent(folder: Folder, stem: str) -> Intent:
     """CorruptCheckpointError, OSError."""
     path = folder.intent(stem)
     try:
-        held = unframe(folder.files.read_file(path, 1 << 28))
+        data = folder.files.read_file(path, 1 << 28)
+    except OSError as error:
+        if error.errno in NOT_PLAIN:
+            raise CorruptCheckpointError(path, 1, f"no intent: {error.strerror}") from error
+        raise
+    try:
+        held = unframe(data)
         places = tuple(Place(*row) for row in held["places"])
         if [type(v) for p in places for v in p] != [str, str, int, int, int, int] * len(places):
             raise ValueError("places are no places")

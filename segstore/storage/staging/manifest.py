@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.errors import InvalidArgumentError, InvalidTypeError, StagedFilesError
-from segstore.storage.staging.folder import Folder
+from segstore.storage.staging.folder import NOT_PLAIN, Folder
 from segstore.storage.staging.framed import frame, unframe
 from segstore.storage.staging.message import StagedFile, check_id
 
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 1 << 28
 
 
@@ -46,7 +46,12 @@ def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile]) -> Man
 def read_manifest(folder: Folder, stem: str) -> Manifest:
     """StagedFilesError where it is damaged; OSError, FileNotFoundError where it was adopted meanwhile."""
     path = folder.manifest(stem)
-    data = folder.files.read_file(path, MOST_BYTES)
+    try:
+        data = folder.files.read_file(path, MOST_BYTES)
+    except OSError as error:
+        if error.errno in NOT_PLAIN:
+            raise StagedFilesError(f"{path} is no manifest: {error.strerror}") from error
+        raise
     try:
         held = unframe(data)
         if held.keys() != {"version", "id", "files"} or held["version"] != VERSION:
@@ -56,6 +61,8 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
         if not isinstance(held["files"], list):
             raise ValueError("files must be a list")
         rows = tuple(StagedFile.parse(row) for row in held["files"])
+        if len({(row.stager, row.name) for row in rows}) < len(rows):
+            raise ValueError("a file is named twice")
         return Manifest(stem, check_id(held["id"]), rows)
     except (ValueError, InvalidArgumentError, InvalidTypeError) as error:
         raise StagedFilesError(f"{path} is no manifest: {error}") from error

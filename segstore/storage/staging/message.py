@@ -19,7 +19,8 @@ _MOST_SIZE = 2**31 - 1
 
 class StagedFile(NamedTuple):
     """A file of whole batches for one partition, contiguous; `size` in bytes, `changed` when it
-    was last touched, by the file system's clock (ns).
+    was last touched, by the file system's clock (ns), under which run of the kernel (`boot`); `keyed`: its
+    topic was compacted then, so that every record was seen to have a key.
     """
 
     stager: str
@@ -31,11 +32,13 @@ class StagedFile(NamedTuple):
     records: int
     size: int
     changed: int
+    boot: str
+    keyed: bool
 
     @classmethod
     def parse(cls, row: Any) -> StagedFile:
         """A row of a manifest. ValueError."""
-        kinds = (str, str, str, str, int, int, int, int, int)
+        kinds = (str, str, str, str, int, int, int, int, int, str, bool)
         if not isinstance(row, (list, tuple)) or [type(v) for v in row] != list(kinds):
             raise ValueError(f"{row!r:.200} is no staged file")
         file = cls(*row)

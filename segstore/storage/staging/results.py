@@ -10,6 +10,7 @@ import contextlib
 from typing import Any
 
 from segstore.errors import (
+    InvalidRecordError,
     RecordTooLargeError,
     SegstoreError,
     StagedFilesError,
@@ -22,6 +23,7 @@ from segstore.storage.staging.framed import frame, unframe
 _KNOWN = {
     kind.__name__: kind
     for kind in (
+        InvalidRecordError,
         RecordTooLargeError,
         SegstoreError,
         StagedFilesError,

@@ -27,13 +27,14 @@ from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.ends import EndsReader, open_reader, slot_key
 from segstore.storage.pipeline import Pipeline
 from segstore.storage.staging.folder import Folder
+from segstore.storage.staging.kernel import boot_id
 from segstore.storage.staging.message import Staged, StagedFile
 from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-BATCH_BYTES = 1 << 18
+BATCH_BYTES = 1 << 19
 """Plain bytes of a batch, by default: adoption writes 12 bytes into each."""
 _AHEAD_BYTES = 1 << 22
 """So much is written to a file before the disk is told to begin with it, while more is being encoded."""
@@ -59,8 +60,9 @@ class _Output:
         return min(fit, int(spans.searchsorted(_MOST_OFFSETS - self.records, side="right")))
 
     def file(self, stager: str) -> StagedFile:
-        info, key = self.info, (self.partition, self.batches, self.records, self.size, self.changed)
-        return StagedFile(stager, self.name, info.name, info.topic_id, *key)
+        info, sizes = self.info, (self.batches, self.records, self.size)
+        synced = self.changed, boot_id(), "compact" in info.settings.cleanup_policy
+        return StagedFile(stager, self.name, info.name, info.topic_id, self.partition, *sizes, *synced)
 
 
 class Stager:

@@ -1,7 +1,8 @@
 """Looks at a staged file before it is adopted: every CRC, every offset, what its manifest says of it.
 
-Of a large file that nobody has touched since it was synced, under this very run of the kernel, the headers
-are looked at alone: its bytes are what the stager computed the CRCs of.
+Of a file that nobody has touched since it was synced, under this very run of the kernel, the headers are
+looked at alone: its bytes are what the stager computed the CRCs of, and they are on disk. Keys are looked for
+where the topic has become compacted since.
 
 On disk: reads; gives the batches of a file offsets side by side where an adoption that was undone has left
 them mixed. Threads: any; no append token is held meanwhile.
@@ -10,7 +11,6 @@ them mixed. Threads: any; no append token is held meanwhile.
 from __future__ import annotations
 
 import errno
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,27 +19,34 @@ from numpy.typing import NDArray
 
 from segstore._native import lib
 from segstore.config import TopicConfig
-from segstore.errors import RecordTooLargeError, StagedFilesError
+from segstore.errors import CorruptRecordError, RecordTooLargeError, StagedFilesError
 from segstore.files import Files, Handle
 from segstore.index import IndexBuilder
-from segstore.records import CHUNK_BYTES, scan
+from segstore.records import CHUNK_BYTES, decode, scan
 from segstore.records.header import CODEC_MASK
-from segstore.storage.appending import largest_batch
+from segstore.storage.appending import check_keys, largest_batch
+from segstore.storage.staging.folder import NOT_PLAIN
+from segstore.storage.staging.kernel import boot_id
 from segstore.storage.staging.message import StagedFile
-from segstore.storage.walk import walk
+from segstore.storage.walk import CHUNK, LARGE, walk
 
 _OFFSET_ENTRY, _TIME_ENTRY = 8, 12
+_SPARSE = 1 << 16  # bytes: what is read before a file is known to be of large batches
 
 
 class Verified(NamedTuple):
     """A sound staged file. `place`: its base offset, and its leader epoch, -1 where it has several.
-    `indexes`: the entries that it has as a segment, None where it is to be copied.
+    `stamps`: of its first batch, and the largest, ms. `indexes`: the entries that it has as a segment, None
+    where it is to be copied. `durable`: on disk as it is now. What was touched since it was synced is always
+    copied: a sync of it may have failed, and what the kernel holds of it since proves nothing.
     """
 
     file: StagedFile
     path: str
     place: tuple[int, int]
+    stamps: tuple[int, int]
     indexes: tuple[bytes, bytes] | None
+    durable: bool
 
 
 class _MovedError(Exception):
@@ -71,13 +78,9 @@ def chunks_of(
 def verify(files: Files, path: str, file: StagedFile, config: TopicConfig, segment_bytes: int) -> Verified:
     """`segment_bytes`: from which size on it is worth a segment.
 
-    StagedFilesError, RecordTooLargeError; OSError where the disk can't tell.
+    StagedFilesError, RecordTooLargeError, InvalidRecordError; OSError where the disk can't tell.
     """
-    try:
-        handle = files.open(path)
-    except FileNotFoundError:
-        raise StagedFilesError(f"{path} is missing") from None
-    with handle:
+    with open_staged(files, path) as handle:
         if files.size(handle) != file.size:
             raise StagedFilesError(f"{path} has {files.size(handle):,} bytes, not {file.size:,}")
         try:
@@ -90,6 +93,18 @@ def verify(files: Files, path: str, file: StagedFile, config: TopicConfig, segme
             raise StagedFilesError(f"{path}: its offsets are not side by side") from None
 
 
+def open_staged(files: Files, path: str) -> Handle:
+    """StagedFilesError where there is no such file, or no plain one; OSError."""
+    try:
+        return files.open(path)
+    except FileNotFoundError:
+        raise StagedFilesError(f"{path} is missing") from None
+    except OSError as error:
+        if error.errno in NOT_PLAIN:
+            raise StagedFilesError(f"{path} is no staged file: {error.strerror}") from error
+        raise
+
+
 def _move_back(files: Files, path: str, file: StagedFile) -> None:
     try:
         with files.open(path, write=True) as handle:
@@ -100,11 +115,6 @@ def _move_back(files: Files, path: str, file: StagedFile) -> None:
         raise StagedFilesError(f"{path}: there is no whole batch where one must be") from None
 
 
-def _booted_ns() -> int:
-    """When this kernel was started, ns since the epoch: before, there may have been a power cut."""
-    return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
 class _Look:
     def __init__(self, path: str, file: StagedFile, config: TopicConfig, segment_bytes: int) -> None:
         self._path, self._file, self._config = path, file, config
@@ -113,19 +123,24 @@ class _Look:
         self._segment &= config.message_timestamp_type == "CreateTime"
         self._builder: IndexBuilder | None = None
         self._entries: list[tuple[bytes, bytes]] = []
-        self._first_ms = -1
+        self._first_ms = self._latest_ms = -1
         self._base = self._offset = self._epoch = -1
         self._at = self._batches = 0
 
     def run(self, files: Files, handle: Handle) -> Verified:
-        if self._segment and files.changed(handle) == self._file.changed > _booted_ns():
-            for step in walk(files, handle, 0, self._file.size, check_crcs=False, sparse=True):
+        said, keys = self._file, "compact" in self._config.cleanup_policy and not self._file.keyed
+        durable = files.changed(handle) == said.changed and said.boot == boot_id() != ""
+        if durable and not keys:
+            chunk = _SPARSE if said.size > said.batches * LARGE else CHUNK
+            for step in walk(files, handle, 0, said.size, check_crcs=False, chunk=chunk, sparse=True):
                 if len(step.batches):
                     self._take(step.batches, step.stop.position - self._at)
         else:
-            for _, batches, size in chunks_of(files, handle, self._file.size, check_crcs=True):
+            for buffer, batches, size in chunks_of(files, handle, said.size, check_crcs=not durable):
+                if keys:
+                    self._look_for_keys(buffer, batches, size)
                 self._take(batches, size)
-        found, said = (self._at, self._offset - self._base, self._batches), self._file
+        found = self._at, self._offset - self._base, self._batches
         if found[0] != said.size:
             raise StagedFilesError(f"{self._path}: the batch at byte {self._at} is damaged, or none")
         if found[1:] != (said.records, said.batches):
@@ -133,7 +148,17 @@ class _Look:
                 f"{self._path} has {found[1]:,} records in {found[2]:,} batches, "
                 f"not {said.records:,} in {said.batches:,}"
             )
-        return Verified(said, self._path, (self._base, self._epoch), self._indexes())
+        place, stamps = (self._base, self._epoch), (self._first_ms, self._latest_ms)
+        return Verified(said, self._path, place, stamps, self._indexes() if durable else None, durable)
+
+    def _look_for_keys(self, buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int) -> None:
+        for batch in range(len(batches)):  # one by one: a batch may be large once decompressed
+            one = batches[batch : batch + 1]
+            try:
+                keys = decode(buffer[:size], one, self._path, self._at).keys
+            except CorruptRecordError as error:
+                raise StagedFilesError(str(error)) from error
+            check_keys(self._config, any(key is None for key in keys))
 
     def _take(self, batches: NDArray[np.void], size: int) -> None:
         after, epochs = batches["last_offset"] + 1, batches["leader_epoch"]
@@ -141,6 +166,8 @@ class _Look:
             self._base = self._offset = int(batches["base_offset"][0])
             self._epoch = int(epochs[0])
             self._builder = IndexBuilder(self._base, self._config.index_interval_bytes)
+            self._first_ms = int(batches["max_timestamp"][0])
+        self._latest_ms = max(self._latest_ms, int(batches["max_timestamp"].max()))
         self._epoch = self._epoch if (epochs == self._epoch).all() else -1
         if batches["base_offset"][0] != self._offset or (batches["base_offset"][1:] != after[:-1]).any():
             raise _MovedError
@@ -160,10 +187,7 @@ class _Look:
         self._at, self._offset, self._batches = self._at + size, int(after[-1]), self._batches + len(batches)
 
     def _index(self, batches: NDArray[np.void]) -> None:
-        if self._first_ms < 0:
-            self._first_ms = int(batches["max_timestamp"][0])
-        latest = int(batches["max_timestamp"].max())
-        self._segment = self._first_ms < 0 or latest - self._first_ms <= self._config.max_segment_ms
+        self._segment = self._first_ms < 0 or self._latest_ms - self._first_ms <= self._config.max_segment_ms
         if self._segment and self._builder is not None:
             self._entries.append(self._builder.add(batches))
 
