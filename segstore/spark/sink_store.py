@@ -6,9 +6,11 @@ travels to the tasks.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -29,6 +31,8 @@ from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
 
 if TYPE_CHECKING:
     from segstore.spark.sink_options import SinkOptions
+
+log = logging.getLogger("segstore.spark")
 
 GATHERED_BYTES = 8 << 20
 """Rows are gathered so far before they are divided, so that each partition gets batches of some size."""
@@ -115,13 +119,27 @@ class Sink:
         if not staged:
             return None
         try:
-            return seal(self.path, id_, staged, self.seal_timeout_ms / 1000, files=self.files)
+            done = seal(self.path, id_, staged, self.seal_timeout_ms / 1000, files=self.files)
         except KafkaTimeoutError as error:
             raise KafkaTimeoutError(f"{error} (option sealTimeout={self.seal_timeout_ms}ms)") from error
+        _compare(id_, done, sum(each.records for each in staged))
+        return done
 
     def abort(self, staged: Sequence[Staged]) -> None:
         """Remove what was staged, unless it is sealed: then it is, or will be, in the log."""
         abort(staged, self.path, files=self.files)
+
+
+def _compare(id_: str, done: Adoption, records: int) -> None:
+    """Warn where what is in the log under an id is not what came again under it."""
+    held = sum(end - first for first, end in done.offsets.values())
+    if held != records:
+        log.warning(
+            "%s is in the log since %s with %d rows, and the %d that came now are dropped: it was run from "
+            "another plan (an older checkpoint, a job id that is used for other rows), or its rows are not "
+            "the same each time",
+            *(id_, datetime.fromtimestamp(done.adopted_ms / 1000, timezone.utc).isoformat(), held, records),
+        )
 
 
 class Topics:
