@@ -14,18 +14,10 @@ Byte strings are `bytes`, times int64 ms since the epoch (UTC), offsets int64.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from segstore import errors
-from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
-from segstore.client.opening import open
-from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
-from segstore.client.structs import (
-    ConsumerGroupMetadata,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    TopicPartition,
-)
 from segstore.errors import (
     BufferExhaustedError,
     ClientClosedError,
@@ -53,14 +45,23 @@ from segstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from segstore.records import Record, Records
-from segstore.storage.check import Finding, check
-from segstore.storage.copying import Copied, copy
 from segstore.storage.log import PartitionLog
 from segstore.storage.store import Store
 from segstore.storage.topics import TopicInfo
 
 if TYPE_CHECKING:
     from segstore.client.aio import AsyncConsumer, AsyncProducer
+    from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
+    from segstore.client.opening import open
+    from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
+    from segstore.client.structs import (
+        ConsumerGroupMetadata,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        TopicPartition,
+    )
+    from segstore.storage.check import Finding, check
+    from segstore.storage.copying import Copied, copy
 
 __all__ = [
     "AsyncConsumer",
@@ -113,10 +114,30 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    # asyncio is imported by those who use it.
-    if name in ("AsyncConsumer", "AsyncProducer"):
-        from segstore.client import aio
+_WHEN_ASKED_FOR = {
+    "segstore.client.aio": ("AsyncConsumer", "AsyncProducer"),
+    "segstore.client.consumer": ("Consumer", "ConsumerRebalanceListener", "ConsumerRecord"),
+    "segstore.client.opening": ("open",),
+    "segstore.client.producer": ("Producer", "ProducerRecord", "RecordMetadata"),
+    "segstore.client.structs": (
+        "ConsumerGroupMetadata",
+        "OffsetAndMetadata",
+        "OffsetAndTimestamp",
+        "TopicPartition",
+    ),
+    "segstore.storage.check": ("Finding", "check"),
+    "segstore.storage.copying": ("Copied", "copy"),
+}
+"""Imported by their first use: each of Spark's Python workers reads or stages, and imports segstore anew."""
+_MODULES = {name: module for module, names in _WHEN_ASKED_FOR.items() for name in names}
 
-        return getattr(aio, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

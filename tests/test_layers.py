@@ -236,3 +236,16 @@ def test_importing_segstore_imports_nothing_optional() -> None:
     code = f"import sys, segstore; print(*[name for name in {optional} if name in sys.modules])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == ""
+
+
+def test_what_spark_s_workers_need_not_have_is_imported_when_asked_for() -> None:
+    code = """
+import sys, segstore
+before = "segstore.client.consumer" in sys.modules or "segstore.storage.check" in sys.modules
+missing = set(segstore.__all__) - set(dir(segstore))
+from segstore import *
+absent = [name for name in segstore.__all__ if globals()[name] is not getattr(segstore, name)]
+print(before, missing, absent, "segstore.client.consumer" in sys.modules, hasattr(segstore, "Absent"))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "set()", "[]", "True", "False"]
