@@ -27,6 +27,7 @@ Path = str | os.PathLike[str]
 _NO_COPY_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 _COPY_CHUNK = 1 << 20
 _TEMPORARY = ".tmp"
+_MOST_ERRNO = 4096
 _MAX_NAME = 255  # bytes that Linux file systems allow in one name
 
 
@@ -110,6 +111,11 @@ class Files:
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
         """`seg_seek` (cdef.h) as it is: 1 found, 0 none below `end`, negative: -errno or a bad header."""
         return int(lib.seg_seek(handle.fd, position, end, target, out))
+
+    def read_by(self, handle: Handle, call: Callable[[int], int]) -> int:
+        """What `call` gives for the descriptor: C that reads for itself. OSError where that is -errno."""
+        result = call(handle.fd)
+        return _checked(result, handle.path) if result > -_MOST_ERRNO else result
 
     def truncate(self, handle: Handle, size: int) -> None:
         """Cut or extend (with a hole) the file to `size`. OSError as ftruncate(2)."""

@@ -105,6 +105,13 @@ def put(log: segstore.PartitionLog, *pairs: tuple[bytes, bytes | None], **option
     log.append_batch([v for _, v in pairs], keys=[k for k, _ in pairs], **options)
 
 
+def fill(store: segstore.Store, n: int, keys: int, size: int = 20) -> dict[bytes, bytes]:
+    log = store.partition("t")
+    for i in range(n):
+        log.append(b"%d" % i * size, key=b"k%d" % (i * 7 % keys))
+    return latest(log)
+
+
 def records(log: segstore.PartitionLog, **options: Any) -> Iterator[segstore.Record]:
     """All records, one read after the other; the offsets must rise."""
     at, last = log.start_offset, -1

@@ -27,6 +27,7 @@ SOURCES = (
     "scan.c",
     "seal.c",
     "staging.c",
+    "stretch.c",
 )
 HEADERS = ("bytes.h", "cdef.h", "column.h", "reader.h")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")

@@ -293,7 +293,25 @@ typedef struct seg_cleaning {
     int64_t batches;        /* put out */
     int64_t records;        /* in these */
     int64_t changed;        /* batches that are not as they were, or not there */
+    int64_t records_before; /* seg_compact_stretch: looked at */
+    int64_t keyless;        /* seg_compact_stretch: of these, gone for want of a key */
 } seg_cleaning;
+
+/* Some of a .log file, and memory to work in, of which nothing is kept from call to call. */
+typedef struct seg_stretch {
+    int32_t fd;
+    int64_t position;       /* of the first batch that is to be looked at; moves on behind what was done */
+    int64_t end;
+    int64_t least;          /* no batch begins below this offset; moves on too */
+    uint8_t *raw;           /* a window of the file */
+    int64_t raw_len;
+    seg_batch *batches;     /* and policies, codecs, made: room for max_batches */
+    uint8_t *policies, *codecs, *made;
+    int64_t max_batches;
+    int64_t *rows;          /* 7 columns of max_rows */
+    uint8_t *keep;          /* max_rows */
+    int64_t max_rows;
+} seg_stretch;
 
 /* SipHash-2-4 of 128 bits: two words of seed, two of hash. */
 void seg_siphash(const uint8_t *p, int64_t len, const uint64_t *seed, uint64_t *hash);
@@ -320,3 +338,18 @@ int64_t seg_compact(const uint8_t *raw, int64_t raw_len, int64_t raw_position, c
                     int64_t arena_len, const seg_batch *batches, const uint8_t *policies,
                     const uint8_t *codecs, int64_t n, const seg_columns *columns, seg_cleaning *how,
                     uint8_t *keep, uint8_t *out, int64_t capacity, seg_batch *out_batches, uint8_t *made);
+
+/* --- stretch.c: the same over a long stretch of a file at a call ----------------------------------- */
+/* Both stop at s->end, or before the first batch that is compressed, of a transaction, a marker, damaged,
+ * or larger than the window: s->position tells. */
+
+/* Put the keys of plain batches into the map, unless it becomes full within a window: that one is left.
+ * Bytes of the file that were passed; -errno of reading, errors of seg_map_put. */
+int64_t seg_map_stretch(seg_offset_map *m, seg_stretch *s, int64_t from_offset);
+
+/* seg_map_keep and seg_compact of plain batches, until out (of 2 windows at least) has no room for one more
+ * window. Batches whose last offset is among `retained`, which rise, stay without records. Bytes in out,
+ * whose batches are out_batches (room for max_out); how has the sums. -errno, errors of seg_compact. */
+int64_t seg_compact_stretch(const seg_offset_map *m, int64_t latest, seg_stretch *s, const int64_t *retained,
+                            int64_t n_retained, seg_cleaning *how, uint8_t *out, int64_t capacity,
+                            seg_batch *out_batches, int64_t max_out);

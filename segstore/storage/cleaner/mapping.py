@@ -6,10 +6,12 @@ Threads: the cleaning thread.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from segstore.storage.cleaner.offset_map import OffsetMap
 from segstore.storage.cleaner.reading import pieces
+from segstore.storage.cleaner.stretch import Stretch
+from segstore.storage.cleaner.throttle import Throttle
 from segstore.storage.cleaner.transactions import Aborted
 from segstore.storage.segment import Segment
 
@@ -21,7 +23,7 @@ def fill(
     until: int,
     aborted: Aborted,
     chunk: int,
-    throttle: Callable[[int], None],
+    throttle: Throttle,
 ) -> None:
     """Take in the keys of `segments` from offset `first` up to `until`, where they end, or to where the map
     is full: `offsets.latest` says.
@@ -29,24 +31,36 @@ def fill(
     CorruptRecordError, OSError, CleaningStopped.
     """
     offsets.latest = first - 1
+    stretch = Stretch(chunk, throttle.at_once)
     bases = [segment.base_offset for segment in segments]
     for segment in segments[max(bisect_right(bases, first) - 1, 0) :]:
-        if not _take(offsets, segment, first, aborted, chunk, throttle):
+        position = _pass_plain(offsets, segment, first, stretch, throttle)
+        if not _take(offsets, segment, position, first, aborted, chunk, throttle):
             return
     offsets.latest = until - 1
+
+
+def _pass_plain(
+    offsets: OffsetMap, segment: Segment, first: int, stretch: Stretch, throttle: Throttle
+) -> int:
+    """Take in the keys of the plain batches that come first: up to which byte of the segment."""
+    stretch.begin(segment, _position(segment, first))
+    while not stretch.is_over and (passed := stretch.put(offsets, first)):
+        throttle(passed)
+    return stretch.position
 
 
 def _take(
     offsets: OffsetMap,
     segment: Segment,
+    position: int,
     first: int,
     aborted: Aborted,
     chunk: int,
-    throttle: Callable[[int], None],
+    throttle: Throttle,
 ) -> bool:
-    """Whether all keys of the segment went in."""
-    start = _position(segment, first)
-    for piece in pieces(segment, start, chunk, throttle, lambda batches: ~aborted.without_keys(batches)):
+    """Whether all keys of the segment, from a byte of it on, went in."""
+    for piece in pieces(segment, position, chunk, throttle, lambda batches: ~aborted.without_keys(batches)):
         done = offsets.put(piece.records, first)
         if done < len(piece.records):
             offsets.latest = int(piece.records.offsets[done]) - 1

@@ -31,6 +31,8 @@ class Policy:
     def __init__(self, config: TopicConfig, decided: Decided, last_records: LastRecords, until: int) -> None:
         self._decided, self._last_records, self._until = decided, last_records, until
         self._last_offsets = np.array([last for last, _ in last_records.values()], np.int64)
+        self.retained: NDArray[np.int64] = np.unique(np.append(self._last_offsets, until - 1))
+        """Last offsets of batches without transaction that stay without records too; they rise."""
         self._codec = None if config.compression_type == "producer" else _code(config.compression_type)
         self.level = self._level(config)
 
@@ -43,6 +45,11 @@ class Policy:
     def recodes(self) -> bool:
         """Whether batches get the topic's codec, and may become larger by that."""
         return self._codec is not None
+
+    @property
+    def compresses(self) -> bool:
+        """Whether batches that are plain become something else."""
+        return bool(self._codec)
 
     def policies(self, segment: Segment, batches: NDArray[np.void]) -> NDArray[np.uint8]:
         """Flags of seg_compact for each batch."""

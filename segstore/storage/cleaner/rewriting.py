@@ -5,7 +5,6 @@ On disk: the `.cleaned` files of an `Output`. Threads: the cleaning thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,8 @@ from segstore.storage.cleaner.offset_map import OffsetMap, checked, columns
 from segstore.storage.cleaner.output import Output
 from segstore.storage.cleaner.policy import Policy
 from segstore.storage.cleaner.reading import Piece, pieces
+from segstore.storage.cleaner.stretch import Stretch
+from segstore.storage.cleaner.throttle import Throttle
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,15 +48,40 @@ class Rewriter:
         self._how = ffi.new("seg_cleaning *")
         self._how.now, self._how.new_horizon = now_ms, new_horizon_ms
         self._buffer: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._stretch: Stretch | None = None
         self.counts = Counts()
 
-    def rewrite(self, segment: Segment, output: Output, chunk: int, throttle: Callable[[int], None]) -> None:
+    def rewrite(self, segment: Segment, output: Output, chunk: int, throttle: Throttle) -> None:
         """Append what stays of a segment. CorruptRecordError, OSError, CleaningStopped."""
-        for piece in pieces(segment, 0, chunk, throttle):
+        position = self._pass_plain(segment, output, chunk, throttle)
+        for piece in pieces(segment, position, chunk, throttle):
             data, batches = self._compact(segment, piece)
             if len(batches):
                 throttle(len(data))
                 output.add(data, batches)
+
+    def _pass_plain(self, segment: Segment, output: Output, chunk: int, throttle: Throttle) -> int:
+        """The plain batches that come first, where they stay plain: up to which byte of the segment."""
+        if self._policy.compresses:
+            return 0
+        if self._stretch is None:
+            self._stretch = Stretch(chunk, throttle.at_once)
+        stretch, how, counts = self._stretch, self._how, self.counts
+        stretch.begin(segment, 0)
+        while not stretch.is_over:
+            before = stretch.position
+            data, batches = stretch.compact(self._map, self._policy.retained, how)
+            if stretch.position == before:
+                break
+            throttle(stretch.position - before)
+            counts.records_before += how.records_before
+            counts.records_after += how.records
+            counts.changed += how.changed
+            counts.keyless += how.keyless
+            if len(batches):
+                throttle(len(data))
+                output.add(data, batches)
+        return stretch.position
 
     def _compact(self, segment: Segment, piece: Piece) -> tuple[memoryview, NDArray[np.void]]:
         """What stays of the batches of a piece, one after the other, compressed as it is to be."""

@@ -1,4 +1,7 @@
-"""Holds the cleaner to its rate, and lets it be stopped. Nothing on disk.
+"""Holds the cleaner to its rate, lets it rest, and be stopped. Nothing on disk.
+
+It rests in proportion to the processor time that it took: work in the background has time, and each of its
+turns makes an append wait.
 
 Threads: `stop` may be called from any; the rest is the cleaning thread's.
 """
@@ -12,6 +15,11 @@ from collections.abc import Callable
 
 INTERVAL = 0.3  # seconds between two looks at the rate (org.apache.kafka.storage.internals.utils.Throttler)
 LONGEST_WAIT = 3600.0
+MOST_AT_ONCE = 32 << 20  # bytes: 30 ms or so, for which a stop waits
+
+
+REST = 0.5  # seconds to rest for each second of work
+LEAST_REST, LONGEST_REST = 0.005, 0.25
 
 
 class CleaningStopped(Exception):
@@ -31,11 +39,18 @@ class Throttle:
         clock: Callable[[], float] = time.monotonic,
         stopping: threading.Event | None = None,
         wait: Callable[[float], bool] | None = None,
+        worked: Callable[[], float] = time.thread_time,
     ) -> None:
         self._rate, self._clock = bytes_per_second, clock
         self._stopping = stopping or threading.Event()
         self._wait = wait or self._stopping.wait
         self._began, self._seen = clock(), 0
+        self._worked, self._rested = worked, worked()
+
+    @property
+    def at_once(self) -> int:
+        """Bytes that may be read between two calls."""
+        return max(1, int(min(MOST_AT_ONCE, self._rate * INTERVAL)))
 
     def stop(self) -> None:
         """Let the next call, or the one that waits, raise CleaningStopped."""
@@ -53,3 +68,11 @@ class Throttle:
             raise CleaningStopped
         if passed >= INTERVAL or early >= INTERVAL:
             self._began, self._seen = self._clock(), 0
+        self._rest()
+
+    def _rest(self) -> None:
+        rest = REST * (self._worked() - self._rested)
+        if rest >= LEAST_REST and self._wait(min(rest, LONGEST_REST)):
+            raise CleaningStopped
+        if not 0 <= rest < LEAST_REST:  # below 0: another thread cleans now
+            self._rested = self._worked()

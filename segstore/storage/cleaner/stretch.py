@@ -1,0 +1,98 @@
+"""The cleaner's way over plain batches: C passes over long stretches of a segment without Python, and so
+without the GIL. On disk: reads only.
+
+Each return to Python takes the GIL away from whoever appends, for as long as it takes to wake that thread: a
+cleaner that comes back for every buffer makes one append in twenty wait. What is compressed, of a transaction
+or damaged is left to `reading`.
+Threads: the cleaning thread. Memory: at most 30 times `chunk`, of which only as much is touched as there are
+records and batches to note.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from segstore._native import ffi, lib
+from segstore.records import BATCH, HEADER_SIZE, batch_ptr
+from segstore.records.header import LEAST_RECORD
+from segstore.storage.cleaner.offset_map import OffsetMap, checked
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from segstore.storage.segment import Segment
+
+COLUMNS = 7
+_WINDOWS = 8
+"""As many times `chunk` may be put out in one call."""
+
+
+class Stretch:
+    """Goes over a segment from byte `position` on, which moves, `at_once` bytes a call, through a window of
+    `chunk` bytes.
+    """
+
+    def __init__(self, chunk: int, at_once: int) -> None:
+        n, rows = chunk // HEADER_SIZE + 1, chunk // LEAST_RECORD + 1
+        self._raw: NDArray[np.uint8] = np.empty(chunk, np.uint8)
+        self._of_batches: NDArray[np.uint8] = np.empty((3, n), np.uint8)
+        self._batches, self._rows = np.empty(n, BATCH), np.empty((COLUMNS, rows), np.int64)
+        self._keep: NDArray[np.uint8] = np.empty(rows, np.uint8)
+        self._out: NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._at_once = max(chunk, at_once)
+        self._c = c = ffi.new("seg_stretch *")
+        c.raw, c.raw_len = ffi.from_buffer("uint8_t *", self._raw), chunk
+        c.policies = ffi.from_buffer("uint8_t *", self._of_batches)
+        c.codecs, c.made = c.policies + n, c.policies + 2 * n
+        c.batches, c.max_batches = batch_ptr(self._batches), n
+        c.rows, c.max_rows = ffi.from_buffer("int64_t *", self._rows), rows
+        c.keep = ffi.from_buffer("uint8_t *", self._keep)
+
+    def begin(self, segment: Segment, position: int) -> None:
+        """The next call begins there."""
+        self._segment, self._handle = segment, segment.handle
+        self._c.position, self._c.least = position, segment.base_offset
+
+    @property
+    def position(self) -> int:
+        return int(self._c.position)
+
+    @property
+    def is_over(self) -> bool:
+        return self.position >= self._segment.size
+
+    def put(self, offsets: OffsetMap, first: int) -> int:
+        """Take the keys of records at or above offset `first` into the map: bytes passed, 0 where something
+        else than plain batches that fit the map comes next. OSError.
+        """
+        return self._read(lambda: lib.seg_map_stretch(offsets.c, self._c, first))
+
+    def compact(
+        self, offsets: OffsetMap, retained: NDArray[np.int64], how: Any
+    ) -> tuple[memoryview, NDArray[np.void]]:
+        """What stays of the batches that come next, valid until the next call; `how` counts. Those whose last
+        offset is among `retained`, which rise, stay without records. OSError.
+        """
+        if not len(self._out):
+            self._out = np.empty(_WINDOWS * len(self._raw), np.uint8)
+            self._out_batches = np.empty(_WINDOWS * len(self._batches), BATCH)
+        out, batches, stay = self._out, self._out_batches, ffi.from_buffer("int64_t *", retained)
+        used = self._read(
+            lambda: lib.seg_compact_stretch(
+                offsets.c, offsets.latest, self._c, stay, len(retained), how,
+                ffi.from_buffer("uint8_t *", out), len(out), batch_ptr(batches), len(batches),
+            )
+        )  # fmt: skip
+        return out.data[:used], batches[: how.batches]
+
+    def _read(self, call: Any) -> int:
+        c, segment = self._c, self._segment
+        c.end = min(segment.size, c.position + self._at_once)
+
+        def run(fd: int) -> int:
+            c.fd = fd
+            return int(call())
+
+        return checked(segment.pool.files.read_by(self._handle, run))
