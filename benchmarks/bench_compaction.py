@@ -30,7 +30,7 @@ VALUE_BYTES = 200
 RECORDS = (MIB << 20) // (VALUE_BYTES + 23)
 AT_A_TIME = 20_000
 CHUNK = 1 << 20
-ROUNDS = 7
+ROUNDS = int(os.environ.get("SEGSTORE_COMPACT_ROUNDS", "7"))
 CONFIG = {
     "cleanup.policy": "compact",
     "segment.bytes": 64 << 20,
