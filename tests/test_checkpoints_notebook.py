@@ -1,4 +1,4 @@
-"""The notebook runs from its first cell to its last, on a few batches. Needs Java."""
+"""The notebook runs from its first cell to its last, on a few batches and flights. Needs Java."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ def test_the_notebook(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SEGSTORE_NOTEBOOK_BATCHES", "8")
+    monkeypatch.setenv("SEGSTORE_NOTEBOOK_FLIGHTS", "4000")
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: _made(tmp_path / "notebook"))
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     before = {name: spark.conf.get(name, None) for name in SETTINGS}
@@ -39,8 +40,11 @@ def test_the_notebook(
             spark.conf.unset(name) if value is None else spark.conf.set(name, value)
     told = capsys.readouterr().out
     assert "injected: RENAME" in told
+    assert "processes: the driver, Java, Python workers" in told
+    assert "hours, equal: True" in told
     assert told.rstrip().endswith("check: []")
-    assert list(segstore.check(tmp_path / "notebook" / "store")) == []
+    for store in ("store", "demo"):
+        assert list(segstore.check(tmp_path / "notebook" / store)) == []
 
 
 def _made(path: Path) -> str:
