@@ -128,7 +128,7 @@ def test_the_second_must_come_to_the_end(stand_in: Stand) -> None:
 
 GONE_ON = {
     "committed": (LastBatch(3, 3, None), 4, "goes on with micro-batch 4"),
-    "adopted": (LastBatch(4, 3, 17), 4, "micro-batch 4 is run again: its rows are in the log already"),
+    "adopted": (LastBatch(4, 3, 17), 4, "micro-batch 4 is run again: its rows stay in the log, once"),
     "not adopted": (LastBatch(4, 3, None), 4, "micro-batch 4 is run again: written now"),
 }
 
@@ -283,9 +283,9 @@ def full() -> Progress:
         | {"windows": 1, "open": 12_265, "ms": 12_868}
     )
     progress.take({"event": "heartbeat"})
-    for left, batch, _ in GONE_ON.values():
+    for left, _, said in GONE_ON.values():
         progress.say(str(left._replace(rows=left.rows and 4_113)))
-        progress.say(f"SIGKILL: the driver, Java, Python workers, {batch * 10} processes")
+        progress.say(said)
     return progress
 
 

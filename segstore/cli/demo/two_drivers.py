@@ -96,5 +96,5 @@ def _told(driver: Driver, progress: Progress, seconds: float) -> dict[str, Any] 
 def _gone_on(batch: int, left: LastBatch) -> str:
     if batch != left.planned or left.planned == left.committed:
         return f"goes on with micro-batch {batch}"
-    again = "written now" if left.rows is None else "its rows are in the log already, and stay there once"
+    again = "written now" if left.rows is None else "its rows stay in the log, once"
     return f"micro-batch {batch} is run again: {again}"
