@@ -203,7 +203,41 @@ def garbage(spark: SparkSession, root: Path | Checkpoints, location: str) -> str
     return condition(lambda: run(spark, "aggregation", location))
 
 
-FAILURES = {"another run committed": another_committed, "state is gone": state_is_gone, "garbage": garbage}
+def rename(root: Path | Checkpoints, path: str, target: str) -> None:
+    if isinstance(root, Checkpoints):
+        root.tree.rename(f"/q/{path}", f"/q/{target}")
+    else:
+        (root / "q" / path).rename(root / "q" / target)
+
+
+def not_writable(directory: str) -> Callable[[SparkSession, Path | Checkpoints, str], list[Any]]:
+    """Within batch 1 a file comes in place of a directory, so that nothing can be written there; then it is
+    put right again.
+    """
+
+    def fail(spark: SparkSession, root: Path | Checkpoints, location: str) -> list[Any]:
+        def spoil(batch: int) -> None:
+            if batch == 1:
+                rename(root, directory, "kept")
+                write(root, directory, b"in the way")
+
+        with pytest.raises(Exception) as raised:
+            run(spark, "aggregation", location, within=spoil)
+        outcome = "in the way" if directory in str(raised.value) else str(raised.value)
+        remove(root, directory)
+        rename(root, "kept", directory)
+        return [outcome, run(spark, "aggregation", location)]
+
+    return fail
+
+
+FAILURES = {
+    "another run committed": another_committed,
+    "state is gone": state_is_gone,
+    "garbage": garbage,
+    "commits can't be written": not_writable("commits"),
+    "plans can't be written": not_writable("offsets"),
+}
 
 
 @pytest.mark.parametrize("name", FAILURES)

@@ -121,7 +121,14 @@ def test_retention_between_two_runs(
 
 
 BAD: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "missing path": ({"path": "/no/such/store"}, ("option path='/no/such/store'", "give the directory")),
     "no such topic": ({"subscribe": "x"}, ("option subscribe: no topic 'x'",)),
+    "bad JSON": ({"startingOffsets": "{t:1}"}, ("option startingOffsets='{t:1}'", '{"topic": {"0": 23')),
+    "an unknown option": ({"maxOffsetPerTrigger": "1"}, ("unknown: did you mean maxOffsetsPerTrigger?",)),
+    "offsets that are gone": (
+        {"startingOffsets": '{"t":{"0":99,"1":-2}}'},
+        ("option startingOffsets: offset 99 of t-0", "failOnDataLoss=false"),
+    ),
     "an end": ({"endingOffsets": "latest"}, ("option endingOffsets: a stream has no end",)),
     "offsets of another topic": ({"startingOffsets": '{"x":{"0":1}}'}, ("option startingOffsets must name",)),
     "a type": ({"schema": "value string"}, ("column value is binary, not string",)),
