@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from faults import MUTATING, FailingFiles
@@ -18,6 +18,7 @@ from pyspark_segstore import DefaultSource
 from segstore.files import Files
 from segstore.spark.sink import Message, StreamWriter
 from segstore.spark.sink_store import Sink
+from segstore.spark.source_stream import StreamReader
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 KINDS = {
@@ -66,42 +67,89 @@ def write(writer: StreamWriter, number: int, tasks: Sequence[Sequence[pa.RecordB
 # --- kills within Spark -----------------------------------------------------------------------
 
 
-class KilledOnce(DefaultSource):
-    """The sink "segstore", killed at change `nth` of its `step` (write, commit): once, while the file `flag`
-    is there.
+class Kill(NamedTuple):
+    """Where a process of Spark's is killed, once, while the file `flag` is there.
+
+    `step`: "latest", "plan", "read": as the source is asked for its newest offset, for a micro-batch's tasks,
+    for a task's rows; of micro-batch `batch` "write", "commit": before change `nth` that they make on disk,
+    "committed": when commit has done all.
     """
+
+    step: str
+    nth: int
+    batch: int
+    flag: str
+
+    def at(self, step: str, batch: int | None = None) -> None:
+        if step == self.step and batch in (None, self.batch):
+            self.now()
+
+    def files(self, step: str, batch: int) -> Files | None:
+        wanted = (step, batch) == (self.step, self.batch)
+        return FailingFiles(MUTATING, lambda name, args: self.now(), self.nth) if wanted else None
+
+    def now(self) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self.flag)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class KilledOnce(DefaultSource):
+    """ "segstore", with the fields of a Kill as options."""
 
     @classmethod
     def name(cls) -> str:
         return "segstore_killed"
 
+    def _given(self) -> tuple[dict[str, str], Kill]:
+        options = dict(self.options.items())
+        step, nth, batch, flag = (options.pop(name) for name in Kill._fields)
+        return options, Kill(step, int(nth), int(batch), flag)
+
+    def schema(self) -> Any:
+        from segstore.spark import source
+
+        return source.schema(self._given()[0])
+
+    def streamReader(self, schema: Any) -> StreamReader:
+        return KilledReader(*self._given(), schema)
+
     def streamWriter(self, schema: Any, overwrite: bool) -> StreamWriter:
         from segstore.spark.sink import stream_writer
 
-        options = dict(self.options.items())
-        step, nth, flag = options.pop("step"), int(options.pop("nth")), options.pop("flag")
-        return KilledWriter(stream_writer(options, schema).sink, step, nth, flag)
+        options, kill = self._given()
+        return KilledWriter(stream_writer(options, schema).sink, kill)
+
+
+class KilledReader(StreamReader):
+    def __init__(self, options: dict[str, str], kill: Kill, columns: Any) -> None:
+        super().__init__(options, columns)
+        self._kill = kill
+
+    def latestOffset(self, start: Any, limit: Any) -> Any:
+        self._kill.at("latest")
+        return super().latestOffset(start, limit)
+
+    def partitions(self, start: Any, end: Any) -> Any:
+        self._kill.at("plan")
+        return super().partitions(start, end)
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        self._kill.at("read")
+        return super().read(partition)
 
 
 class KilledWriter(StreamWriter):
-    def __init__(self, sink: Sink, step: str, nth: int, flag: str) -> None:
+    def __init__(self, sink: Sink, kill: Kill) -> None:
         super().__init__(sink)
-        self._step, self._nth, self._flag = step, nth, flag
-
-    def _arm(self, step: str) -> None:
-        if step == self._step:
-            files = FailingFiles(MUTATING, self._kill, self._nth)
-            self.sink = replace(self.sink, files=files)
-
-    def _kill(self, name: str, args: Any) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(self._flag)
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._kill = kill
 
     def write(self, iterator: Any) -> Message:
-        self._arm("write")
+        batch = int(TaskContext.get().getLocalProperty("streaming.sql.batchId"))
+        self.sink = replace(self.sink, files=self._kill.files("write", batch))
         return super().write(iterator)
 
     def commit(self, messages: Any, batchId: int) -> None:
-        self._arm("commit")
+        self.sink = replace(self.sink, files=self._kill.files("commit", batchId))
         super().commit(messages, batchId)
+        self._kill.at("committed", batchId)

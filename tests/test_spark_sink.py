@@ -1,14 +1,12 @@
-"""`df.write` and `df.writeStream` with format("segstore"), run by Spark: rows, types, kills, company."""
+"""`df.write` and `df.writeStream` with format("segstore"), run by Spark: rows, types, bad input, company."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +15,11 @@ import pytest
 pytest.importorskip("pyspark", "4.2")
 
 import faults
-import sinks
-from consumers import until
-from pyspark import cloudpickle
+from pyspark.sql.functions import concat, lit
 from spark import read, rows, told
 from staging import inbox, unsynced
-from stores import START_MS, values
+from stores import START_MS, records, values
+from test_spark_source import broker_roots
 
 import segstore
 from segstore.records import CODECS
@@ -72,6 +69,31 @@ def test_what_was_read_is_written_as_it_was(
             assert set((found.batches["attributes"] & 7).tolist()) == {number}
 
 
+def test_what_a_broker_wrote_is_written_as_it_was(
+    spark: SparkSession, store_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Every fixture: aborted transactions, gaps after compaction and all; only the offsets are new ones."""
+    expected: dict[tuple[str, int], list[Any]] = {}
+    roots = broker_roots(tmp_path_factory)
+    with segstore.open(store_dir) as target:
+        for number, (root, sources) in enumerate(roots.items()):
+            for source in sources:
+                topic, _, partition = source.path.name.rpartition("-")
+                name = f"{topic}-{number}"
+                if name not in target.topics():
+                    there = [o.path.name.rpartition("-") for o in sources]
+                    target.create_topic(name, 1 + max(int(p) for of, _, p in there if of == topic))
+                held = [(r.timestamp, r.key, r.value, r.headers or None) for r in source.expected()]
+                expected[name, int(partition)] = held
+            frame = read(spark, root, includeHeaders=True)
+            write(frame.withColumn("topic", concat("topic", lit(f"-{number}"))), store_dir)
+    assert len(expected) >= 16
+    found: dict[tuple[str, int], list[Any]] = {key: [] for key in expected}
+    for row in rows(read(spark, store_dir, includeHeaders=True)):
+        found[row.topic, row.partition].append((row.timestamp, row.key, row.value, row.headers))
+    assert found == expected
+
+
 def test_strings_nulls_and_the_time_of_the_write(spark: SparkSession, store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
@@ -105,9 +127,7 @@ def test_a_job_that_is_run_again_under_its_id(spark: SparkSession, store_dir: Pa
     assert sorted(found) == sorted(b"%d" % i for i in [*range(40)] * 2)
 
 
-def test_a_job_that_fails_writes_nothing_and_bad_input_starts_no_task(
-    spark: SparkSession, store_dir: Path
-) -> None:
+def test_a_job_that_fails_writes_nothing(spark: SparkSession, store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
     frame = spark.range(0, 40, 1, 2).selectExpr("string(id) value")
@@ -116,19 +136,100 @@ def test_a_job_that_fails_writes_nothing_and_bad_input_starts_no_task(
     assert "topic 't' has partitions 0 to 0" in told(
         lambda: write(frame.selectExpr("value", "1 partition"), store_dir, topic="t")
     )
-    spark.sparkContext.setJobGroup("bad", "bad")
-    try:
-        bad = {"option topic: no topic 'u'": {"topic": "u"}, "topicc is unknown": {"topicc": "t"}}
-        for said, options in bad.items():
-            assert said in told(lambda options=options: write(frame, store_dir, **options))
-        assert "column value is bigint" in told(
-            lambda: write(spark.range(3).toDF("value"), store_dir, topic="t")
-        )
-        assert list(spark.sparkContext.statusTracker().getJobIdsForGroup("bad")) == []
-    finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
     with segstore.open(store_dir) as store:
         assert store.partition("t").end_offset == 0
+
+
+BAD: dict[str, tuple[dict[str, str], str, tuple[str, ...]]] = {
+    "missing path": ({"path": "/no/such/store"}, "", ("option path='/no/such/store'", 'mode="rw" makes it')),
+    "no such topic": ({"topic": "u"}, "", ("option topic: no topic 'u'; there are: from, t", "create_topic")),
+    "no topic": ({"topic": ""}, "", ("option topic=''",)),
+    "an unknown option": ({"topicc": "t"}, "", ("option topicc is unknown", "did you mean topic?")),
+    "a broker": ({"kafka.bootstrap.servers": "h:1"}, "", ("kafka.bootstrap.servers", "leave it out")),
+    "a bad timeout": ({"sealTimeout": "soon"}, "", ("option sealTimeout='soon'", "10s")),
+    "a column of the wrong type": (
+        {},
+        "id as value",
+        ("value is bigint", "binary or string; cast it"),
+    ),
+    "another column": ({}, "id, value", ("column 'id' can't be written", "drop it")),
+    "locked by a broker": (
+        {},
+        "",
+        ("option path=", "directory locked as a Kafka broker", "stop it"),
+    ),
+}
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["batch", "stream"])
+def test_bad_input_is_told_before_tasks_start(
+    spark: SparkSession, store_dir: Path, tmp_path: Path, streaming: bool
+) -> None:
+    begin(store_dir, 10)
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.delete_topic("to")
+    started = StartedJobs(spark)
+    assert read(spark, store_dir, subscribe="from").count() == 10
+    assert started.since() > 0
+    for name, (options, columns, said) in BAD.items():
+        given = {"path": str(store_dir), "topic": "t", **options}
+        with locked_by_a_broker(store_dir) if "locked" in name else nullcontext():
+            messages = refused(spark, store_dir, tmp_path / name, given, columns, streaming)
+        assert [part for part in said if part not in messages] == [], (name, messages)
+    with segstore.open(store_dir) as store:
+        assert store.partition("t").end_offset == 0
+        assert inbox(store_dir) == []
+
+
+def refused(
+    spark: SparkSession, path: Path, work: Path, given: dict[str, str], columns: str, streaming: bool
+) -> str:
+    """What a write of three columns is told. No job was started for it."""
+    started = StartedJobs(spark)
+    source = (spark.readStream if streaming else spark.read).format("segstore")
+    frame = source.options(path=str(path), subscribe="from", startingOffsets="earliest").load()
+    frame = frame.selectExpr("offset as id", "string(value) as value")
+    frame = frame.selectExpr(*columns.split(", ")) if columns else frame.select("value")
+    if not streaming:
+        message = told(lambda: frame.write.format("segstore").mode("append").options(**given).save())
+    else:
+        sink = frame.writeStream.format("segstore").options(**given)
+        sink = sink.option("checkpointLocation", str(work)).trigger(availableNow=True)
+        message = told(lambda: sink.start().awaitTermination(120))
+    assert started.since() == 0, message
+    return message
+
+
+class StartedJobs:
+    """Counts the jobs that the session starts."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._next = spark._jsc.sc().dagScheduler().nextJobId
+        self._before = int(self._next())
+
+    def since(self) -> int:
+        return int(self._next()) - self._before
+
+
+@contextmanager
+def locked_by_a_broker(path: Path) -> Iterator[None]:
+    """Java's lock is one of the process, as `lockf`."""
+    (locked, tell_locked), (over, tell_over) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(tell_over)
+        with open(path / ".lock", "w") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            os.write(tell_locked, b"x")
+            os.read(over, 1)
+        os._exit(0)
+    try:
+        os.read(locked, 1)
+        yield
+    finally:
+        os.close(tell_over)
+        os.waitpid(pid, 0)
 
 
 # --- streams --------------------------------------------------------------------------------
@@ -148,146 +249,88 @@ def fill(store: segstore.Store, numbers: range) -> None:
         store.partition("from", partition).append_batch(mine, keys=mine)
 
 
-def stream(
-    spark: SparkSession, path: Path, tmp_path: Path, kind: str = "segstore", **options: Any
-) -> StreamingQuery:
-    """From "from" to "to" until all is read."""
-    limit = options.pop("limit", 1000)
-    given = {
-        "path": str(path),
-        "subscribe": "from",
-        "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": limit,
-    }
-    frame = spark.readStream.format("segstore").options(**given).load()
-    sink = frame.select("key", "value").writeStream.format(kind).trigger(availableNow=True)
-    options = {
-        "path": str(path),
-        "topic": "to",
-        "checkpointLocation": str(tmp_path / "checkpoint"),
-        **options,
-    }
-    return sink.options(**options).start()
-
-
-def written(path: Path) -> list[int]:
-    with segstore.open(path, "r") as reader:
-        return sorted(int(value) for p in range(3) for value in values(reader.partition("to", p)))
-
-
-@pytest.fixture(scope="module")
-def killing(spark: SparkSession) -> Iterator[None]:
-    """The sink that is killed; Spark's workers don't find the tests' modules."""
-    for module in (sinks, faults):
-        cloudpickle.register_pickle_by_value(module)
-    spark.dataSource.register(sinks.KilledOnce)
-    yield
-    for module in (sinks, faults):
-        cloudpickle.unregister_pickle_by_value(module)
-
-
-KILLS = [
-    ("write", 1),
-    ("write", 4),
-    ("write", 7),
-    ("commit", 1),
-    ("commit", 6),
-    ("commit", 14),
-    ("commit", 22),
-]
-
-
-def test_a_worker_or_the_committer_is_killed(
-    spark: SparkSession, killing: None, store_dir: Path, tmp_path: Path
-) -> None:
-    """The query fails; started again, it goes on with the same micro-batch."""
-    begin(store_dir, 0)
-    flag, told_of = tmp_path / "flag", []
-    for round_, (step, nth) in enumerate(KILLS):
-        with segstore.open(store_dir, files=unsynced(faults.HookedFiles())) as store:
-            fill(store, range(round_ * 30, round_ * 30 + 30))
-        flag.touch()
-        said = {"step": step, "nth": nth, "flag": str(flag)}
-        query = stream(spark, store_dir, tmp_path, "segstore_killed", **said)
-        told_of.append(told(lambda query=query: query.awaitTermination(120)))
-        assert not flag.exists(), (step, nth)
-        assert len(written(store_dir)) % 30 == 0
-        assert stream(spark, store_dir, tmp_path).awaitTermination(120)
-        assert written(store_dir) == list(range(round_ * 30 + 30)), (step, nth)
-    assert len(told_of) == len(KILLS)
-
-
-def test_the_process_that_adopts_is_killed(spark: SparkSession, store_dir: Path, tmp_path: Path) -> None:
-    """An application has the store open, and dies when it adopts: the query does it itself."""
-    begin(store_dir, 60)
-    for nth in (4, 11):
-        ready, tell_ready = os.pipe()
-        pid = os.fork()
-        if not pid:
-            with suppress(BaseException):
-                files = unsynced(faults.KillingFiles(0))
-                with segstore.open(store_dir, files=files) as store:
-                    fill(store, range(60 * nth, 60 * nth + 60))
-                    files.arm(nth)
-                    os.write(tell_ready, b"x")
-                    signal.pause()
-            os._exit(0)
-        os.read(ready, 1)
-        try:
-            assert stream(spark, store_dir, tmp_path).awaitTermination(120)
-        finally:
-            os.kill(pid, signal.SIGTERM)  # where it lives still
-            ended = os.waitpid(pid, 0)
-        assert ended == (pid, signal.SIGKILL)
-    assert written(store_dir) == sorted([*range(60), *range(240, 300), *range(660, 720)])
-
-
-DRIVER = """
-import sys
-from segstore.spark import session
-path, checkpoint = sys.argv[1:]
-spark = session("local[2]", quick=True, spark_sql_shuffle_partitions=2)
-frame = spark.readStream.format("segstore").option("maxOffsetsPerTrigger", 40).option("subscribe", "from")
-frame = frame.option("startingOffsets", "earliest").load(path).select("key", "value")
-sink = frame.writeStream.format("segstore").option("checkpointLocation", checkpoint).option("topic", "to")
-sink.start(path).awaitTermination()
-"""
-
-
-def test_the_driver_is_killed(spark: SparkSession, store_dir: Path, tmp_path: Path) -> None:
-    """Its JVM and its Python with SIGKILL, amid micro-batches; another one goes on from the checkpoint."""
-    begin(store_dir, 2000)
-    words = [sys.executable, "-c", DRIVER, str(store_dir), str(tmp_path / "checkpoint")]
-    paths = os.pathsep.join(
-        filter(None, (str(Path(segstore.__file__).parents[1]), os.environ.get("PYTHONPATH")))
-    )
-    driver = subprocess.Popen(
-        words, env={**os.environ, "PYTHONPATH": paths}, start_new_session=True, stderr=subprocess.DEVNULL
-    )
-    try:
-        with segstore.open(store_dir, "r") as reader:
-            logs = [reader.partition("to", p) for p in range(3)]
-            until(lambda: sum(log.end_offset for log in logs) >= 120 or driver.poll() is not None, 120)
-            assert driver.poll() is None
-    finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-    before = written(store_dir)
-    assert 120 <= len(before) < 2000
-    assert stream(spark, store_dir, tmp_path).awaitTermination(120)
-    assert written(store_dir) == list(range(2000))
+def stream(spark: SparkSession, path: Path, checkpoint: Path, limit: int, tag: str) -> StreamingQuery:
+    """From "from" to "to" until all is read, with `tag` before each value."""
+    given = {"subscribe": "from", "startingOffsets": "earliest", "maxOffsetsPerTrigger": limit}
+    frame = spark.readStream.format("segstore").options(**given).load(str(path))
+    frame = frame.selectExpr("key", f"concat('{tag} ', string(value)) as value")
+    sink = frame.writeStream.format("segstore").options(topic="to", checkpointLocation=str(checkpoint))
+    return sink.trigger(availableNow=True).start(str(path))
 
 
 def test_two_queries_and_an_application_append_at_once(
     spark: SparkSession, store_dir: Path, tmp_path: Path
 ) -> None:
+    """Each row once from each; the application's, and those of a query in a partition, in their order."""
     begin(store_dir, 200)
     with segstore.open(store_dir) as store:
-        queries = [stream(spark, store_dir, tmp_path / name, limit=50) for name in ("one", "two")]
+        queries = [stream(spark, store_dir, tmp_path / name, limit=50, tag=name) for name in ("one", "two")]
         own = 0
         while any(query.isActive for query in queries):
-            store.partition("to", own % 3).append(b"-%d" % (own + 1))
+            store.partition("to", own % 3).append(b"app %d" % own)
             own += 1
         assert all(query.awaitTermination(120) for query in queries)
-        assert own
-        assert written(store_dir) == sorted([*range(200), *range(200), *range(-own, 0)])
+    held: dict[bytes, list[int]] = {b"one": [], b"two": [], b"app": []}
+    with segstore.open(store_dir, "r") as reader:
+        for p in range(3):
+            mine: dict[bytes, list[int]] = {name: [] for name in held}
+            for value in values(reader.partition("to", p)):
+                name, number = (value or b"").split()
+                mine[name].append(int(number))
+            assert mine[b"app"] == sorted(mine[b"app"])
+            for name, numbers in mine.items():
+                for half in range(2):  # of the query's partitions
+                    part = [n for n in numbers if n % 2 == half]
+                    assert part == sorted(part), name
+                held[name] += numbers
+    assert {name: sorted(numbers) for name, numbers in held.items()} == {
+        b"one": [*range(200)],
+        b"two": [*range(200)],
+        b"app": [*range(own)],
+    }
+    assert own
+
+
+def test_each_micro_batch_by_a_batch_write_under_its_id(
+    spark: SparkSession, store_dir: Path, tmp_path: Path
+) -> None:
+    """What docs/spark.md says of output mode update; the query fails between the write and its commit."""
+    begin(store_dir, 100)
+    failing = {1}
+
+    def take(frame: DataFrame, batch: int) -> None:
+        write(frame, store_dir, topic="to", jobId=f"counts/{batch}")
+        if batch in failing:
+            failing.remove(batch)
+            raise RuntimeError("after the write")
+
+    source = spark.readStream.format("segstore").option("maxOffsetsPerTrigger", 40)
+    source = source.options(subscribe="from", startingOffsets="earliest")
+    frame = source.load(str(store_dir)).selectExpr("string(value) % 3 as key").groupBy("key").count()
+    frame = frame.selectExpr("string(key) as key", "string(count) as value")
+    sink = frame.writeStream.outputMode("update").foreachBatch(take).trigger(availableNow=True)
+    sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert "after the write" in told(lambda: sink.start().awaitTermination(120))
+    assert sink.start().awaitTermination(120)
+    with segstore.open(store_dir, "r") as reader:
+        found = [record for p in range(3) for record in records(reader.partition("to", p))]
+    assert len(found) == 9  # three keys in three micro-batches
+    assert sorted(int(record.value or 0) for record in found)[-3:] == [33, 33, 34]
+
+
+def test_large_arrow_types(spark: SparkSession, store_dir: Path) -> None:
+    """Spark may be told to use them everywhere."""
+    begin(store_dir, 10)
+    setting = "spark.sql.execution.arrow.useLargeVarTypes"
+    was = spark.conf.get(setting)
+    spark.conf.set(setting, "true")
+    try:
+        frame = read(spark, store_dir, subscribe="from", includeHeaders=True)
+        headed = frame.selectExpr("key", "value", "array(named_struct('key', 'k', 'value', value)) headers")
+        write(headed, store_dir, topic="to")
+        found = rows(read(spark, store_dir, subscribe="to", includeHeaders=True))
+    finally:
+        spark.conf.set(setting, was)
+    assert sorted((row.key, row.headers) for row in found) == [
+        (b"%d" % i, [("k", b"%d" % i)]) for i in range(10)
+    ]
