@@ -7,9 +7,10 @@ start a Kafka broker. What takes longest starts first, so that the processes end
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -58,6 +59,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
     config.option.loadscopereorder = False  # in the order of `pytest_collection_modifyitems`
     return Groups(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """A report that names a path that is not UTF-8 would end its worker: execnet sends no surrogates."""
+    return _sendable((yield))
+
+
+def _sendable(data: Any) -> Any:
+    if isinstance(data, str):
+        return data.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(data, dict):
+        return {_sendable(key): _sendable(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return type(data)(map(_sendable, data))
+    return data
 
 
 @pytest.hookimpl(trylast=True)

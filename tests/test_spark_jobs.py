@@ -76,7 +76,7 @@ def committed(store: segstore.Store) -> list[tuple[int, segstore.Record]]:
 
 def test_verify_tells_what_check_tells(spark: SparkSession, store: segstore.Store, tmp_path: Path) -> None:
     assert jobs.verify(spark, store.path) == []
-    store.copy(tmp_path / "copy")
+    segstore.copy(store.path, tmp_path / "copy")
     for path in sorted((tmp_path / "copy").glob("t-1/*.log"))[:3:2]:
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
