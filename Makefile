@@ -54,7 +54,7 @@ $(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-
 	$(BIN)/python setup.py -q build_ext --inplace --force
 	@touch $@
 
-demo: $(VENV)/.built  ## all flights of 2013 into a log, a kill midway; then producers and a group, live (ARGS=--no-live: without)
+demo: $(VENV)/.built  ## flights into a log, a kill midway; a group, live; a stream of Spark's (ARGS=--no-live, --no-spark: without)
 	$(BIN)/segstore demo $(ARGS)
 
 test: $(VENV)/.built  ## every test (PYTEST_ARGS="-k name" for some)
