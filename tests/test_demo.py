@@ -16,7 +16,6 @@ from terminal import CTRL_C, Terminal
 import segstore
 from segstore.cli.demo.crew import PARTITIONS as LIVE_PARTITIONS
 from segstore.cli.demo.crew import TOPIC as LIVE_TOPIC
-from segstore.cli.demo.flights import ALL, PARTITIONS, TOPIC, load
 from segstore.cli.demo.group import GROUP, GroupView
 from segstore.cli.demo.ledger import Ledger
 from segstore.cli.demo.live import live
@@ -24,6 +23,7 @@ from segstore.cli.demo.screen import Screen
 from segstore.client.consumer import ConsumerRecord
 from segstore.client.partitioner import partition_for_key
 from segstore.errors import StorageError
+from segstore.flights import ALL, PARTITIONS, TOPIC, load
 
 pytest.importorskip("pyarrow")
 

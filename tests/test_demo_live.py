@@ -23,8 +23,8 @@ pytest.importorskip("pyarrow")
 from rich.console import Console
 
 from segstore.cli.demo.crew import Plan
-from segstore.cli.demo.flights import Flights, load
 from segstore.cli.demo.replay import DAY_MS, HALVES, Pace, Replay
+from segstore.flights import Flights, load
 
 PARTITIONS = 2
 ROWS = 3

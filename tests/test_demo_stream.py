@@ -16,13 +16,13 @@ import pytest
 
 import segstore
 from segstore.cli.demo.driver import Driver, session_members
-from segstore.cli.demo.flights import ALL, Flights, load
 from segstore.cli.demo.interrupted import LastBatch, last_batch
 from segstore.cli.demo.screen import Screen
 from segstore.cli.demo.stream_board import EVENTS, Progress
 from segstore.cli.demo.two_drivers import Job, NotRunError, run_killed, run_to_the_end
 from segstore.client.filetree import file_tree
 from segstore.errors import StorageError
+from segstore.flights import ALL, Flights, load
 from segstore.storage.staging import Stager, seal
 
 pytest.importorskip("pyarrow")

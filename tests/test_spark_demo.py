@@ -18,8 +18,8 @@ from segstore.errors import SegstoreError
 pytest.importorskip("pyspark", "4.2", reason="PySpark 4.2 or newer is not installed")
 
 from segstore.cli.demo.driver import session_members
-from segstore.cli.demo.flights import load
 from segstore.cli.demo.interrupted import last_batch
+from segstore.flights import load
 from segstore.spark.java import find_java
 
 pytestmark = pytest.mark.judge("spark")

@@ -13,7 +13,7 @@ import time
 
 import rich_click as click
 
-from segstore.cli.demo import flights as flights_module
+from segstore import flights as flights_module
 from segstore.cli.demo.broker import show_broker
 from segstore.cli.demo.kill import killed_midway
 from segstore.cli.demo.look import look

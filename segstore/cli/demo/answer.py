@@ -8,9 +8,9 @@ import json
 from typing import Any
 
 import segstore
-from segstore.cli.demo.flights import hours, raw
 from segstore.cli.demo.look import batches
 from segstore.errors import StorageError
+from segstore.flights import hours, raw
 
 COLUMNS = ("carrier", "hour", "flights", "left", "delay", "most")
 """Airline, ms since the epoch, flights, how many of them left, minutes of delay of these: in all, at most."""

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 
 import segstore
-from segstore.cli.demo.flights import PARTITIONS, TOPIC, load
+from segstore.flights import PARTITIONS, TOPIC, load
 
 ROWS = 4096
 

@@ -13,12 +13,12 @@ from types import TracebackType
 
 import segstore
 from segstore.cli.demo.board import Rates, Row, Status
-from segstore.cli.demo.flights import Flights
 from segstore.cli.demo.group import GroupView
 from segstore.cli.demo.ledger import Ledger, total
 from segstore.cli.demo.reader import Reader
 from segstore.cli.demo.replay import DAY_MS, HALVES, Pace, Replay
 from segstore.errors import StorageError
+from segstore.flights import Flights
 
 TOPIC = "departures"
 PARTITIONS = 6

@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 
-from segstore.cli.demo.flights import PARTITIONS
 from segstore.cli.demo.screen import Screen
 from segstore.errors import StorageError
+from segstore.flights import PARTITIONS
 
 
 def killed_midway(screen: Screen, path: str, records: int) -> list[int]:

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 import segstore
 from segstore.cli.demo.board import frame
 from segstore.cli.demo.crew import PARTITIONS, TOPIC, Crew, Plan
-from segstore.cli.demo.flights import Flights
 from segstore.cli.demo.ledger import total
 from segstore.cli.demo.replay import HALVES
 from segstore.cli.demo.screen import Screen
 from segstore.errors import StorageError
+from segstore.flights import Flights
 
 _FRAME = 0.125  # seconds between two looks
 _LINES = 5  # of status, where there is no terminal

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 
 import segstore
-from segstore.cli.demo.flights import PARTITIONS, TOPIC, Flights
 from segstore.cli.demo.screen import Screen
 from segstore.cli.demo.steps import READ_BYTES
 from segstore.cli.options import parse_time
 from segstore.cli.output import add_row, rate_text, table, time_text
 from segstore.client.partitioner import partition_for_key
+from segstore.flights import PARTITIONS, TOPIC, Flights
 
 FLIGHT = b"UA-15"
 """A flight that went daily, all the year."""

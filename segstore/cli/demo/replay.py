@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 
 import segstore
-from segstore.cli.demo.flights import Flights
 from segstore.cli.demo.ledger import Ledger
+from segstore.flights import Flights
 
 DAY_MS = 86_400_000
 HALVES = {

@@ -10,11 +10,11 @@ import time
 import segstore
 from segstore import names
 from segstore.cli.check import run_check
-from segstore.cli.demo.flights import PARTITIONS, TOPIC, Flights
 from segstore.cli.demo.screen import Screen
 from segstore.cli.disk import partition_bytes
 from segstore.cli.output import add_row, rate_text, size_text, table
 from segstore.errors import StorageError
+from segstore.flights import PARTITIONS, TOPIC, Flights
 
 READ_BYTES = 8 << 20
 CONFIG = {"compression.type": "zstd", "segment.ms": 31 * 24 * 3600 * 1000}

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 
 import segstore
 from segstore.cli.demo.answer import batch_answer, compare, streamed_answer, worst
-from segstore.cli.demo.flights import TOPIC, Flights
 from segstore.cli.demo.screen import Screen
 from segstore.cli.demo.stream_board import Progress, shown
 from segstore.cli.demo.two_drivers import Job, NotRunError, run_killed, run_to_the_end
 from segstore.cli.options import open_reading
 from segstore.cli.output import add_row, table, time_text
+from segstore.flights import TOPIC, Flights
 
 HEARTBEATS, TARGET = "heartbeats", "delays"
 """As segstore.spark.demo has them."""
