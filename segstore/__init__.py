@@ -38,6 +38,8 @@ from segstore.errors import (
     RecordTooLargeError,
     SegstoreError,
     SerializationError,
+    SinkClosedError,
+    SinkError,
     StorageError,
     StoreClosedError,
     StoreLockedError,
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     )
     from segstore.storage.check import Finding, check
     from segstore.storage.copying import Copied, copy
+    from segstore.storage.transfer.probing import transfer_methods
 
 __all__ = [
     "AsyncConsumer",
@@ -99,6 +102,8 @@ __all__ = [
     "Records",
     "SegstoreError",
     "SerializationError",
+    "SinkClosedError",
+    "SinkError",
     "StorageError",
     "Store",
     "StoreClosedError",
@@ -111,6 +116,7 @@ __all__ = [
     "copy",
     "errors",
     "open",
+    "transfer_methods",
 ]
 
 
@@ -127,6 +133,7 @@ _WHEN_ASKED_FOR = {
     ),
     "segstore.storage.check": ("Finding", "check"),
     "segstore.storage.copying": ("Copied", "copy"),
+    "segstore.storage.transfer.probing": ("transfer_methods",),
 }
 """Imported by their first use: each of Spark's Python workers reads or stages, and imports segstore anew."""
 _MODULES = {name: module for module, names in _WHEN_ASKED_FOR.items() for name in names}

@@ -103,6 +103,14 @@ class StorageError(SegstoreError, OSError):
     (Kafka: KafkaStorageException)."""
 
 
+class SinkError(SegstoreError, OSError):
+    """A transfer's sink can't be written to: `errno` says why. No file of the store has failed."""
+
+
+class SinkClosedError(SinkError, BrokenPipeError, ConnectionResetError):
+    """Nobody reads a transfer's sink any more: a part of the batches may have reached its reader."""
+
+
 class StoreLockedError(SegstoreError):
     """Another process, or another open store in this one, is the writer; carries its `pid`."""
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from segstore import locks
 from segstore._native import ffi, lib
+from segstore.sending import Sending
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -59,7 +60,7 @@ class Handle:
         self.close()
 
 
-class Files:
+class Files(Sending):
     """Files of the operating system, by path or `Handle`; sizes and positions in bytes."""
 
     # --- open files -------------------------------------------------------
@@ -211,6 +212,10 @@ class Files:
         """Which file this is, as long as it is there. OSError as stat(2)."""
         return (os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)).st_ino
 
+    def device(self, handle: Handle) -> int:
+        """Which file system a file is on. OSError."""
+        return os.fstat(handle.fd).st_dev
+
     def changed(self, handle: Handle) -> int:
         """When a file's bytes or names were last changed (its ctime, which nobody can set), ns. OSError."""
         return os.fstat(handle.fd).st_ctime_ns
@@ -267,37 +272,6 @@ class Files:
         """`seg_restamp` (cdef.h): the next offset; EBADMSG where a batch is none. OSError."""
         code = lib.seg_restamp(handle.fd, end, base_offset, leader_epoch)
         return _checked(-errno.EBADMSG if code == lib.SEG_E_COLUMN else code, handle.path)
-
-    # --- transfers: bytes sent; fewer where the file ends or a non-blocking sink takes no more ---
-
-    def sendfile(self, sink: int, source: Handle, position: int, count: int) -> int:
-        """Send `count` bytes by sendfile(2). OSError (BlockingIOError) only where nothing went."""
-        return _transfer(
-            lambda done: lib.seg_sendfile(sink, source.fd, position + done, count - done), count, source.path
-        )
-
-    def splice(self, sink: int, source: Handle, position: int, count: int, pipe: tuple[int, int]) -> int:
-        """Send `count` bytes by splice(2) through an empty pipe (read, write end), left empty. OSError."""
-        reading, writing = pipe
-        return _transfer(
-            lambda done: lib.seg_splice(sink, source.fd, position + done, count - done, reading, writing),
-            count,
-            source.path,
-        )
-
-    def copy(self, sink: int, source: Handle, position: int, count: int, buffer: Buffer) -> int:
-        """Send `count` bytes by pread(2) and write(2) through `buffer`. OSError as `sendfile`."""
-        view = ffi.from_buffer("uint8_t[]", buffer, require_writable=True)
-        return _transfer(
-            lambda done: lib.seg_copy(sink, source.fd, position + done, count - done, view, len(view)),
-            count,
-            source.path,
-        )
-
-    def write(self, sink: int, data: Buffer) -> int:
-        """Send `data` by write(2). OSError as `sendfile`."""
-        view = ffi.from_buffer("uint8_t[]", data)
-        return _transfer(lambda done: lib.seg_write(sink, view + done, len(view) - done), len(view), None)
 
     def copy_range(self, source: Handle, position: int, target: Handle, at: int, count: int) -> int:
         """Copy `count` bytes from file to file, sharing blocks where the file system can. OSError.
@@ -368,16 +342,3 @@ def _checked(result: int, path: str | None) -> int:
     if result < 0:
         raise OSError(-result, os.strerror(-result), path)
     return int(result)
-
-
-def _transfer(step: Callable[[int], int], count: int, path: str | None) -> int:
-    """Go on after signals (whose handlers have run by then) until `count`, the end or an error."""
-    done = 0
-    while done < count:
-        sent = step(done)
-        if sent == -errno.EINTR:
-            continue
-        if sent <= 0:
-            return done if done else _checked(sent, path)
-        done += sent
-    return done

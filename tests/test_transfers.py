@@ -1,4 +1,4 @@
-"""Transfers of Files: every byte once, full and closed sinks, signals on the way."""
+"""The calls of Files that transfers are made of: what one moves, full sinks, signals on the way."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import random
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from segstore._native import ffi
 from segstore.files import Files, Handle
 
 files = Files()
+Step = Callable[[int, Handle, int, int], int]
 
 
 @pytest.fixture
@@ -27,33 +30,38 @@ def open_with(path: Path, data: bytes) -> Handle:
     return files.open(path, write=True)
 
 
-METHODS = ["sendfile", "splice", "copy"]
-
-
-def transfer(method: str, sink: int, handle: Handle, position: int, count: int) -> int:
-    if method == "sendfile":
-        return files.sendfile(sink, handle, position, count)
-    if method == "copy":
-        return files.copy(sink, handle, position, count, bytearray(5000))
-    pipe = os.pipe()
-    try:
-        sent = files.splice(sink, handle, position, count, pipe)
-        os.set_blocking(pipe[0], False)
-        with pytest.raises(BlockingIOError):
-            os.read(pipe[0], 1)  # the pipe is left empty, also after an error
-        return sent
-    finally:
-        os.close(pipe[0])
-        os.close(pipe[1])
-
-
 @pytest.fixture
 def big(path: Path) -> tuple[Handle, bytes]:
     data = random.Random(7).randbytes(3_000_017)
     return open_with(path, data), data
 
 
-@pytest.mark.parametrize("method", METHODS)
+def by_window(sink: int, handle: Handle, position: int, count: int) -> int:
+    window = ffi.new("seg_window *")
+    files.map_window(window, handle, position, count)
+    try:
+        return files.write_window(sink, window, handle, position, count)
+    finally:
+        files.unmap_window(window)
+
+
+STEPS: dict[str, Step] = {"sendfile": files.sendfile, "window": by_window}
+
+
+def send(step: Step, sink: int, handle: Handle, position: int, count: int) -> int:
+    """On after signals, to the end of the file at most."""
+    done = 0
+    while done < count:
+        try:
+            sent = step(sink, handle, position + done, count - done)
+        except InterruptedError:
+            continue
+        if not sent:
+            break
+        done += sent
+    return done
+
+
 @pytest.mark.parametrize(
     ("position", "count"),
     [
@@ -64,7 +72,7 @@ def big(path: Path) -> tuple[Handle, bytes]:
         pytest.param(5, 0, id="nothing"),
     ],
 )
-def test_transfer_to_a_socket(big: tuple[Handle, bytes], method: str, position: int, count: int) -> None:
+def test_sendfile_to_a_socket(big: tuple[Handle, bytes], position: int, count: int) -> None:
     handle, data = big
     expected = data[position : position + count]
     ours, theirs = socket.socketpair()
@@ -77,22 +85,23 @@ def test_transfer_to_a_socket(big: tuple[Handle, bytes], method: str, position: 
     with ours, theirs:
         receiver = threading.Thread(target=receive)
         receiver.start()
-        sent = transfer(method, ours.fileno(), handle, position, count)
+        sent = send(files.sendfile, ours.fileno(), handle, position, count)
         ours.shutdown(socket.SHUT_WR)
         receiver.join(30)
     assert (sent, bytes(got)) == (len(expected), expected)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_transfer_to_a_full_sink_tells_what_went(big: tuple[Handle, bytes], method: str) -> None:
+@pytest.mark.parametrize("name", STEPS)
+def test_a_full_sink_tells_what_went(big: tuple[Handle, bytes], name: str) -> None:
     handle, data = big
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        sent = transfer(method, ours.fileno(), handle, 0, len(data))
+        sent = STEPS[name](ours.fileno(), handle, 0, len(data))
+        with pytest.raises(BlockingIOError) as full:
+            STEPS[name](ours.fileno(), handle, sent, len(data) - sent)
+        assert full.value.filename is None
         assert 0 < sent < len(data)
-        with pytest.raises(BlockingIOError):
-            transfer(method, ours.fileno(), handle, sent, 1_000_000)
         got = bytearray()
         while len(got) < sent:
             got.extend(theirs.recv(1 << 20))
@@ -130,8 +139,8 @@ class Interrupt:
         signal.signal(signal.SIGUSR1, self._previous)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_transfer_lets_signal_handlers_run_and_goes_on(big: tuple[Handle, bytes], method: str) -> None:
+@pytest.mark.parametrize("name", STEPS)
+def test_signal_handlers_run_and_it_goes_on(big: tuple[Handle, bytes], name: str) -> None:
     handle, data = big
     ours, theirs = socket.socketpair()
     got = bytearray()
@@ -145,32 +154,22 @@ def test_transfer_lets_signal_handlers_run_and_goes_on(big: tuple[Handle, bytes]
 
         receiver = threading.Thread(target=receive)
         receiver.start()
-        sent = transfer(method, ours.fileno(), handle, 0, len(data))
+        sent = send(STEPS[name], ours.fileno(), handle, 0, len(data))
         ours.shutdown(socket.SHUT_WR)
         receiver.join(30)
     assert ran_while_blocked == [True]
     assert (sent, bytes(got)) == (len(data), data)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_signal_handler_that_raises_ends_a_transfer(big: tuple[Handle, bytes], method: str) -> None:
+@pytest.mark.parametrize("name", STEPS)
+def test_a_signal_handler_that_raises_ends_it(big: tuple[Handle, bytes], name: str) -> None:
     handle, data = big
     ours, theirs = socket.socketpair()
     with ours, theirs, Interrupt(KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
-        transfer(method, ours.fileno(), handle, 0, len(data))
+        send(STEPS[name], ours.fileno(), handle, 0, len(data))
 
 
-def test_transfer_to_a_closed_peer_is_an_error(big: tuple[Handle, bytes]) -> None:
-    handle, _ = big
-    for method in METHODS:
-        ours, theirs = socket.socketpair()
-        with ours:
-            theirs.close()
-            with pytest.raises(BrokenPipeError):
-                transfer(method, ours.fileno(), handle, 0, 100_000)
-
-
-def test_write_sends_all(path: Path) -> None:
+def test_write_tells_what_went() -> None:
     reading, writing = os.pipe()
     assert files.write(writing, memoryview(b"abcdef")[1:5]) == 4
     assert os.read(reading, 10) == b"bcde"
@@ -178,6 +177,22 @@ def test_write_sends_all(path: Path) -> None:
     assert 0 < files.write(writing, b"x" * 1_000_000) < 1_000_000
     os.close(reading)
     os.close(writing)
+
+
+def test_a_window_has_whole_pages_and_refuses_what_it_has_not(big: tuple[Handle, bytes]) -> None:
+    handle, data = big
+    window = ffi.new("seg_window *")
+    files.map_window(window, handle, 5000, 100)
+    assert (window.position, window.mapped) == (4096, 1004)
+    assert ffi.buffer(window.memory, window.mapped)[:] == data[4096:5100]
+    for position, count in [(4095, 1), (5000, 101), (5101, 1), (5000, -1)]:
+        with pytest.raises(OSError, match="Invalid argument"):
+            files.write_window(1, window, handle, position, count)
+    with pytest.raises(OSError, match="Invalid argument"):
+        files.map_window(window, handle, 0, 10)  # it has something to let go of first
+    files.unmap_window(window)
+    files.unmap_window(window)
+    assert (window.memory, window.mapped) == (ffi.NULL, 0)
 
 
 @pytest.mark.parametrize("fallback", [False, True], ids=["copy_file_range", "read and write"])

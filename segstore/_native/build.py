@@ -28,6 +28,7 @@ SOURCES = (
     "seal.c",
     "staging.c",
     "stretch.c",
+    "transfer.c",
 )
 HEADERS = ("bytes.h", "cdef.h", "column.h", "reader.h")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")

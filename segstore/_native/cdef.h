@@ -229,14 +229,65 @@ int64_t seg_map(void *address, int64_t len, int fd, int32_t write);
  * -errno; with out->position a header that can't be one: -(10100 + SEG_BAD_*), or a
  * batch that is not whole below end (or that the file ends in): -(10100 + SEG_SHORT). */
 int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out);
-/* Transfers of count bytes from a file at offset to a descriptor: bytes sent, which are
- * fewer where the sink took less (would block, a signal came) or the file ends; -errno
- * (-EINTR too) only where nothing went. */
-int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count);
-int64_t seg_splice(int out, int in, int64_t offset, int64_t count, int pipe_read, int pipe_write);
-int64_t seg_copy(int out, int in, int64_t offset, int64_t count, uint8_t *buffer, int64_t buffer_len);
 int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count);
+
+/* What is known of a segment: its offset index, and up to where it may be seen. */
+typedef struct seg_find {
+    const uint8_t *index;
+    int64_t n;              /* entries */
+    int64_t base_offset;
+    int64_t end;            /* bytes */
+    int64_t end_offset;     /* no batch that begins here or above */
+} seg_find;
+
+typedef struct seg_stretch_found {
+    int64_t position;       /* of its first batch */
+    int64_t stop;           /* behind its last one */
+    int64_t next_offset;    /* behind its last one */
+    int64_t reads;          /* calls of pread */
+} seg_stretch_found;
+
+/* Whole batches one after the other: from the one that holds `offset` on, of max_bytes in all, at least that one.
+ * `from`: where a batch begins that is not behind it; -1: the index tells. 1; 0 where there is no such batch, or
+ * the index or a header is not what it must be. */
+int64_t seg_find_stretch(int fd, const seg_find *f, int64_t from, int64_t offset, int64_t max_bytes,
+                         seg_stretch_found *out);
+
+/* --- transfer.c: from a file to a sink, one system call each: what it gives, -errno ----------------- */
+enum { SEG_SINK_OTHER = 0, SEG_SINK_FILE = 1, SEG_SINK_PIPE = 2, SEG_SINK_TCP = 3, SEG_SINK_UNIX = 4 };
+
+typedef struct seg_sink {
+    int32_t kind;           /* SEG_SINK_*; TCP, UNIX: stream sockets */
+    int32_t appends;        /* a file that was opened with O_APPEND */
+    int32_t sigpipe;        /* whether SIGPIPE would reach the process: it is not ignored */
+    int32_t options;        /* calls of getsockopt that it took */
+    uint64_t device;        /* st_dev */
+} seg_sink;
+
+/* What a descriptor is. 0, -errno. */
+int64_t seg_look_at(int fd, seg_sink *sink);
+int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count);
+/* One of the two is a pipe; offset -1 where `in` is. `more`: bytes follow at once. */
+int64_t seg_splice(int in, int64_t offset, int out, int64_t count, int32_t more);
+/* Give a pipe room for so many bytes: what it has then. */
+int64_t seg_pipe_bytes(int pipe, int64_t bytes);
 int64_t seg_write(int out, const uint8_t *buf, int64_t len);
+/* To the file that `out` is, where it stands, which moves on. */
+int64_t seg_append_range(int out, int in, int64_t offset, int64_t count);
+
+/* A mapped part of a file; zeros: none. */
+typedef struct seg_window {
+    uint8_t *memory;        /* of the whole mapping */
+    int64_t mapped;         /* bytes of it */
+    int64_t position;       /* of its first byte in the file */
+} seg_window;
+
+/* Map whole pages, with at least the `count` > 0 bytes from `position` on. The window must have none. 0. */
+int64_t seg_map_window(seg_window *w, int fd, int64_t position, int64_t count);
+int64_t seg_unmap_window(seg_window *w);
+/* write(2) of count bytes from `position` of the file on, which the window has. -EFAULT: the file has no such
+ * bytes any more. */
+int64_t seg_write_window(int out, const seg_window *w, int64_t position, int64_t count);
 
 /* --- staging.c ------------------------------------------------------- */
 /* Give the batches in the first `end` bytes of a file, whatever offsets they have, those from base_offset

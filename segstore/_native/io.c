@@ -1,9 +1,7 @@
-/* Full loops over the system calls of reading, writing and transferring files.
+/* Full loops over the system calls of reading, writing and copying files.
  *
  * Thread contract: no state; positions are handed in, so that any number of threads
- * may use one descriptor. Calls on files are finished also after EINTR. Transfers may
- * wait for a sink without end: they return at EINTR and at a short count, which may
- * stand for it, so that the caller's signal handlers run before it goes on.
+ * may use one descriptor. Calls on files are finished also after EINTR.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -11,7 +9,6 @@
 #include <limits.h>
 #include <stdint.h>
 #include <sys/mman.h>
-#include <sys/sendfile.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -20,6 +17,7 @@
 enum {
     VECTOR = 1024, /* IOV_MAX of Linux */
     LENGTH_MIN = HEADER - LOG_OVERHEAD, /* of a batch without records */
+    INDEX_ENTRY = 8, /* of an offset index: relative offset int32, position int32 */
     SEEK_ERROR = -10100
 };
 
@@ -140,7 +138,8 @@ static int64_t parse(const uint8_t *h, int64_t previous, seg_batch *out)
     return 0;
 }
 
-int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out)
+/* seg_seek, which counts its calls of pread. */
+static int64_t seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out, int64_t *reads)
 {
     uint8_t chunk[4096];
     int64_t chunk_at = 0, chunk_len = 0, ahead = 64, previous = -1;
@@ -149,6 +148,7 @@ int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batc
         if (position < chunk_at || position - chunk_at > chunk_len - HEADER) {
             int64_t left = end - position, want = ahead < left ? ahead : left;
             chunk_at = position;
+            ++*reads;
             chunk_len = seg_pread(fd, chunk, want, position);
             if (chunk_len < 0)
                 return chunk_len;
@@ -169,94 +169,87 @@ int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batc
     return 0;
 }
 
-/* --- transfers -------------------------------------------------------- */
-
-int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count)
+int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out)
 {
-    int64_t sent = 0;
-    off_t from = offset;
-    while (sent < count) {
-        size_t want = one_call(count - sent);
-        ssize_t r = sendfile(out, in, &from, want);
-        if (r < 0)
-            return sent ? sent : -errno;
-        sent += r;
-        if ((size_t)r < want)
-            break;
-    }
-    return sent;
+    int64_t reads = 0;
+    return seek(fd, position, end, target, out, &reads);
 }
 
-/* What the sink did not take must not stay in the pipe for the next transfer. */
-static void drain(int pipe_read, int64_t held)
+/* --- stretch --------------------------------------------------------- */
+
+static int64_t entry_offset(const uint8_t *index, int64_t slot)
 {
-    uint8_t waste[4096];
-    while (held > 0) {
-        ssize_t r = read(pipe_read, waste, held < (int64_t)sizeof waste ? (size_t)held : sizeof waste);
-        if (r < 0 && errno == EINTR)
-            continue;
-        if (r <= 0)
-            return;
-        held -= r;
+    return get32(index + slot * INDEX_ENTRY);
+}
+
+static int64_t entry_position(const uint8_t *index, int64_t slot)
+{
+    return get32(index + slot * INDEX_ENTRY + 4);
+}
+
+/* Slot of the last entry whose batch begins at or below `most`, or -1. */
+static int64_t last_up_to(const uint8_t *index, int64_t n, int64_t most)
+{
+    int64_t low = 0, high = n;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (entry_position(index, middle) <= most)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low - 1;
+}
+
+/* The batch that an index entry points to; 0 where it is not the one that the entry is about. */
+static int at_entry(int fd, const seg_find *f, int64_t slot, seg_batch *batch, int64_t *reads)
+{
+    int64_t position = entry_position(f->index, slot), last = f->base_offset + entry_offset(f->index, slot);
+    return position < f->end && seek(fd, position, f->end, 0, batch, reads) == 1 && batch->last_offset == last;
+}
+
+/* Where the stretch from *batch on ends; *batch is some batch of it, or the first one behind it. */
+static void find_stop(int fd, const seg_find *f, int64_t most, seg_batch *batch, seg_stretch_found *out)
+{
+    seg_batch next;
+    out->stop = batch->position + batch->size;
+    out->next_offset = batch->last_offset + 1;
+    if (batch->position > out->position && out->stop > most) {
+        out->stop = batch->position;
+        out->next_offset = batch->base_offset;
+        return;
+    }
+    while (out->stop < f->end && seek(fd, out->stop, f->end, 0, &next, &out->reads) == 1) {
+        if (out->stop + next.size > most || next.base_offset < out->next_offset || next.base_offset >= f->end_offset)
+            break;
+        out->stop += next.size;
+        out->next_offset = next.last_offset + 1;
     }
 }
 
-int64_t seg_splice(int out, int in, int64_t offset, int64_t count, int pipe_read, int pipe_write)
+int64_t seg_find_stretch(int fd, const seg_find *f, int64_t from, int64_t offset, int64_t max_bytes,
+                         seg_stretch_found *out)
 {
-    int64_t sent = 0;
-    loff_t from = offset;
-    while (sent < count) {
-        ssize_t held = splice(in, &from, pipe_write, NULL, one_call(count - sent), SPLICE_F_MOVE);
-        if (held < 0)
-            return sent ? sent : -errno;
-        if (held == 0)
-            break;
-        unsigned more = held < count - sent ? SPLICE_F_MOVE | SPLICE_F_MORE : SPLICE_F_MOVE;
-        ssize_t r = splice(pipe_read, NULL, out, NULL, (size_t)held, more);
-        int64_t why = r < 0 ? -errno : 0;
-        if (r > 0)
-            sent += r;
-        if (r < held) {
-            drain(pipe_read, held - (r > 0 ? r : 0));
-            return sent ? sent : why;
-        }
+    seg_batch first, hint;
+    out->reads = 0;
+    if (from < 0) {
+        int64_t slot = seg_offset_slot(f->index, f->n, offset - f->base_offset);
+        if (slot >= 0 && !at_entry(fd, f, slot, &first, &out->reads))
+            return 0;
+        from = slot >= 0 ? first.position : 0;
     }
-    return sent;
-}
-
-int64_t seg_write(int out, const uint8_t *buf, int64_t len)
-{
-    int64_t sent = 0;
-    while (sent < len) {
-        size_t want = one_call(len - sent);
-        ssize_t r = write(out, buf + sent, want);
-        if (r < 0)
-            return sent ? sent : -errno;
-        sent += r;
-        if ((size_t)r < want)
-            break;
-    }
-    return sent;
-}
-
-int64_t seg_copy(int out, int in, int64_t offset, int64_t count, uint8_t *buffer, int64_t buffer_len)
-{
-    int64_t sent = 0;
-    if (buffer_len <= 0)
-        return -EINVAL;
-    while (sent < count) {
-        int64_t want = count - sent < buffer_len ? count - sent : buffer_len;
-        int64_t got = seg_pread(in, buffer, want, offset + sent);
-        if (got < 0)
-            return sent ? sent : got;
-        int64_t r = seg_write(out, buffer, got);
-        if (r < 0)
-            return sent ? sent : r;
-        sent += r;
-        if (r < want)
-            break;
-    }
-    return sent;
+    if (seek(fd, from, f->end, offset, &first, &out->reads) != 1 || first.base_offset > offset)
+        return 0;
+    out->position = first.position;
+    int64_t room = f->end - first.position, most = first.position + (max_bytes < room ? max_bytes : room);
+    int64_t slot = last_up_to(f->index, f->n, most);
+    int ahead = slot >= 0 && entry_position(f->index, slot) > first.position;
+    if (ahead && at_entry(fd, f, slot, &hint, &out->reads) && hint.base_offset > first.last_offset
+        && hint.base_offset < f->end_offset)
+        find_stop(fd, f, most, &hint, out);
+    else
+        find_stop(fd, f, most, &first, out);
+    return 1;
 }
 
 int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count)

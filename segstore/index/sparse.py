@@ -63,6 +63,11 @@ class SparseIndex:
         """How many entries there are."""
         return self._view.n
 
+    @property
+    def view(self) -> View:
+        """What C looks up in, for as long as this is referred to."""
+        return self._view
+
     def entry(self, slot: int) -> tuple[int, int]:
         """Both fields of entry `slot`, negative ones from the end. IndexError where there is none."""
         view = self._view

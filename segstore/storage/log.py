@@ -18,7 +18,7 @@ from segstore.storage.follower import Follower
 from segstore.storage.gaps import Gaps
 from segstore.storage.partition import Partition
 from segstore.storage.transactions import AbortedTransactions
-from segstore.storage.transfer import METHODS, SinkError, descriptor, transfer
+from segstore.storage.transfer import METHODS, descriptor, transfer
 from segstore.storage.view import LogView
 
 if TYPE_CHECKING:
@@ -214,10 +214,15 @@ class PartitionLog:
         """Send whole batches as they are stored to `sink`: (bytes, next offset).
 
         From the batch that holds `offset` on, up to `max_bytes`, at least one where there is one. `sink` is a
-        file descriptor or has fileno(); `method` is sendfile, splice, mmap (mapped file and write) or read
-        (read and write through a buffer). A non-blocking sink is waited for. OSError of the sink
-        (BrokenPipeError), with whole and partial batches sent; OffsetOutOfRangeError, InvalidTypeError;
-        StorageError of the disk, CorruptRecordError where the first batch is damaged.
+        file descriptor, or has fileno(); a file is written where it stands. A non-blocking sink is waited for.
+        `method`: sendfile; splice (through a pipe); mmap (mapped file and write); read (read and write
+        through a buffer); copy_file_range (to files); zerocopy (MSG_ZEROCOPY) and io_uring (its send_zc), to
+        TCP; auto (the best of the first five for the sink and the size). `segstore.transfer_methods()` says
+        what is available, docs/transfer.md what each does.
+
+        SinkError, SinkClosedError, with whole and partial batches sent. InvalidArgumentError,
+        InvalidTypeError, OffsetOutOfRangeError: nothing was sent. StorageError of the disk;
+        CorruptRecordError where the first batch is damaged.
         """
         self._context.check_open()
         target = descriptor(sink)
@@ -229,10 +234,7 @@ class PartitionLog:
             view.check(offset, self._name)
             return transfer(view, target, offset, most, method, self._context.files, self._gaps)
 
-        try:
-            done: tuple[int, int] = self._with_view(send)
-        except SinkError as told:
-            raise told.error from None
+        done: tuple[int, int] = self._with_view(send)
         return done
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:

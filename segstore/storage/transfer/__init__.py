@@ -1,0 +1,17 @@
+"""Sends whole batches as they lie on disk to a socket, pipe or file, without decoding them.
+
+On disk: reads only. Threads: any, without locks; the pipe, buffer, mapping or ring that a method needs is the
+transfer's own, made and let go of within it.
+
+`methods` names the ways, `sinks` says what each can serve, `transferring` picks the batches, `senders` moves
+their bytes, `choosing` has what "auto" takes, `counting` counts the system calls, `probing` tells what this
+machine has. docs/transfer.md explains them.
+"""
+
+from __future__ import annotations
+
+from segstore.storage.transfer.methods import METHODS
+from segstore.storage.transfer.sinks import NEEDS, descriptor, kind_of
+from segstore.storage.transfer.transferring import transfer
+
+__all__ = ["METHODS", "NEEDS", "descriptor", "kind_of", "transfer"]

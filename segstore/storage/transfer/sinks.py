@@ -1,0 +1,100 @@
+"""What a sink is, and which methods can serve it. Nothing on disk. Threads: any."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import Any, NamedTuple
+
+from segstore._native import lib
+from segstore.errors import InvalidArgumentError, InvalidTypeError, SinkClosedError, SinkError
+from segstore.files import Files
+from segstore.storage.transfer import methods
+
+TCP, UNIX, PIPE, FILE, OTHER = KINDS = ("tcp", "unix", "pipe", "file", "other")
+_ALL = frozenset(KINDS)
+_NAMES = {
+    lib.SEG_SINK_TCP: TCP,
+    lib.SEG_SINK_UNIX: UNIX,
+    lib.SEG_SINK_PIPE: PIPE,
+    lib.SEG_SINK_FILE: FILE,
+    lib.SEG_SINK_OTHER: OTHER,
+}
+_MOST_FD = 2**31 - 1
+
+NEEDS = {
+    **dict.fromkeys((methods.SENDFILE, methods.SPLICE, methods.MMAP, methods.READ, methods.AUTO), _ALL),
+    methods.COPY_FILE_RANGE: frozenset({FILE}),
+    methods.ZEROCOPY: frozenset({TCP}),
+    methods.IO_URING: frozenset({TCP}),
+}
+"""The kinds of sink that each method can serve; of "other" ones (devices) the system has its say too."""
+NO_APPEND = frozenset({methods.SENDFILE, methods.SPLICE, methods.COPY_FILE_RANGE})
+"""The system refuses these for a file that was opened with O_APPEND."""
+
+
+class Sink(NamedTuple):
+    """A descriptor and what it is; `device` is that of its file, `sigpipe` whether that signal would come."""
+
+    fd: int
+    kind: str
+    appends: bool
+    sigpipe: bool
+    device: int
+
+
+def descriptor(sink: Any) -> int:
+    """The descriptor of a sink: an int, or what has fileno(). InvalidTypeError; SinkError of a closed one."""
+    fd = sink if isinstance(sink, int) and not isinstance(sink, bool) else _fileno(sink)
+    if not 0 <= fd <= _MOST_FD:
+        raise SinkError(errno.EBADF, f"the sink is closed, or no file descriptor: {fd}")
+    return fd
+
+
+def _fileno(sink: Any) -> int:
+    ssl = sys.modules.get("ssl")
+    if ssl is not None and isinstance(sink, ssl.SSLSocket):
+        raise InvalidTypeError("sink is an SSLSocket: what goes to its descriptor would not be encrypted")
+    try:
+        return int(sink.fileno())
+    except (AttributeError, TypeError, OSError):
+        raise InvalidTypeError(
+            f"sink must be a file descriptor or have fileno(), not be {type(sink).__name__}"
+        ) from None
+    except ValueError:  # what a closed file says
+        return -1
+
+
+def look_at(files: Files, fd: int) -> Sink:
+    """What a descriptor is. SinkError where it is none."""
+    try:
+        kind, appends, sigpipe, _, device = files.look_at(fd)
+    except OSError as error:
+        raise refusal(error) from None
+    return Sink(fd, _NAMES[kind], appends, sigpipe, device)
+
+
+def kind_of(fd: int) -> str:
+    """ "tcp", "unix" (both stream sockets), "pipe", "file" or "other". SinkError."""
+    return look_at(Files(), fd).kind
+
+
+def check(method: str, sink: Sink) -> None:
+    """InvalidArgumentError where the method can't serve the sink."""
+    if _serves(method, sink):
+        return
+    allowed = ", ".join(name for name in methods.METHODS if _serves(name, sink))
+    kind = sink.kind + (" opened with O_APPEND" if sink.appends else "")
+    raise InvalidArgumentError(f"method={method!r} can't serve this sink, a {kind}: must be one of {allowed}")
+
+
+def _serves(method: str, sink: Sink) -> bool:
+    return sink.kind in NEEDS[method] and not (sink.appends and method in NO_APPEND)
+
+
+def refusal(error: OSError) -> SinkError:
+    """The error of ours for what the system says of a sink."""
+    number = error.errno or errno.EIO
+    gone = number in (errno.EPIPE, errno.ECONNRESET)
+    return (SinkClosedError if gone else SinkError)(number, os.strerror(number))
