@@ -7,11 +7,13 @@ import random
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 START_SECONDS = 90
+SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Options of Java for a broker that starts quickly and is not hurried."""
 
 PROPERTIES = """\
 process.roles=broker,controller
@@ -40,10 +42,10 @@ def free_port() -> int:
 
 
 class Broker:
-    """One broker's directory; `running` starts it, as often as one likes."""
+    """One broker's directory; `running` starts it, as often as one likes, with these options of Java."""
 
-    def __init__(self, classpath: str, directory: Path) -> None:
-        self.classpath, self.directory = classpath, directory
+    def __init__(self, classpath: str, directory: Path, options: Sequence[str] = SMALL) -> None:
+        self.classpath, self.directory, self.options = classpath, directory, options
         self.logs = directory / "kafka"
         self.port, controller = free_port(), free_port()
         self.properties = directory / "server.properties"
@@ -65,9 +67,9 @@ class Broker:
     def running(self) -> Iterator[str]:
         """Its address, while it runs; stopped cleanly afterwards."""
         log = self.directory / "broker.log"
-        java = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", self.classpath]
+        java = ["java", *self.options, "-cp", self.classpath, "kafka.Kafka", str(self.properties)]
         with open(log, "ab") as out:
-            process = subprocess.Popen([*java, "kafka.Kafka", str(self.properties)], stdout=out, stderr=out)
+            process = subprocess.Popen(java, stdout=out, stderr=out)
         try:
             self._await(process, log)
             yield self.address

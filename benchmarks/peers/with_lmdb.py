@@ -1,0 +1,65 @@
+"""LMDB: a B+tree in a mapped file; keys are offsets, appended in order by a cursor's `putmulti`.
+
+On disk: one environment. Threads: the follower has read transactions of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import lmdb
+
+from .peer import Log, Peer, packed, polled, unpacked
+from .records import Batch, Row
+
+MAP_BYTES = 4 << 30
+VERSIONS = {"lmdb (Python)": lmdb.__version__, "LMDB": ".".join(map(str, lmdb.version()))}
+SETTINGS = {
+    "page cache": "sync=False, metasync=False",
+    "synced": "sync=True, metasync=True, its defaults: fdatasync and a synchronous meta page a transaction",
+    "other": "one transaction a batch, cursor.putmulti(append=True); keys 8 bytes big-endian; "
+    "writemap=False; no checksums",
+}
+
+
+class LmdbLog(Log):
+    def __init__(self, directory: Path, synced: bool) -> None:
+        self._env = lmdb.open(str(directory), map_size=MAP_BYTES, sync=synced, metasync=synced)
+        self._next = 0
+
+    def append(self, batch: Batch) -> None:
+        pairs = [
+            (at.to_bytes(8, "big"), packed(stamp, value))
+            for at, stamp, value in zip(count(self._next), batch.timestamps, batch.values)
+        ]
+        with self._env.begin(write=True) as transaction:
+            transaction.cursor().putmulti(pairs, append=True)
+        self._next += len(batch)
+
+    def rows(self) -> Iterator[Row]:
+        with self._env.begin() as transaction:
+            yield from map(unpacked, transaction.cursor().iternext(keys=False, values=True))
+
+    def read(self, offset: int) -> Row:
+        with self._env.begin() as transaction:
+            return unpacked(transaction.get(offset.to_bytes(8, "big")))
+
+    def _from(self, offset: int) -> list[Row]:
+        with self._env.begin() as transaction:
+            cursor = transaction.cursor()
+            if not cursor.set_range(offset.to_bytes(8, "big")):
+                return []
+            return [unpacked(value) for value in cursor.iternext(keys=False, values=True)]
+
+    def follow(self) -> Iterator[list[Row]]:
+        return polled(self._from)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def peer(session: ExitStack, directory: Path) -> Peer:
+    return Peer("LMDB", VERSIONS, SETTINGS, LmdbLog)
