@@ -1,0 +1,268 @@
+"""A directory as a disk has it: names and files, each with what was synced of it and what was not.
+
+Names are changed in operations (create, rename, link, unlink...), each of them atomic. Syncing a directory
+makes the operations durable that touch it, with those that they rest on; of the others a power cut keeps a
+beginning, as a journal does, or any that rest on nothing that is lost. Syncing a file says nothing of its
+name, as POSIX has it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from .content import Content, Draw
+from .image import Image
+
+
+class Node(Content):
+    """A file: its content, whatever names it has, and what it is mapped to."""
+
+    def __init__(self, base: bytes = b"") -> None:
+        super().__init__(base)
+        self.memory: memoryview | None = None  # of the latest writable mapping
+        self.seen = b""  # what was in it when it was last looked at
+
+
+class Directory:
+    """Live names, and those on the disk."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, Node | Directory] = {}
+        self.durable: dict[str, Node | Directory] = {}
+
+
+Key = tuple[Directory, str]
+
+
+class Renaming(NamedTuple):
+    """Names that get another file (None: none) in one step."""
+
+    moment: int
+    changes: tuple[tuple[Directory, str, Node | Directory | None], ...]
+
+    def keys(self) -> set[Key]:
+        return {(directory, name) for directory, name, _ in self.changes}
+
+    def apply(self, names: dict[Directory, dict[str, Node | Directory]]) -> None:
+        for directory, name, node in self.changes:
+            held = names.setdefault(directory, dict(directory.durable))
+            if node is None:
+                held.pop(name, None)
+            else:
+                held[name] = node
+
+
+class Disk:
+    """The tree below `root`. What is there at the start, or is made by others than this, counts as synced."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+        self.top = Directory()
+        self.moment = 0
+        self.renamings: list[Renaming] = []
+        self._mapped: list[Node] = []
+        if os.path.isdir(self.root):
+            self._adopt(self.top, self.root)
+
+    # --- paths ------------------------------------------------------------------------------
+
+    def _split(self, path: str | os.PathLike[str]) -> list[str] | None:
+        relative = os.path.relpath(os.path.abspath(path), self.root)
+        if relative == ".":
+            return []
+        parts = relative.split(os.sep)
+        return None if parts[0] == ".." else parts
+
+    def find(self, path: str | os.PathLike[str]) -> Node | Directory | None:
+        """What has this name; None outside of the tree, and where nothing has it."""
+        parts = self._split(path)
+        if parts is None:
+            return None
+        at: Node | Directory = self.top
+        for i, part in enumerate(parts):
+            if not isinstance(at, Directory):
+                return None
+            found = at.live.get(part)
+            if found is None:
+                found = self._adopted(at, part, os.path.join(self.root, *parts[: i + 1]))
+            if found is None:
+                return None
+            at = found
+        return at
+
+    def _place(self, path: str | os.PathLike[str]) -> Key | None:
+        head, name = os.path.split(os.path.abspath(path))
+        directory = self.find(head)
+        return (directory, name) if isinstance(directory, Directory) else None
+
+    def _adopted(self, directory: Directory, name: str, path: str) -> Node | Directory | None:
+        if os.path.islink(path) or not os.path.exists(path):
+            return None
+        node: Node | Directory
+        if os.path.isdir(path):
+            node = Directory()
+            self._adopt(node, path)
+        elif os.path.isfile(path):
+            with open(path, "rb") as file:
+                node = Node(file.read())
+        else:
+            return None
+        directory.live[name] = directory.durable[name] = node
+        return node
+
+    def _adopt(self, directory: Directory, path: str) -> None:
+        for name in os.listdir(path):
+            self._adopted(directory, name, os.path.join(path, name))
+
+    # --- what was done ------------------------------------------------------------------------
+
+    def _rename(self, *changes: tuple[Key | None, Node | Directory | None]) -> None:
+        known = tuple((key[0], key[1], node) for key, node in changes if key is not None)
+        for directory, name, node in known:
+            before = directory.live.pop(name, None)
+            if node is not None:
+                directory.live[name] = node
+            elif len(known) == 1:
+                self._unmap(before)  # a removed file's stores are nobody's
+        if known:
+            self.moment += 1
+            self.renamings.append(Renaming(self.moment, known))
+
+    def created(self, path: str | os.PathLike[str]) -> Node:
+        """A new, empty file."""
+        node = Node()
+        self._rename((self._place(path), node))
+        return node
+
+    def made(self, path: str | os.PathLike[str]) -> None:
+        """A new directory."""
+        if os.path.abspath(path) != self.root:
+            self._rename((self._place(path), Directory()))
+
+    def removed(self, path: str | os.PathLike[str]) -> None:
+        """A name is gone."""
+        self._rename((self._place(path), None))
+
+    def renamed(self, source: str | os.PathLike[str], target: str, node: Node | Directory | None) -> None:
+        """`node`, which was `source`, is `target`."""
+        self._rename((self._place(source), None), (self._place(target), node))
+
+    def linked(self, target: str | os.PathLike[str], node: Node | Directory | None) -> None:
+        """`node` is `target` too."""
+        self._rename((self._place(target), node))
+
+    def written(self, node: Node, at: int, data: bytes) -> None:
+        """Bytes of a file."""
+        self.moment += 1
+        node.write(self.moment, at, data)
+
+    def resized(self, node: Node, size: int) -> None:
+        """A file has another size."""
+        self.moment += 1
+        node.resize(self.moment, size)
+        if node.memory is not None and size < len(node.memory):
+            self._unmap(node)  # what lies behind the end can't be looked at
+
+    def _unmap(self, node: Node | Directory | None) -> None:
+        if isinstance(node, Node) and node.memory is not None:
+            node.memory = None
+            self._mapped.remove(node)
+
+    def mapped(self, node: Node, memory: memoryview) -> None:
+        """A file can be written through a mapping."""
+        if node.memory is None:
+            self._mapped.append(node)
+        node.memory, node.seen = memory, bytes(memory)
+
+    def look(self) -> None:
+        """Take note of what was stored through mappings since the last look."""
+        for node in self._mapped:
+            assert node.memory is not None
+            now = bytes(node.memory)
+            if now == node.seen:
+                continue
+            for at in range(0, len(now), 512):
+                piece = now[at : at + 512]
+                if piece != node.seen[at : at + 512]:
+                    self.written(node, at, piece)
+            node.seen = now
+
+    def synced_dir(self, directory: Directory) -> None:
+        """The names in a directory are durable, and what they rest on."""
+        needed: set[Key] = set()
+        durable, left = [], []
+        for op in reversed(self.renamings):
+            keys = op.keys()
+            if needed & keys or any(at is directory for at, _ in keys):
+                needed |= keys
+                durable.append(op)
+            else:
+                left.append(op)
+        self.renamings = left[::-1]
+        names: dict[Directory, dict[str, Node | Directory]] = {}
+        for op in reversed(durable):
+            op.apply(names)
+        for changed, held in names.items():
+            changed.durable = held
+
+    # --- a power cut ----------------------------------------------------------------------------
+
+    def unsynced(self) -> list[int]:
+        """The moments of all that a power cut may lose."""
+        moments = {op.moment for op in self.renamings}
+        for node in self._nodes(self.top):
+            moments |= {op.moment for op in node.pending}
+        return sorted(moments)
+
+    def _nodes(self, directory: Directory) -> Iterator[Node]:
+        for node in {*directory.live.values(), *directory.durable.values()}:
+            if isinstance(node, Directory):
+                yield from self._nodes(node)
+            else:
+                yield node
+
+    def image(self, draw: Draw) -> Image:
+        """What a power cut at this moment leaves."""
+        names: dict[Directory, dict[str, Node | Directory]] = {}
+        for op in self._surviving(draw):
+            op.apply(names)
+        found: dict[str, bytes | None] = {}
+        contents: dict[Node, bytes] = {}
+        self._collect(self.top, "", names, contents, found, draw)
+        return Image(found)
+
+    def _surviving(self, draw: Draw) -> list[Renaming]:
+        ops = self.renamings
+        if draw.upto is not None:
+            return [op for op in ops if op.moment < draw.upto]
+        if draw.ordered or draw.names in (0.0, 1.0):
+            return ops[: draw.some(draw.names, len(ops))]
+        lost: set[Key] = set()
+        kept = []
+        for op in ops:
+            keys = op.keys()
+            if keys & lost or draw.rng.random() >= draw.names:
+                lost |= keys
+            else:
+                kept.append(op)
+        return kept
+
+    def _collect(
+        self,
+        directory: Directory,
+        prefix: str,
+        names: dict[Directory, dict[str, Node | Directory]],
+        contents: dict[Node, bytes],
+        found: dict[str, bytes | None],
+        draw: Draw,
+    ) -> None:
+        for name, node in sorted(names.get(directory, directory.durable).items(), key=lambda item: item[0]):
+            if isinstance(node, Directory):
+                found[prefix + name] = None
+                self._collect(node, prefix + name + "/", names, contents, found, draw)
+            else:
+                if node not in contents:
+                    contents[node] = node.after(draw)
+                found[prefix + name] = contents[node]
