@@ -5,6 +5,8 @@ the good goes on.
 from __future__ import annotations
 
 import os
+import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -209,3 +211,13 @@ def test_gathered_files_stay_in_order_and_within_a_segment(store_dir: Path) -> N
         assert [store.partition("t", 1).offset_for_time(stamp) for stamp in stamps] == [0, 20, 40, 60, 80]
     names = [path.name for path in logs(store_dir, "t-1")]
     assert names == [f"{base:020d}.log" for base in (0, 60, 100)]
+
+
+def test_a_store_whose_directory_is_gone_can_be_closed(tmp_path: Path) -> None:
+    """The watch goes with the directory that it is of, and can't be taken away to end the wait for news."""
+    store = segstore.open(tmp_path / "s", config={"inbox.check.interval.ms": 3_600_000})
+    shutil.rmtree(tmp_path / "s")
+    closing = threading.Thread(target=store._side.abandon, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert not closing.is_alive()

@@ -69,8 +69,12 @@ int64_t seg_watch_wait(int fd, int32_t timeout_ms)
     return r > 0;
 }
 
-/* The first watch of an instance is number 1; its removal is itself an event. */
+/* The first watch of an instance is number 1; its removal is itself an event. Where the directory was removed,
+ * and the watch with it, another one comes and goes. */
 int64_t seg_watch_stop(int fd)
 {
-    return inotify_rm_watch(fd, 1) < 0 ? -errno : 0;
+    if (inotify_rm_watch(fd, 1) == 0)
+        return 0;
+    int other = inotify_add_watch(fd, "/", IN_DELETE_SELF);
+    return other < 0 || inotify_rm_watch(fd, other) < 0 ? -errno : 0;
 }
