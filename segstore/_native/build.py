@@ -29,6 +29,8 @@ SOURCES = (
     "staging.c",
     "stretch.c",
     "transfer.c",
+    "uring.c",
+    "zerocopy.c",
 )
 HEADERS = ("bytes.h", "cdef.h", "column.h", "reader.h")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")

@@ -231,27 +231,19 @@ int64_t seg_map(void *address, int64_t len, int fd, int32_t write);
 int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out);
 int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count);
 
-/* What is known of a segment: its offset index, and up to where it may be seen. */
-typedef struct seg_find {
-    const uint8_t *index;
-    int64_t n;              /* entries */
-    int64_t base_offset;
-    int64_t end;            /* bytes */
-    int64_t end_offset;     /* no batch that begins here or above */
-} seg_find;
-
-typedef struct seg_stretch_found {
-    int64_t position;       /* of its first batch */
-    int64_t stop;           /* behind its last one */
-    int64_t next_offset;    /* behind its last one */
+typedef struct seg_found {
+    int64_t position;       /* of the first batch */
+    int64_t stop;           /* behind the last one */
+    int64_t next_offset;    /* behind the last one */
     int64_t reads;          /* calls of pread */
-} seg_stretch_found;
+} seg_found;
 
-/* Whole batches one after the other: from the one that holds `offset` on, of max_bytes in all, at least that one.
- * `from`: where a batch begins that is not behind it; -1: the index tells. 1; 0 where there is no such batch, or
- * the index or a header is not what it must be. */
-int64_t seg_find_stretch(int fd, const seg_find *f, int64_t from, int64_t offset, int64_t max_bytes,
-                         seg_stretch_found *out);
+/* Whole batches one after the other: from the one that holds `offset` on, of max_bytes in all, at least that one,
+ * below byte `end` and offset end_offset. The segment's offset index has n entries. `from`: where a batch begins
+ * that is not behind the first one; -1: the index tells. 1; 0 where there is no such batch, or the index or a
+ * header is not what it must be. */
+int64_t seg_find_stretch(int fd, const uint8_t *index, int64_t n, int64_t base_offset, int64_t end,
+                         int64_t end_offset, int64_t from, int64_t offset, int64_t max_bytes, seg_found *out);
 
 /* --- transfer.c: from a file to a sink, one system call each: what it gives, -errno ----------------- */
 enum { SEG_SINK_OTHER = 0, SEG_SINK_FILE = 1, SEG_SINK_PIPE = 2, SEG_SINK_TCP = 3, SEG_SINK_UNIX = 4 };
@@ -259,8 +251,8 @@ enum { SEG_SINK_OTHER = 0, SEG_SINK_FILE = 1, SEG_SINK_PIPE = 2, SEG_SINK_TCP = 
 typedef struct seg_sink {
     int32_t kind;           /* SEG_SINK_*; TCP, UNIX: stream sockets */
     int32_t appends;        /* a file that was opened with O_APPEND */
-    int32_t sigpipe;        /* whether SIGPIPE would reach the process: it is not ignored */
     int32_t options;        /* calls of getsockopt that it took */
+    int32_t reserved;
     uint64_t device;        /* st_dev */
 } seg_sink;
 
@@ -288,6 +280,48 @@ int64_t seg_unmap_window(seg_window *w);
 /* write(2) of count bytes from `position` of the file on, which the window has. -EFAULT: the file has no such
  * bytes any more. */
 int64_t seg_write_window(int out, const seg_window *w, int64_t position, int64_t count);
+
+/* --- zerocopy.c: MSG_ZEROCOPY ------------------------------------------------------------------ */
+/* Set SO_ZEROCOPY of a socket: what it was before, -errno. */
+int64_t seg_zerocopy(int fd, int32_t on);
+/* Whether a TCP socket may have it: 0, -errno. */
+int64_t seg_zerocopy_probe(void);
+/* send(2) from a window, as seg_write_window; never a SIGPIPE. The window stays until its notices have come. */
+int64_t seg_send_zerocopy(int out, const seg_window *w, int64_t position, int64_t count);
+
+typedef struct seg_noticed {
+    int64_t sends;          /* whose pages the kernel needs no more */
+    int64_t copied;         /* of these, whose bytes it has copied after all */
+    int64_t calls;          /* of recvmsg */
+} seg_noticed;
+
+/* Read the notices that have come, without waiting: out->sends, -errno. */
+int64_t seg_notices(int fd, seg_noticed *out);
+
+/* --- uring.c: io_uring's send_zc ------------------------------------------------------------------ */
+typedef struct seg_ring {
+    int32_t open, fd;
+    uint8_t *rings, *sqes;  /* mapped */
+    int64_t rings_len, sqes_len;
+    uint32_t sq_tail, sq_mask, sq_array, cq_head, cq_tail, cq_mask, cqes; /* where they are in rings */
+    int32_t awaited;        /* 1: the request's result, 2: its notice */
+    int32_t unsubmitted;
+    int64_t result;
+    int64_t enters;         /* calls of io_uring_enter */
+    int64_t registers;      /* calls of io_uring_register */
+    int64_t notices;        /* that the kernel needs a request's pages no more */
+    int64_t copied;         /* of these, whose bytes it has copied after all */
+} seg_ring;
+
+/* Make a ring. 0, -errno; nothing is left of it then. */
+int64_t seg_ring_open(seg_ring *r);
+/* Cancel what is under way, and let go of the ring, if it is open. */
+int64_t seg_ring_close(seg_ring *r);
+/* Whether there are rings that can send_zc: 0, -errno. */
+int64_t seg_ring_probe(void);
+/* Send from a window, and wait until the kernel needs it no more: bytes sent, -errno. After -EINTR the same call
+ * goes on with what is under way. */
+int64_t seg_ring_send(seg_ring *r, int out, const seg_window *w, int64_t position, int64_t count);
 
 /* --- staging.c ------------------------------------------------------- */
 /* Give the batches in the first `end` bytes of a file, whatever offsets they have, those from base_offset

@@ -201,54 +201,69 @@ static int64_t last_up_to(const uint8_t *index, int64_t n, int64_t most)
     return low - 1;
 }
 
+/* A segment, and up to where it may be seen. */
+typedef struct segment {
+    int fd;
+    const uint8_t *index;
+    int64_t n, base_offset, end, end_offset;
+} segment;
+
 /* The batch that an index entry points to; 0 where it is not the one that the entry is about. */
-static int at_entry(int fd, const seg_find *f, int64_t slot, seg_batch *batch, int64_t *reads)
+static int at_entry(const segment *s, int64_t slot, seg_batch *batch, int64_t *reads)
 {
-    int64_t position = entry_position(f->index, slot), last = f->base_offset + entry_offset(f->index, slot);
-    return position < f->end && seek(fd, position, f->end, 0, batch, reads) == 1 && batch->last_offset == last;
+    int64_t position = entry_position(s->index, slot), last = s->base_offset + entry_offset(s->index, slot);
+    return position < s->end && seek(s->fd, position, s->end, 0, batch, reads) == 1 && batch->last_offset == last;
 }
 
-/* Where the stretch from *batch on ends; *batch is some batch of it, or the first one behind it. */
-static void find_stop(int fd, const seg_find *f, int64_t most, seg_batch *batch, seg_stretch_found *out)
+/* The batch that holds `offset`, or the first one behind it. */
+static int find_first(const segment *s, int64_t from, int64_t offset, seg_batch *first, int64_t *reads)
+{
+    if (from < 0) {
+        int64_t slot = seg_offset_slot(s->index, s->n, offset - s->base_offset);
+        if (slot >= 0 && !at_entry(s, slot, first, reads))
+            return 0;
+        if (slot >= 0 && first->last_offset >= offset)
+            return 1;
+        from = slot >= 0 ? first->position + first->size : 0;
+    }
+    return seek(s->fd, from, s->end, offset, first, reads) == 1;
+}
+
+/* Where the stretch ends that *batch is of, or begins behind where it is not the first one. */
+static void find_stop(const segment *s, int64_t most, const seg_batch *batch, seg_found *out)
 {
     seg_batch next;
-    out->stop = batch->position + batch->size;
-    out->next_offset = batch->last_offset + 1;
-    if (batch->position > out->position && out->stop > most) {
-        out->stop = batch->position;
-        out->next_offset = batch->base_offset;
+    out->stop = batch->position;
+    out->next_offset = batch->base_offset;
+    if (batch->position > out->position && batch->position + batch->size > most)
         return;
-    }
-    while (out->stop < f->end && seek(fd, out->stop, f->end, 0, &next, &out->reads) == 1) {
-        if (out->stop + next.size > most || next.base_offset < out->next_offset || next.base_offset >= f->end_offset)
+    out->stop += batch->size;
+    out->next_offset = batch->last_offset + 1;
+    while (out->stop < most && seek(s->fd, out->stop, s->end, 0, &next, &out->reads) == 1) {
+        int rises = next.base_offset >= out->next_offset && next.base_offset < s->end_offset;
+        if (!rises || out->stop + next.size > most)
             break;
         out->stop += next.size;
         out->next_offset = next.last_offset + 1;
     }
 }
 
-int64_t seg_find_stretch(int fd, const seg_find *f, int64_t from, int64_t offset, int64_t max_bytes,
-                         seg_stretch_found *out)
+int64_t seg_find_stretch(int fd, const uint8_t *index, int64_t n, int64_t base_offset, int64_t end,
+                         int64_t end_offset, int64_t from, int64_t offset, int64_t max_bytes, seg_found *out)
 {
+    segment s = {fd, index, n, base_offset, end, end_offset};
     seg_batch first, hint;
     out->reads = 0;
-    if (from < 0) {
-        int64_t slot = seg_offset_slot(f->index, f->n, offset - f->base_offset);
-        if (slot >= 0 && !at_entry(fd, f, slot, &first, &out->reads))
-            return 0;
-        from = slot >= 0 ? first.position : 0;
-    }
-    if (seek(fd, from, f->end, offset, &first, &out->reads) != 1 || first.base_offset > offset)
+    if (!find_first(&s, from, offset, &first, &out->reads) || first.base_offset > offset)
         return 0;
     out->position = first.position;
-    int64_t room = f->end - first.position, most = first.position + (max_bytes < room ? max_bytes : room);
-    int64_t slot = last_up_to(f->index, f->n, most);
-    int ahead = slot >= 0 && entry_position(f->index, slot) > first.position;
-    if (ahead && at_entry(fd, f, slot, &hint, &out->reads) && hint.base_offset > first.last_offset
-        && hint.base_offset < f->end_offset)
-        find_stop(fd, f, most, &hint, out);
+    int64_t room = end - first.position, most = first.position + (max_bytes < room ? max_bytes : room);
+    int64_t slot = last_up_to(index, n, most);
+    int ahead = slot >= 0 && entry_position(index, slot) > first.position && at_entry(&s, slot, &hint, &out->reads);
+    if (ahead && hint.base_offset > first.last_offset && hint.base_offset < end_offset)
+        find_stop(&s, most, &hint, out);
     else
-        find_stop(fd, f, most, &first, out);
+        find_stop(&s, most, &first, out);
     return 1;
 }
 

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -53,7 +52,6 @@ static int32_t kind_of_socket(int fd, seg_sink *sink)
 int64_t seg_look_at(int fd, seg_sink *sink)
 {
     struct stat st;
-    struct sigaction on_pipe;
     memset(sink, 0, sizeof *sink);
     if (fstat(fd, &st) < 0)
         return -errno;
@@ -67,7 +65,6 @@ int64_t seg_look_at(int fd, seg_sink *sink)
         return 0;
     }
     sink->kind = S_ISFIFO(st.st_mode) ? SEG_SINK_PIPE : S_ISSOCK(st.st_mode) ? kind_of_socket(fd, sink) : SEG_SINK_OTHER;
-    sink->sigpipe = sigaction(SIGPIPE, NULL, &on_pipe) == 0 && on_pipe.sa_handler != SIG_IGN;
     return 0;
 }
 

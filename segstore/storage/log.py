@@ -214,7 +214,7 @@ class PartitionLog:
         """Send whole batches as they are stored to `sink`: (bytes, next offset).
 
         From the batch that holds `offset` on, up to `max_bytes`, at least one where there is one. `sink` is a
-        file descriptor, or has fileno(); a file is written where it stands. A non-blocking sink is waited for.
+        file descriptor, or has fileno(); a file is written where it stands, a non-blocking sink waited for.
         `method`: sendfile; splice (through a pipe); mmap (mapped file and write); read (read and write
         through a buffer); copy_file_range (to files); zerocopy (MSG_ZEROCOPY) and io_uring (its send_zc), to
         TCP; auto (the best of the first five for the sink and the size). `segstore.transfer_methods()` says

@@ -1,18 +1,27 @@
-"""`CountedFiles`: the system calls of transfers, counted.
+"""`CountedFiles`: the system calls of transfers, counted as they are made.
 
-On disk: as `Files`. Threads: any; the counts of one that runs beside another are not told apart.
+On disk: as `Files`. Threads: any; transfers at the same time are not told apart.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING, Any
 
-from segstore.files import Files
+from segstore._native import ffi, lib
+from segstore.files import Files, Handle
+from segstore.sending import Notices, SinkInfo, Source
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class CountedFiles(Files):
-    """`calls` by the names that strace has for them; `notices` of MSG_ZEROCOPY, and how many of these said
-    that the kernel has `copied` after all. Only what transfers of sound logs call is counted.
+    """`calls` by strace's names, failed ones too (fstat is newfstatat in some C libraries); `notices` of
+    zerocopy and io_uring, and how many of these said that the kernel has `copied` after all.
+
+    Counted is what transfers of sound logs call, to send and to look at sinks and logs; not memory, locks,
+    and the opening of files.
     """
 
     def __init__(self) -> None:
@@ -23,3 +32,117 @@ class CountedFiles(Files):
         """Begin anew."""
         self.calls.clear()
         self.notices = self.copied = 0
+
+    def _count(self, name: str, calls: int) -> None:
+        if calls:
+            self.calls[name] += calls
+
+    # --- what is looked at ------------------------------------------------------------------
+
+    def find_stretch(self, source: Source, out: Any, *where: Any) -> bool:
+        found = super().find_stretch(source, out, *where)
+        self._count("pread64", out.reads)
+        return found
+
+    def look_at(self, sink: int) -> SinkInfo:
+        self.calls["fstat"] += 1
+        info = super().look_at(sink)
+        self._count("fcntl", info.kind == lib.SEG_SINK_FILE)
+        self._count("getsockopt", info.options)
+        return info
+
+    def device(self, handle: Handle) -> int:
+        self.calls["fstat"] += 1
+        return super().device(handle)
+
+    def wait_for(self, sink: int, events: int, timeout_ms: int | None = None) -> int:
+        self.calls["poll"] += 1
+        return super().wait_for(sink, events, timeout_ms)
+
+    # --- what sends -------------------------------------------------------------------------
+
+    def sendfile(self, sink: int, source: Source, position: int, count: int) -> int:
+        self.calls["sendfile"] += 1
+        return super().sendfile(sink, source, position, count)
+
+    def append_range(self, sink: int, source: Source, position: int, count: int) -> int:
+        self.calls["copy_file_range"] += 1
+        return super().append_range(sink, source, position, count)
+
+    def pread_into(self, handle: Handle, buffer: Buffer, position: int) -> int:
+        self.calls["pread64"] += 1
+        return super().pread_into(handle, buffer, position)
+
+    def write(self, sink: int, data: Buffer) -> int:
+        self.calls["write"] += 1
+        return super().write(sink, data)
+
+    def make_pipe(self) -> tuple[int, int]:
+        self.calls.update(("pipe2", "fcntl"))
+        return super().make_pipe()
+
+    def close_pipe(self, pipe: tuple[int, int]) -> None:
+        self.calls["close"] += 2
+        super().close_pipe(pipe)
+
+    def splice(self, pipe: int, source: Source, position: int, count: int) -> int:
+        self.calls["splice"] += 1
+        return super().splice(pipe, source, position, count)
+
+    def splice_on(self, pipe: int, sink: int, count: int, more: bool) -> int:
+        self.calls["splice"] += 1
+        return super().splice_on(pipe, sink, count, more)
+
+    # --- windows ----------------------------------------------------------------------------
+
+    def map_window(self, window: Any, source: Source, position: int, count: int) -> None:
+        self.calls["mmap"] += 1
+        super().map_window(window, source, position, count)
+
+    def unmap_window(self, window: Any) -> None:
+        self._count("munmap", window.memory != ffi.NULL)
+        super().unmap_window(window)
+
+    def write_window(self, sink: int, window: Any, source: Source, position: int, count: int) -> int:
+        self.calls["write"] += 1
+        return super().write_window(sink, window, source, position, count)
+
+    def set_zerocopy(self, sink: int, on: bool) -> bool:
+        self.calls.update(("getsockopt", "setsockopt"))
+        return super().set_zerocopy(sink, on)
+
+    def send_zerocopy(self, sink: int, window: Any, source: Source, position: int, count: int) -> int:
+        self.calls["sendto"] += 1
+        return super().send_zerocopy(sink, window, source, position, count)
+
+    def read_notices(self, sink: int) -> Notices:
+        read = super().read_notices(sink)
+        self.calls["recvmsg"] += read.calls
+        self.notices += read.sends
+        self.copied += read.copied
+        return read
+
+    # --- rings ------------------------------------------------------------------------------
+
+    def open_ring(self, ring: Any) -> None:
+        self.calls["io_uring_setup"] += 1
+        super().open_ring(ring)
+        self.calls["mmap"] += 2
+
+    def close_ring(self, ring: Any) -> None:
+        held, registers = bool(ring.open), ring.registers
+        super().close_ring(ring)
+        self._count("munmap", 2 * held)
+        self._count("close", held)
+        self._count("io_uring_register", ring.registers - registers)
+
+    def send_by_ring(
+        self, ring: Any, sink: int, window: Any, source: Source, position: int, count: int
+    ) -> int:
+        before = ring.enters, ring.notices, ring.copied
+        try:
+            return super().send_by_ring(ring, sink, window, source, position, count)
+        finally:
+            self._count("io_uring_enter", ring.enters - before[0])
+            self.notices += ring.notices - before[1]
+            self.copied += ring.copied - before[2]

@@ -14,8 +14,10 @@ from typing import Protocol
 from segstore._native import ffi
 from segstore.files import Files, Handle
 from segstore.storage.transfer import methods
-from segstore.storage.transfer.mapped import Mapped
+from segstore.storage.transfer.by_ring import ByRing
+from segstore.storage.transfer.mapped import Mmap
 from segstore.storage.transfer.sinks import PIPE, Sink
+from segstore.storage.transfer.zero_copy import ZeroCopy
 
 _raw = ffi.new_allocator(should_clear_after_alloc=False)
 
@@ -89,14 +91,6 @@ class Read:
         pass
 
 
-class Mmap(Mapped):
-    """Written from a mapping of the file."""
-
-    def send(self, source: Handle, position: int, count: int) -> int:
-        there = self.reach(source, position, count)
-        return self.files.write_window(self.sink, self.window, source, position, there)
-
-
 def _splice(files: Files, sink: Sink) -> Sender:
     return Straight(files.splice, sink) if sink.kind == PIPE else Splice(files, sink)
 
@@ -107,4 +101,6 @@ SENDERS: dict[str, Callable[[Files, Sink], Sender]] = {
     methods.MMAP: Mmap,
     methods.READ: Read,
     methods.COPY_FILE_RANGE: lambda files, sink: Straight(files.append_range, sink),
+    methods.ZEROCOPY: ZeroCopy,
+    methods.IO_URING: ByRing,
 }

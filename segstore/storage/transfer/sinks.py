@@ -30,17 +30,18 @@ NEEDS = {
     methods.IO_URING: frozenset({TCP}),
 }
 """The kinds of sink that each method can serve; of "other" ones (devices) the system has its say too."""
+KNOWS_BEST = frozenset({methods.SENDFILE, methods.MMAP, methods.READ})
+"""These are asked of the system without a look at the sink before, which would take calls of its own."""
 NO_APPEND = frozenset({methods.SENDFILE, methods.SPLICE, methods.COPY_FILE_RANGE})
 """The system refuses these for a file that was opened with O_APPEND."""
 
 
 class Sink(NamedTuple):
-    """A descriptor and what it is; `device` is that of its file, `sigpipe` whether that signal would come."""
+    """A descriptor and what it is; `device` is that of its file."""
 
     fd: int
     kind: str
     appends: bool
-    sigpipe: bool
     device: int
 
 
@@ -69,10 +70,15 @@ def _fileno(sink: Any) -> int:
 def look_at(files: Files, fd: int) -> Sink:
     """What a descriptor is. SinkError where it is none."""
     try:
-        kind, appends, sigpipe, _, device = files.look_at(fd)
+        kind, appends, _, device = files.look_at(fd)
     except OSError as error:
         raise refusal(error) from None
-    return Sink(fd, _NAMES[kind], appends, sigpipe, device)
+    return Sink(fd, _NAMES[kind], appends, device)
+
+
+def unseen(fd: int) -> Sink:
+    """A descriptor that is not looked at."""
+    return Sink(fd, OTHER, False, -1)
 
 
 def kind_of(fd: int) -> str:

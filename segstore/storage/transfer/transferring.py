@@ -20,8 +20,12 @@ from segstore.storage.reader import first_batch
 from segstore.storage.transfer import methods, sinks
 from segstore.storage.transfer.choosing import choose
 from segstore.storage.transfer.senders import SENDERS, Sender
-from segstore.storage.transfer.sinks import Sink
 from segstore.storage.view import LogView
+
+_OF_METHOD = frozenset({errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS})
+"""The sink is fine, but not for this call."""
+_FOUND = ffi.typeof("seg_found *")
+_NOT_HERE = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOPROTOOPT})
 
 
 def transfer(
@@ -33,39 +37,37 @@ def transfer(
     batches. InvalidArgumentError where the method can't serve the sink; SinkError; StorageError of a
     segment's file. OSError and CorruptRecordError: nothing was sent then.
     """
-    sink = sinks.look_at(files, fd)
-    sinks.check(method, sink)
-    if not sink.sigpipe:
-        return _transfer(view, sink, offset, max_bytes, method, files, gaps)
+    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # as Python begins
+        return _transfer(view, fd, offset, max_bytes, method, files, gaps)
     with _without_sigpipe():
-        return _transfer(view, sink, offset, max_bytes, method, files, gaps)
+        return _transfer(view, fd, offset, max_bytes, method, files, gaps)
 
 
 def _transfer(
-    view: LogView, sink: Sink, offset: int, max_bytes: int, method: str, files: Files, gaps: MayBeMissing
+    view: LogView, fd: int, offset: int, max_bytes: int, method: str, files: Files, gaps: MayBeMissing
 ) -> tuple[int, int]:
-    done, sender = 0, None
-    stretch = ffi.new("seg_stretch_found *")
+    done, sender, found = 0, None, ffi.new(_FOUND)
     try:
         for slot in range(view.slot(offset), len(view.segments)):
             if offset >= view.end_offset:
                 break
+            end = view.end_of(slot)
             try:
-                handle = _find(view, slot, offset, max_bytes - done, files, gaps, stretch)
+                handle = _find(view, slot, end, offset, max_bytes - done, files, gaps, found)
             except (OSError, SegstoreError):
                 if done:
                     break
                 raise
             if handle is None:
                 continue
-            position, count = stretch.position, stretch.stop - stretch.position
-            if done and count > max_bytes - done:
+            position, stop = found.position, found.stop
+            if done and stop - position > max_bytes - done:
                 break
             if sender is None:
-                sender = _sender(method, sink, count, handle, files)
-            _send_all(sender, sink, files, handle, position, count)
-            done, offset = done + count, min(stretch.next_offset, view.next_base(slot))
-            if stretch.stop < view.end_of(slot) or done >= max_bytes:
+                sender = _sender(method, fd, stop - position, handle, files)
+            _send_all(sender, fd, files, handle, position, stop, method)
+            done, offset = done + stop - position, min(found.next_offset, view.next_base(slot))
+            if stop < end or done >= max_bytes:
                 break
     finally:
         if sender is not None:
@@ -74,58 +76,69 @@ def _transfer(
 
 
 def _find(
-    view: LogView, slot: int, offset: int, most: int, files: Files, gaps: MayBeMissing, stretch: Any
+    view: LogView, slot: int, end: int, offset: int, most: int, files: Files, gaps: MayBeMissing, found: Any
 ) -> Handle | None:
-    """Put the batches of segment `slot` that are next into `stretch`; None where it has none."""
+    """Put the batches of segment `slot` that are next into `found`; None where it has none."""
     segment = view.segments[slot]
     handle = segment.handle
     pointer, n, _memory = segment.indexes[0].view
-    find = ffi.new("seg_find *", (pointer, n, segment.base_offset, view.end_of(slot), view.end_offset))
-    if files.find_stretch(handle, find, -1, offset, most, stretch):
+    there = pointer, n, segment.base_offset, end, view.end_offset
+    if files.find_stretch(handle, found, *there, -1, offset, most):
         return handle
     # A gap, an index that is wrong, damage: what is slower looks closely, and tells.
     first = first_batch(view, slot, offset, view.end_offset, gaps, handle)
     if first is None:
         return None
-    if not files.find_stretch(handle, find, first.position, first.base_offset, most, stretch):
+    if not files.find_stretch(handle, found, *there, first.position, first.base_offset, most):
         raise _shorter(handle)
     return handle
 
 
-def _sender(method: str, sink: Sink, count: int, handle: Handle, files: Files) -> Sender:
+def _sender(method: str, fd: int, count: int, handle: Handle, files: Files) -> Sender:
+    if method in sinks.KNOWS_BEST:
+        return SENDERS[method](files, sinks.unseen(fd))
+    sink = sinks.look_at(files, fd)
     if method == methods.AUTO:
         method = choose(sink, count, files.device(handle))
-    return SENDERS[method](files, sink)
+    sinks.check(method, sink)
+    try:
+        return SENDERS[method](files, sink)
+    except OSError as error:
+        if error.errno not in _NOT_HERE:
+            raise
+        why = files.why_not(method)
+        raise InvalidArgumentError(f"method={method!r} is not available here: {why}") from None
 
 
-def _send_all(sender: Sender, sink: Sink, files: Files, handle: Handle, position: int, count: int) -> None:
+def _send_all(
+    sender: Sender, fd: int, files: Files, handle: Handle, position: int, stop: int, method: str
+) -> None:
     """Every byte, whatever a call takes: on after signals, whose handlers have run, and after waiting."""
-    end = position + count
-    while position < end:
+    while position < stop:
         try:
-            sent = sender.send(handle, position, end - position)
+            sent = sender.send(handle, position, stop - position)
         except InterruptedError:
             continue
         except BlockingIOError:
-            files.wait_for(sink.fd, select.POLLOUT)
+            files.wait_for(fd, select.POLLOUT)
             continue
         except OSError as error:
-            raise _told(error, handle) from error
+            raise _told(error, handle, method, fd, files) from error
         if not sent:
             raise _shorter(handle)
         position += sent
 
 
-def _told(error: OSError, handle: Handle) -> SegstoreError:
-    if error.errno == errno.EFAULT and error.filename is not None:
-        return _shorter(handle)
+def _told(error: OSError, handle: Handle, method: str, fd: int, files: Files) -> SegstoreError:
     if error.filename is not None:
-        return StorageError(error.errno, error.strerror, error.filename)
-    if error.errno in (errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP):
-        return InvalidArgumentError(
-            f"the sink can't be served by this method ({error.strerror}): read and mmap write to any sink"
-        )
-    return sinks.refusal(error)
+        cut = error.errno == errno.EFAULT  # what a mapping gives that has nothing behind it
+        return _shorter(handle) if cut else StorageError(error.errno, error.strerror, error.filename)
+    if error.errno not in _OF_METHOD:
+        return sinks.refusal(error)
+    sinks.check(method, sinks.look_at(files, fd))
+    return InvalidArgumentError(
+        f"method={method!r} can't serve this sink ({error.strerror}): read serves any"
+    )
 
 
 def _shorter(handle: Handle) -> StorageError:

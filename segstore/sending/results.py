@@ -1,0 +1,29 @@
+"""What the C of transfers gives back, as counts and errors. Nothing on disk. Threads: any."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Protocol
+
+
+class Source(Protocol):
+    """A file that is open: `segstore.files.Handle`."""
+
+    fd: int
+    path: str
+
+
+def sent(result: int, source: Source | None = None, of_source: int = errno.EIO) -> int:
+    """Bytes; OSError of the sink, or of `source` where the error is the one that tells of it."""
+    if result < 0:
+        checked(result, source if -result == of_source else None)
+    return int(result)
+
+
+def checked(result: int, source: Source | None) -> int:
+    """The result; OSError of `source`."""
+    if result < 0:
+        text = os.strerror(-result)
+        raise OSError(-result, text, source.path) if source is not None else OSError(-result, text)
+    return int(result)
