@@ -32,6 +32,7 @@ from staging import unsynced
 from stores import values
 
 import segstore
+from segstore.cli.demo.driver import session_members
 from segstore.errors import StoreLockedError
 from segstore.spark.sink import StreamWriter
 
@@ -358,7 +359,9 @@ def test_the_driver_is_killed(spark: SparkSession, store_dir: Path, tmp_path: Pa
 
 @contextmanager
 def driver(store: Path, checkpoint: Path, flag: Path) -> Iterator[None]:
-    """A process of its own, killed at the end with all that it has started."""
+    """A process of its own, killed at the end with all that it has started: PySpark's daemons have process
+    groups of their own, and go on with a commit when only the JVM is gone.
+    """
     tests = Path(__file__).parent
     words = [sys.executable, "-c", DRIVER, *map(str, (store, checkpoint, flag, tests))]
     paths = [str(Path(segstore.__file__).parents[1]), os.environ.get("PYTHONPATH")]
@@ -368,7 +371,10 @@ def driver(store: Path, checkpoint: Path, flag: Path) -> Iterator[None]:
         yield
         assert running.poll() is None
     finally:
-        os.killpg(running.pid, signal.SIGKILL)
+        while members := session_members(running.pid):
+            for pid in members:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         running.wait()
 
 
