@@ -18,6 +18,8 @@ from .records import Batch, Row, Seen, drained
 POLL = 1e-4
 """Seconds between two looks of a follower that can't wait for records, but has to ask for them."""
 
+POLLS = f"can't wait: asks every {POLL * 1000:g} ms"
+
 PACKED = struct.Struct(">q")
 """A timestamp, before the value, where a peer stores one string of bytes a record."""
 

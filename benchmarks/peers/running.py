@@ -2,7 +2,7 @@
 run. Threads: those of `works`.
 
 A peer whose package, or whose Java, is not here is told as absent, with the reason; what a peer can't do is
-told as not offered; a peer that gave other records than it got has no figure, but says so.
+told as not offered; a peer that gave other records than it got, or failed, has no figure, but says so.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from segstore.bench import Cell, Figure, Progress, Results, machine
 
 from .peer import POLL, AbsentError, NotOfferedError, Peer
 from .records import Records
+from .report import findings
 from .works import PARTS, WORKS, Bench, Effort, WrongError
 
 QUESTION = "How do segstore and other stores compare at the work of an event log, on the same records?"
@@ -54,8 +55,9 @@ class Found:
 
     def cells(self) -> list[Cell]:
         """A cell a key; figures only where no run went wrong."""
-        keys = list(dict.fromkeys([*self.figures, *self.why]))
-        return [self._cell(key) for key in sorted(keys, key=lambda key: key[0])]
+        order = {name: at for at, name in enumerate([*MAKERS, *WORKS])}
+        keys = {*self.figures, *self.why}
+        return [self._cell(key) for key in sorted(keys, key=lambda k: (k[0], order[k[1]], order[k[2]]))]
 
     def _cell(self, key: Key) -> Cell:
         size, peer, work = key
@@ -103,7 +105,8 @@ def run(
         ]
         found = _rounds(benches, runs, progress)
         settings = _settings(here, absent, effort, sizes, runs)
-        return Results("peers", QUESTION, machine(where, ("matplotlib",)), settings, found.cells())
+        results = Results("peers", QUESTION, machine(where), settings, found.cells())
+        return replace(results, findings=findings(results))
 
 
 def _directory(where: Path, peer: Peer, size: int) -> Path:
@@ -144,10 +147,14 @@ def _one(
                 work, figures = next(works)
                 into.figures.setdefault((*key, work), []).append(figures)
                 left.remove(work)
-    except (NotOfferedError, WrongError) as error:
-        kind = "not offered" if isinstance(error, NotOfferedError) else "wrong"
+    except Exception as error:
         for work in left:
-            into.why[(*key, work)] = {kind: str(error)}
+            into.why[(*key, work)] = {_kind(error): f"{type(error).__name__}: {error}"}
+
+
+def _kind(error: Exception) -> str:
+    kinds = {NotOfferedError: "not offered", WrongError: "wrong"}
+    return kinds.get(type(error), "failed")
 
 
 def _settings(

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from diskcache import Cache
 
-from .peer import Log, Peer, packed, polled, unpacked
+from .peer import POLLS, Log, Peer, packed, polled, unpacked
 from .records import Batch, Row
 
 SETTINGS = {
     "page cache": "sqlite_synchronous=0 (OFF): no sync at all",
     "synced": "sqlite_synchronous=2 (FULL): fdatasync of the WAL a transaction",
+    "follower": POLLS,
     "other": "eviction_policy='none', cull_limit=0, statistics off; one transact() a batch; else its "
     "defaults (WAL, cache_size 8,192 pages, mmap_size 64 MiB)",
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ FOLLOWER = {"fetch.wait.max.ms": 500}
 SETTINGS = {
     "page cache": "the broker's default: flush.messages and flush.ms not set",
     "synced": "topic flush.messages=1: fsync before a produce request is answered",
+    "follower": "waits: the broker answers a fetch when there is a record",
     "other": f"one broker, one partition, loopback; {' '.join(JAVA)}; acks=all, batch.size=1000000, "
     "linger.ms=5 (tail follow: 0), check.crcs=true, no compression, "
     "no delivery callbacks (what was delivered is read back)",
@@ -51,14 +53,17 @@ class KafkaLog(Log):
         admin = AdminClient(self._address)
         config = {"flush.messages": "1"} if synced else {}
         admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(WAIT)
+        self._clients: list[Any] = []
         self._producer = self._lingering(5)
         self._scanner = confluent_kafka.Consumer({**self._address, **CONSUMER})
         self._reader = confluent_kafka.Consumer({**self._address, **CONSUMER, **ONE_AT_A_TIME})
+        self._clients += [self._scanner, self._reader]
 
     def _lingering(self, ms: int) -> confluent_kafka.Producer:
         """A producer that is connected. `flush` does not linger."""
         made = confluent_kafka.Producer({**self._address, **PRODUCER, "linger.ms": ms})
         made.list_topics(self._topic, timeout=WAIT)
+        self._clients.append(made)
         return made
 
     def _at(self, offset: int = 0) -> confluent_kafka.TopicPartition:
@@ -95,14 +100,14 @@ class KafkaLog(Log):
         self._producer = self._lingering(0)
         with closing(confluent_kafka.Consumer({**self._address, **CONSUMER, **FOLLOWER})) as consumer:
             consumer.assign([self._at()])
-            consumer.poll(0.5)
+            consumer.poll(0.2)
             yield []
             while True:
                 found = consumer.poll(0.1)
                 yield [_row(found)] if found else []
 
     def close(self) -> None:
-        for client in (self._scanner, self._reader, self._producer):
+        for client in self._clients:
             client.close()
 
 
@@ -125,4 +130,5 @@ def peer(session: ExitStack, directory: Path) -> Peer:
         "confluent-kafka": confluent_kafka.__version__,
         "librdkafka": confluent_kafka.libversion()[0],
     }
-    return Peer("Kafka", versions, SETTINGS, lambda at, synced: KafkaLog(address, at.name, synced))
+    names = map("log-{}".format, count())
+    return Peer("Kafka", versions, SETTINGS, lambda _, synced: KafkaLog(address, next(names), synced))

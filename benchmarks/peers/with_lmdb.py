@@ -12,7 +12,7 @@ from pathlib import Path
 
 import lmdb
 
-from .peer import Log, Peer, packed, polled, unpacked
+from .peer import POLLS, Log, Peer, packed, polled, unpacked
 from .records import Batch, Row
 
 MAP_BYTES = 4 << 30
@@ -20,6 +20,7 @@ VERSIONS = {"lmdb (Python)": lmdb.__version__, "LMDB": ".".join(map(str, lmdb.ve
 SETTINGS = {
     "page cache": "sync=False, metasync=False",
     "synced": "sync=True, metasync=True, its defaults: fdatasync and a synchronous meta page a transaction",
+    "follower": POLLS,
     "other": "one transaction a batch, cursor.putmulti(append=True); keys 8 bytes big-endian; "
     "writemap=False; no checksums",
 }

@@ -20,6 +20,7 @@ CHUNK = 1 << 20
 SETTINGS = {
     "page cache": f"Queue of files, chunksize={CHUNK:,}: it syncs only a chunk that is full",
     "synced": "SQLiteQueue, auto_commit: WAL, synchronous=FULL, a transaction an item",
+    "follower": "waits for a put: get",
     "other": "one item a call, as it takes no batches; pickle",
 }
 

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
-from .peer import Log, Peer, packed, polled, unpacked
+from .peer import POLLS, Log, Peer, packed, polled, unpacked
 from .records import Batch, Row
 
 SETTINGS = {
     "page cache": "WriteOptions.sync=False: written to the WAL's file, not synced",
     "synced": "WriteOptions.sync=True: fdatasync of the WAL a WriteBatch",
+    "follower": POLLS,
     "other": "raw mode, one WriteBatch a batch; keys 8 bytes big-endian; no compression, 2 background jobs; "
     "block and WAL checksums on, as by default",
 }

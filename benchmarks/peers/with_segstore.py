@@ -21,6 +21,7 @@ READ_BYTES = 1 << 20
 SETTINGS = {
     "page cache": "Kafka's defaults: flush.messages and flush.ms not set",
     "synced": "flush.messages=1: fdatasync before an append returns",
+    "follower": "waits for a publication: Consumer.poll",
     "other": "compression.type=none; every CRC checked; 64 KiB batches",
 }
 

@@ -11,12 +11,13 @@ from contextlib import ExitStack, closing
 from itertools import count
 from pathlib import Path
 
-from .peer import Log, Peer, polled
+from .peer import POLLS, Log, Peer, polled
 from .records import Batch, Row
 
 SETTINGS = {
     "page cache": "journal_mode=WAL, synchronous=OFF: no sync at all",
     "synced": "journal_mode=WAL, synchronous=FULL: fdatasync of the WAL a transaction",
+    "follower": POLLS,
     "other": "one transaction a batch, executemany; cache_size 64 MiB, mmap_size 1 GiB; no checksums",
 }
 TABLE = "create table log (at integer primary key, stamp integer not null, value blob not null)"

@@ -1,0 +1,159 @@
+"""What a run's results look like: tables for a terminal and a page, pictures, and findings in words.
+
+On disk: pictures, where `draw` is told. Threads: one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from segstore.bench import Figure, Finding, Results, winner
+from segstore.bench.plots import bars, label, panels, save
+from segstore.bench.terminal import figure_text, number_text
+
+from .works import APPEND, DURABLE, DURABLE_ONE, ONE, P50, P99, RATE, READ, SCAN, TAIL
+
+OURS, COLUMNS = "segstore", "segstore, columns"
+KEYS = "value bytes", "peer", "work"
+LEVELS = "page cache", "synced", "follower", "other"
+
+
+class Question(NamedTuple):
+    """One column of the table."""
+
+    work: str
+    figure: str
+    more_is_better: bool
+
+    @property
+    def heading(self) -> str:
+        return f"{self.work}, {self.figure}"
+
+
+QUESTIONS = [
+    *(Question(work, RATE, True) for work in (APPEND, SCAN, ONE, DURABLE, DURABLE_ONE)),
+    Question(READ, P50, False),
+    Question(TAIL, P50, False),
+    Question(TAIL, P99, False),
+]
+
+
+def figures(results: Results, size: int, question: Question) -> dict[str, Figure]:
+    """By peer; without those that have none."""
+    cells = results.where(**{"value bytes": size, "work": question.work})
+    return {cell.keys["peer"]: cell.figures[question.figure] for cell in cells if cell.figures}
+
+
+def grid(results: Results, size: int) -> Iterable[list[tuple[str, bool]]]:
+    """A row a peer: its name, then (text, whether it wins) for each question."""
+    columns = [figures(results, size, question) for question in QUESTIONS]
+    wins = [winner(column, q.more_is_better) for column, q in zip(columns, QUESTIONS, strict=True)]
+    for peer in results.values("peer"):
+        texts = [_text(results, size, peer, question) for question in QUESTIONS]
+        yield [(peer, False), *((text, peer == won) for text, won in zip(texts, wins, strict=True))]
+
+
+def _text(results: Results, size: int, peer: str, question: Question) -> str:
+    for cell in results.where(**dict(zip(KEYS, (size, peer, question.work), strict=True))):
+        return figure_text(cell.figures[question.figure]) if cell.figures else next(iter(cell.notes))
+    return "–"
+
+
+def table(results: Results, size: int) -> Table:
+    """For a terminal; who wins is bold."""
+    made = Table(title=f"values of {size:,} bytes", box=box.SIMPLE_HEAD, pad_edge=False)
+    made.add_column("")
+    for question in QUESTIONS:
+        made.add_column(question.heading, justify="right", min_width=9)
+    for row in grid(results, size):
+        made.add_row(*(Text(text, style="bold green" if won else "") for text, won in row))
+    return made
+
+
+def markdown(results: Results) -> str:
+    """A table for each size of values, and what is behind it."""
+    parts = []
+    for size in results.values("value bytes"):
+        lines = [[f"values of {size:,} bytes", *(question.heading for question in QUESTIONS)]]
+        lines.append([":--", *["--:"] * len(QUESTIONS)])
+        lines += [[f"**{text}**" if won else text for text, won in row] for row in grid(results, size)]
+        parts.append("".join(f"| {' | '.join(line)} |\n" for line in lines))
+    return "\n".join([*parts, legend(results)])
+
+
+def legend(results: Results) -> str:
+    """What the figures are, which versions were compared, who was absent."""
+    runs, peers = results.settings["runs"], results.settings["peers"]
+    told = [
+        f"Medians of {runs} runs, and how far the farthest lies from them; bold: no other's runs overlap.",
+        "; ".join(f"{peer}: {_versions(of_it)}" for peer, of_it in peers.items()) + ".",
+    ]
+    told += [f"{peer} is absent: {why}." for peer, why in results.settings["absent"].items()]
+    return "\n".join(told) + "\n"
+
+
+def _versions(of_it: dict[str, dict[str, str]]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in of_it["versions"].items())
+
+
+def settings(results: Results) -> str:
+    """As Markdown: what each work does, and what gives each peer its level of durability."""
+    lines = [f"- {work}: {what}." for work, what in results.settings["works"].items()]
+    lines += ["", "| peer | page cache | synced | follower | other |", "| :-- | :-- | :-- | :-- | :-- |"]
+    for peer, of_it in results.settings["peers"].items():
+        lines.append(f"| {' | '.join([peer, *(of_it[what] for what in LEVELS)])} |")
+    return "\n".join(lines) + "\n"
+
+
+def findings(results: Results) -> list[Finding]:
+    """For each size and question: is segstore, record by record as the others, the best?"""
+    return [
+        Finding(
+            f"segstore is the best: {question.heading}, values of {size:,} bytes", _answer(found, question)
+        )
+        for size in results.values("value bytes")
+        for question in QUESTIONS
+        if OURS in (found := figures(results, size, question)) and len(found) > 1
+    ]
+
+
+def _answer(found: dict[str, Figure], question: Question) -> str:
+    ours, columns = found.pop(OURS), found.pop(COLUMNS, None)
+    more = question.more_is_better
+    best = (max if more else min)(found, key=lambda peer: found[peer].median)
+    verdict = {OURS: "Yes", best: "No"}.get(
+        winner({OURS: ours, best: found[best]}, more) or "", "Runs overlap"
+    )
+    high, low = sorted((ours.median, found[best].median), reverse=True)
+    answer = f"{verdict}: segstore {number_text(ours.median)}, {best} {number_text(found[best].median)}"
+    return f"{answer}, {high / low:.1f} times." + (_also(columns) if columns else "")
+
+
+def _also(columns: Figure) -> str:
+    return f" In columns, which the others have not: {number_text(columns.median)}."
+
+
+def draw(results: Results, path: Path) -> list[str]:
+    """`path`.png and `path`.svg: a panel a question."""
+    with panels("The same work, side by side", len(QUESTIONS), columns=4) as axes:
+        for one, question in zip(axes, QUESTIONS, strict=True):
+            sizes = results.values("value bytes")
+            bars(one, {f"{size:,} bytes": _drawn(results, size, question) for size in sizes})
+            better = "more" if question.more_is_better else "less"
+            label(one, "", f"{question.figure} ({better} is better)", ylog=True)
+            one.set_title(question.work)
+            if one is not axes[0]:
+                one.get_legend().remove()
+        return save(axes[0].figure, path)
+
+
+def _drawn(results: Results, size: int, question: Question) -> dict[str, Figure]:
+    """In the order of the peers, so that each has its colour in all panels."""
+    found = figures(results, size, question)
+    return {peer: found[peer] for peer in results.values("peer") if peer in found}
