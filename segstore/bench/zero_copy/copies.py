@@ -1,0 +1,114 @@
+"""The table of copies that is told of zero copy, beside the system calls that were counted. Nothing on disk.
+Threads: any.
+
+A process can count its calls, each of which enters the kernel once and leaves it once. It can't count copies:
+those stay as they are told, and what each way takes of the CPU is their witness. DMA copies (disk to page
+cache, memory to network card) are the devices' own; over loopback, out of a warm page cache, there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from segstore.bench.results import Finding, Results
+from segstore.bench.terminal import number_text
+from segstore.bench.zero_copy.cells import BARE, KIB
+from segstore.bench.zero_copy.claims import name
+from segstore.bench.zero_copy.measure import CPU
+
+
+class Told(NamedTuple):
+    """A row as it is told: copies by the CPU and by devices, calls a transfer, and switches between user and
+    kernel."""
+
+    way: str
+    method: str
+    cpu_copies: int
+    dma_copies: int
+    calls: tuple[str, ...]
+
+    @property
+    def switches(self) -> int:
+        """Each call is one into the kernel and one out of it."""
+        return 2 * len(self.calls)
+
+
+TABLE = (
+    Told("read + write", "read", 2, 2, ("read", "write")),
+    Told("mmap + write", "mmap", 1, 2, ("mmap", "write")),
+    Told("sendfile", "sendfile", 1, 2, ("sendfile",)),
+    Told("sendfile + DMA gather", "sendfile", 0, 2, ("sendfile",)),
+    Told("splice", "splice", 0, 2, ("splice",)),
+)
+AS_TOLD = {"pread64": "read"}
+"""A read that says where is one too."""
+HEADINGS = ("way", "CPU copies", "DMA copies", "switches")
+"""Of the columns of `rows` that are told, not measured; then come the sinks."""
+
+
+def rows(results: Results) -> list[list[str]]:
+    """A row for each of the TABLE: as told, then for each sink the calls that were counted."""
+    size = told_size(results)
+    table = []
+    for row in TABLE:
+        cells = [counted(results, sink, row.method, size) for sink in results.values("sink")]
+        if any(cells):
+            told = [row.way, str(row.cpu_copies), str(row.dma_copies), str(row.switches)]
+            table.append([*told, *(calls_text(calls) if calls else "" for calls in cells)])
+    return table
+
+
+def told_size(results: Results) -> int:
+    """The size that the table is made for: 64 KiB, or the nearest that was measured."""
+    return int(min(results.values("size"), key=lambda one: abs(one - 64 * KIB)))
+
+
+def counted(results: Results, sink: str, method: str, size: int) -> Mapping[str, float] | None:
+    """System calls of one bare transfer, by name; None where it was not measured."""
+    for cell in results.where(way=BARE, sink=sink, method=method, size=size):
+        return dict(cell.notes["calls"])
+    return None
+
+
+def calls_text(calls: Mapping[str, float]) -> str:
+    """1 pread64, 1 write."""
+    return ", ".join(f"{number_text(n) if n % 1 else int(n)} {call}" for call, n in calls.items())
+
+
+def copy_table(results: Results) -> Finding:
+    """Whether the calls are as told, and what the CPU has to say to the copies."""
+    size, said = told_size(results), []
+    for sink in results.values("sink"):
+        differs = {}
+        for row in TABLE:
+            calls = counted(results, sink, row.method, size)
+            if calls is not None and not _is_as_told(calls, row):
+                differs[row.method] = f"{row.method} makes {calls_text(calls)} in place of {_calls_told(row)}"
+        said.append(f"{sink}: " + ("; ".join(differs.values()) if differs else "the calls are as told"))
+    head = f"Calls of one transfer of {name(size)}, without the engine's look-up:\n"
+    return Finding(
+        "The copies, calls and switches of read + write, mmap + write, sendfile and splice",
+        head + "\n".join(said) + "\n" + _witness(results, size),
+    )
+
+
+def _is_as_told(calls: Mapping[str, float], row: Told) -> bool:
+    return {AS_TOLD.get(call, call): n for call, n in calls.items()} == dict.fromkeys(row.calls, 1)
+
+
+def _calls_told(row: Told) -> str:
+    return ", ".join(f"1 {call}" for call in row.calls)
+
+
+def _witness(results: Results, size: int) -> str:
+    parts = []
+    for sink in results.values("sink"):
+        keys = {"way": BARE, "sink": sink, "size": size, "cache": "warm"}
+        methods = dict.fromkeys(row.method for row in TABLE)
+        cells = {method: cell for method in methods for cell in results.where(method=method, **keys)}
+        if cells:
+            cpu = ", ".join(f"{m} {number_text(c.figures[CPU].median)}" for m, c in cells.items())
+            parts.append(f"{sink}: {cpu}")
+    text = "Copies are as told: a process can't count them. Their witness, the sender's CPU in s/GB: "
+    return text + "; ".join(parts) + "."

@@ -1,0 +1,33 @@
+"""The receiver's process: reads what it is sent as fast as it can, and keeps nothing.
+
+On disk: nothing. Threads: one. Run by path as `python -I -S drain.py DATA CONTROL`, two descriptors: it
+takes nothing of segstore, so that it begins at once. CONTROL, a socket, brings 8 bytes, big-endian: how
+many bytes to read from DATA; one byte goes back once they have come. It ends with either's end, so with its
+parent.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+BUFFER = 256 << 10
+"""Bytes read at a time: more than a pipe holds, and little enough to stay in a core's own cache."""
+
+
+def drain(data: int, control: socket.socket) -> None:
+    """Answer every request until the other side has gone."""
+    whole = memoryview(bytearray(BUFFER))
+    while asked := control.recv(8, socket.MSG_WAITALL):
+        left = int.from_bytes(asked, "big")
+        while left:
+            got = os.readv(data, [whole if left >= BUFFER else whole[:left]])
+            if not got:
+                return
+            left -= got
+        control.send(b"\0")
+
+
+if __name__ == "__main__":
+    drain(int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2])))

@@ -1,0 +1,90 @@
+"""The logs that are sent: for each size whole batches, of which a transfer takes exactly that many bytes.
+
+On disk: a store with two topics for each size of batch, one to be sent out of the page cache ("warm") and one
+from the disk ("cold"); incompressible records, one a batch, synced. Threads: one.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from segstore.client import opening
+from segstore.storage.store import Store
+
+MOST_BATCH = 16 << 10
+"""Bytes of a producer's batch, as Kafka's batch.size has it: larger transfers take several."""
+LEAST_BATCHES = 8192
+_HEADER = 61
+_RECORD = 5  # attributes, timestamp delta, offset delta, no key, no headers: a byte each
+_SEED = 20130101
+_CHUNK = 8 << 20
+
+
+class Stretch(NamedTuple):
+    """A log of so many transfers of exactly `size` bytes; transfer i begins with offset i * `step`."""
+
+    topic: str
+    path: str
+    size: int
+    step: int
+    transfers: int
+
+
+def batch_bytes(size: int) -> int:
+    """Bytes of the batches that a transfer of `size` takes: one up to MOST_BATCH, many of those above."""
+    return min(size, MOST_BATCH)
+
+
+def write(root: str, sizes: Iterable[int], caches: Iterable[str], most: int) -> None:
+    """Make a store at `root` with all logs that `stretch` finds there, each of up to about `most` bytes,
+    and two transfers at least.
+    """
+    largest, caches = max(sizes), tuple(caches)
+    with opening.open(root) as store:
+        for batch in sorted({batch_bytes(size) for size in sizes}):
+            count = min(LEAST_BATCHES, max(most, 2 * largest if batch == MOST_BATCH else 0) // batch)
+            for cache in caches:
+                _write_topic(store, _topic(batch, cache), batch, max(count, 2))
+
+
+def stretch(root: str, size: int, cache: str) -> Stretch:
+    """The log of the store at `root` for transfers of `size` bytes."""
+    batch = batch_bytes(size)
+    topic = _topic(batch, cache)
+    (path,) = glob.glob(os.path.join(glob.escape(root), f"{topic}-0", "*.log"))
+    return Stretch(topic, path, size, size // batch, os.path.getsize(path) // size)
+
+
+def _topic(batch: int, cache: str) -> str:
+    return f"{cache}-{batch}"
+
+
+def _write_topic(store: Store, topic: str, batch: int, count: int) -> None:
+    store.create_topic(topic)
+    log = store.partition(topic, 0)
+    rng = np.random.default_rng(_SEED)
+    width = value_bytes(batch)
+    for at in range(0, count, most := max(1, _CHUNK // batch)):
+        rows = min(most, count - at)
+        values = np.frombuffer(rng.bytes(rows * width), np.uint8).reshape(rows, width)
+        log.append_batch(values, batch_bytes=1, compression="none", timestamps=np.zeros(rows, np.int64))
+    log.flush()
+
+
+def value_bytes(batch: int) -> int:
+    """How long a record's value is that makes a batch of `batch` bytes, alone in it."""
+    for lengths in range(2, 10):
+        value = batch - _HEADER - _RECORD - lengths
+        if _varint_bytes(value) + _varint_bytes(_RECORD + _varint_bytes(value) + value) == lengths:
+            return value
+    raise AssertionError(f"no record makes a batch of {batch} bytes")
+
+
+def _varint_bytes(value: int) -> int:
+    """Of a length, zigzag: 7 bits a byte."""
+    return max(1, -(-(2 * value).bit_length() // 7))

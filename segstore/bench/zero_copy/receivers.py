@@ -1,0 +1,120 @@
+"""Sinks, and the process at the other end of each, whose work is none of the sender's.
+
+On disk: the file sink, unlinked as soon as it is open. Threads: one. Each sink is a context manager: its
+process has ended when it is left, and ends by itself when this one is killed. Pipes and sockets have the
+kernel's own sizes; TCP has no delay (TCP_NODELAY), as Kafka's server sets it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+from segstore.errors import StorageError
+
+_DRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py")
+_PATIENCE = 60.0  # seconds without an answer, after which a receiver is lost
+
+
+class Sink:
+    """What a log is sent to: `fd`. `expect` a number of bytes, send them, and `wait` until they have come."""
+
+    def __init__(self, fd: int, pid: int | None = None) -> None:
+        self.fd, self.pid = fd, pid
+
+    def expect(self, size: int) -> None:
+        """Let the other side take `size` bytes."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Return once all that was expected has come. StorageError where it has not."""
+        raise NotImplementedError
+
+
+class _Drained(Sink):
+    def __init__(self, fd: int, pid: int, control: socket.socket) -> None:
+        super().__init__(fd, pid)
+        self._control = control
+
+    def expect(self, size: int) -> None:
+        self._control.sendall(size.to_bytes(8, "big"))
+
+    def wait(self) -> None:
+        if not self._control.recv(1):
+            raise StorageError("the receiver's process has ended")
+
+
+class _File(Sink):
+    def expect(self, size: int) -> None:
+        self._size = size
+        os.ftruncate(self.fd, 0)
+        os.lseek(self.fd, 0, os.SEEK_SET)
+
+    def wait(self) -> None:
+        if (found := os.fstat(self.fd).st_size) != self._size:
+            raise StorageError(f"the file has {found} bytes in place of {self._size}")
+
+
+def _tcp() -> tuple[int, int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, peer = server.accept()
+        if peer != theirs.getsockname():
+            raise StorageError(f"a stranger has connected from {peer}")
+    ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return ours.detach(), theirs.detach()
+
+
+def _unix() -> tuple[int, int]:
+    ours, theirs = socket.socketpair()
+    return ours.detach(), theirs.detach()
+
+
+def _pipe() -> tuple[int, int]:
+    theirs, ours = os.pipe()
+    return ours, theirs
+
+
+_ENDS: dict[str, Callable[[], tuple[int, int]]] = {"tcp": _tcp, "unix": _unix, "pipe": _pipe}
+SINKS = (*_ENDS, "file")
+
+
+@contextmanager
+def sink(kind: str, directory: str) -> Iterator[Sink]:
+    """A sink of one of the SINKS; a file is made in `directory`."""
+    if kind == "file":
+        with tempfile.TemporaryFile(dir=directory) as file:
+            yield _File(file.fileno())
+        return
+    with ExitStack() as stack:
+        ours, theirs = _ENDS[kind]()
+        stack.callback(os.close, ours)
+        try:
+            control, asked = socket.socketpair()
+            stack.enter_context(closing(control))
+            control.settimeout(_PATIENCE)
+            with asked:
+                process = _start(theirs, asked.fileno())
+        finally:
+            os.close(theirs)
+        stack.callback(_stop, process)
+        yield _Drained(ours, process.pid, control)
+
+
+def _start(data: int, control: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-I", "-S", _DRAIN, str(data), str(control)]
+    # A session of its own: Ctrl-C is for the one that measures, which then ends it.
+    return subprocess.Popen(
+        command, pass_fds=(data, control), stdin=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGKILL)
+    process.wait()
