@@ -31,7 +31,8 @@ def machine(directory: Path, packages: Iterable[str] = ()) -> dict[str, Any]:
 
 def filesystem(directory: Path) -> dict[str, Any]:
     """Type, device and mount options of what holds `directory`, and what /sys says of a block device:
-    `rotational` and `scheduler` are None where there is none (tmpfs, overlay, network).
+    these are None where there is none (tmpfs, overlay, network). A virtual disk says of `rotational` whatever
+    its host has set.
     """
     number = os.stat(directory).st_dev
     wanted = f"{os.major(number)}:{os.minor(number)}"
@@ -52,8 +53,10 @@ def _block_device(number: str) -> dict[str, Any]:
             rotational = _text(os.path.join(place, "queue", "rotational")).strip() == "1"
             scheduler = _text(os.path.join(place, "queue", "scheduler")).strip()
             cache = _text(os.path.join(place, "queue", "write_cache")).strip()
-            return {"rotational": rotational, "scheduler": scheduler, "write_cache": cache}
-    return {"rotational": None, "scheduler": None, "write_cache": None}
+            virtual = any(bus in base for bus in ("/virtio", "/xen", "/vbd"))
+            said = {"rotational": rotational, "scheduler": scheduler, "write_cache": cache}
+            return {**said, "virtual": virtual}
+    return dict.fromkeys(("rotational", "scheduler", "write_cache", "virtual"))
 
 
 def _cpu() -> str:

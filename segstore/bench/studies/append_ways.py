@@ -1,0 +1,114 @@
+"""Ways of appending. On disk: a file a run, and a store, in the scratch directory. Threads: one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from segstore.bench.plots import bars, label, panels
+from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.studies.appending import (
+    DIRECT,
+    FILES,
+    JOINED,
+    LOG_APPEND,
+    LOG_BATCH,
+    LOGS,
+    MAPPED,
+    PER_BATCH,
+    PWRITEV,
+    RECORD,
+    SINGLE,
+    direct_refused,
+    to_file,
+    to_log,
+)
+from segstore.bench.studies.common import (
+    concluded,
+    measure,
+    records_of,
+    scratch,
+    scratch_store,
+)
+from segstore.bench.studies.words import answer, contest
+from segstore.files import Path
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+NAME = "append-ways"
+QUESTION = (
+    "Which way of appending records to a file is the fastest, with and without making each batch durable?"
+)
+ABOUT = """\
+Records of 256 bytes, in batches of 64 (16 KiB), to the end of an empty file: one pwrite a record; one
+pwrite a batch, whose records are joined in the time; one pwritev a batch of its 64 records; stores into a
+shared mapping of a file that ftruncate has extended; O_DIRECT from a page-aligned buffer into which the
+batch is copied. Then the same records by segstore itself, one `append` a record and one `append_batch` a
+batch: with headers, CRC, index and a lock, all of which the bare files lack. Into the page cache, and with
+an fdatasync after each batch (fewer batches then; segstore's topic has flush.messages=64). Calls are made
+from Python, some tenths of a microsecond each: in C the cheap ways would lie further apart. O_DIRECT waits
+for the disk without any fdatasync, but alone it does not promise that the disk's own cache is written."""
+
+CACHE, EACH = "page cache", "fdatasync a batch"
+
+
+def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
+    """Each way and durability; O_DIRECT where the file system takes it. OSError."""
+    many, few = (32, 4) if quick else (1024, 48)
+    records = records_of(many * PER_BATCH, RECORD)
+    batches = [records[at : at + PER_BATCH] for at in range(0, len(records), PER_BATCH)]
+    with scratch(directory) as path, scratch_store(path) as store:
+        refused = direct_refused(path)
+        ways = [way for way in FILES if way != DIRECT or refused is None]
+        variants: dict[tuple[str, str], Callable[[], Mapping[str, float]]] = {}
+        for durability, some in ((CACHE, batches), (EACH, batches[:few])):
+            for way in ways:
+                variants[way, durability] = partial(to_file, path, way, some, durability == EACH)
+            for way in LOGS:
+                variants[way, durability] = partial(to_log, store, way, some, durability == EACH)
+        cells = measure(("way", "durability"), variants, runs, progress, NAME)
+        settings = {"runs": runs, "quick": quick, "record bytes": RECORD, "records a batch": PER_BATCH}
+        more = {"batches": many, "batches with a sync each": few, "O_DIRECT refused": refused}
+        return concluded(sys.modules[__name__], path, cells, {**settings, **more})
+
+
+def findings(results: Results) -> list[Finding]:
+    """Each claim about two of the ways, with and without syncs."""
+
+    def said(first: str, second: str) -> str:
+        if not (results.where(way=first) and results.where(way=second)):
+            return (
+                f"Not measured: this file system refuses O_DIRECT ({results.settings['O_DIRECT refused']})."
+            )
+        return answer(
+            [
+                contest(results, "way", (first, second), "records/s", True, {"durability": how})
+                for how in results.values("durability")
+            ]
+        )
+
+    return [
+        Finding("One write a batch is faster than one a record.", said(JOINED, SINGLE)),
+        Finding("pwritev of the records saves joining them.", said(PWRITEV, JOINED)),
+        Finding("Stores into a mapping are faster than pwrite.", said(MAPPED, JOINED)),
+        Finding("O_DIRECT is faster, as it goes round the page cache.", said(DIRECT, JOINED)),
+        Finding("segstore: a batch is faster than its records one by one.", said(LOG_BATCH, LOG_APPEND)),
+    ]
+
+
+def plot(results: Results) -> Picture:
+    """A panel for each durability, each on a scale of its own."""
+    with panels("Ways of appending 256-byte records, 64 a batch", 2) as all_axes:
+        for axes, how in zip(all_axes, results.values("durability"), strict=True):
+            label(axes, how, "records/s", ylog=True)
+            cells = results.where(durability=how)
+            bars(
+                axes,
+                {c.keys["way"].replace(" a ", "\na "): {"": c.figures["records/s"]} for c in cells},
+                values=True,
+            )
+            axes.tick_params("x", labelrotation=30)
+        return all_axes[0].figure  # type: ignore[return-value]

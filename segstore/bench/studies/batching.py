@@ -1,0 +1,137 @@
+"""Batch size against throughput and latency: the linger curve.
+
+On disk: topics of a store in the scratch directory. Threads: this one, and a producer's
+sender.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from segstore.bench.figures import Figure
+from segstore.bench.plots import label, lines, panels
+from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.studies.batches import APPEND, LINGER, SIZE, SYNCED, appended, flooded, paced
+from segstore.bench.studies.common import concluded, measure, records_of, scratch, scratch_store
+from segstore.bench.studies.words import answer, contest, size_text
+from segstore.bench.terminal import number_text
+from segstore.files import Path
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+NAME = "batching"
+QUESTION = "What do larger batches, and waiting for them, do to throughput and latency?"
+ABOUT = """\
+Records of 100 bytes into one partition, four ways: `append_batch` of 1 to 10,000 records a call; the same
+with each call made durable (flush.messages=1), fewer calls then; a Producer that is sent records as fast as
+Python can, with a batch_size from 512 bytes to 1 MiB and linger_ms=5; and the linger curve, a Producer with
+a batch_size too large to fill that is sent 5,000 records a second, evenly, with a linger_ms from 0 to 100.
+Latency is from the call until it returns, of the Producer from `send` until the record's future is done
+(acks=1). The sender's thread and the one that sends share Python's lock, which bears on both latency and
+throughput; there is no network, whose cost for each request is what Kafka's producer saves most of with
+batches."""
+
+CALLS = (1, 10, 100, 1_000, 10_000)
+SIZES = (512, 4096, 16384, 65536, 1 << 20)
+LINGERS = (0, 1, 2, 5, 10, 20, 50, 100)
+VALUE_TEXT: dict[str, Callable[[int], str]] = {
+    APPEND: "{:,} a call".format,
+    SYNCED: "{:,} a call".format,
+    SIZE: size_text,
+    LINGER: "{} ms".format,
+}
+
+
+def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
+    """By append_batch, append_batch synced, batch_size and linger_ms. OSError."""
+    many, synced, sent, rate, time = (
+        (1_000, 3, 1_000, 5_000, 0.04) if quick else (20_000, 24, 30_000, 5_000, 0.5)
+    )
+    largest = 1_000 if quick else CALLS[-1]
+    values = records_of(max(many, largest), 100)
+    with scratch(directory) as path, scratch_store(path) as store:
+        variants = {
+            **{(APPEND, n): partial(appended, store, values[:many], n, many) for n in CALLS if n <= largest},
+            **{(SYNCED, n): partial(appended, store, values, n, synced, True) for n in CALLS if n <= largest},
+            **{(SIZE, size): partial(flooded, store, values, sent, size) for size in SIZES},
+            **{(LINGER, ms): partial(paced, store, values, rate, time, ms) for ms in LINGERS},
+        }
+        cells = measure(("by", "value"), variants, runs, progress, NAME)
+        settings = {
+            "runs": runs,
+            "quick": quick,
+            "record bytes": 100,
+            "records": many,
+            "synced calls": synced,
+        }
+        more = {"records sent": sent, "records/s paced": rate, "seconds paced": time}
+        return concluded(sys.modules[__name__], path, cells, {**settings, **more})
+
+
+def findings(results: Results) -> list[Finding]:
+    """The largest against the smallest, and where more stops to help."""
+
+    return [
+        Finding(
+            "Larger batches give more throughput.",
+            f"{_ends(results, (APPEND, SYNCED, SIZE), 'records/s', True)} "
+            f"{' '.join(knee(results, by) for by in (APPEND, SYNCED, SIZE))}",
+        ),
+        Finding("A larger batch takes longer to return.", _ends(results, (APPEND, SYNCED), "p50 ms", False)),
+        Finding(
+            "Lingering makes batches larger.",
+            f"{_ends(results, (LINGER,), 'records a batch', True)} {curve(results, 'records a batch')}",
+        ),
+        Finding(
+            "Lingering is paid for with latency.",
+            f"{_ends(results, (LINGER,), 'p50 ms', False)} {curve(results, 'p50 ms')}",
+        ),
+    ]
+
+
+def _ends(results: Results, kinds: Sequence[str], figure: str, more: bool) -> str:
+    """The largest against the smallest, whose turn it is to win where less is better."""
+    contests = []
+    for by in kinds:
+        few, *_, many = (cell.keys["value"] for cell in results.where(by=by))
+        first, second = (many, few) if more else (few, many)
+        words = (by, VALUE_TEXT[by](first), VALUE_TEXT[by](second))
+        contests.append(contest(results, "value", (first, second), figure, more, {"by": by}, words))
+    return answer(contests)
+
+
+def knee(results: Results, by: str) -> str:
+    """The smallest that gives nine tenths of the best."""
+    rates = {cell.keys["value"]: cell.figures["records/s"].median for cell in results.where(by=by)}
+    best = max(rates.values())
+    enough = min(value for value, rate in rates.items() if rate >= 0.9 * best)
+    return f"{by}: nine tenths of the most, {number_text(best)} records/s, from {VALUE_TEXT[by](enough)} on."
+
+
+def curve(results: Results, figure: str) -> str:
+    """The medians over linger_ms."""
+    points = [(cell.keys["value"], cell.figures[figure].median) for cell in results.where(by=LINGER)]
+    return f"{figure} by linger_ms: {', '.join(f'{ms}: {number_text(value)}' for ms, value in points)}."
+
+
+def plot(results: Results) -> Picture:
+    """Throughput over the size of a batch, twice, and both sides of lingering."""
+
+    def points(by: str, figure: str) -> dict[float, Figure]:
+        return {float(cell.keys["value"]): cell.figures[figure] for cell in results.where(by=by)}
+
+    with panels("Batching: throughput, latency and the linger curve", 4, columns=2) as all_axes:
+        calls, sizes, latency, linger = all_axes
+        label(calls, "records a call of append_batch", "records/s", xlog=True, ylog=True)
+        lines(calls, {by: points(by, "records/s") for by in (APPEND, SYNCED)})
+        label(sizes, "batch_size of the Producer, bytes (linger_ms=5)", "records/s", xlog=True)
+        lines(sizes, {"as fast as it can be sent": points(SIZE, "records/s")})
+        label(latency, "linger_ms, at 5,000 records/s", "ms from send to done")
+        lines(latency, {"median": points(LINGER, "p50 ms"), "99th percentile": points(LINGER, "p99 ms")})
+        label(linger, "linger_ms, at 5,000 records/s", "records a batch")
+        lines(linger, {"records a batch": points(LINGER, "records a batch")})
+        return calls.figure  # type: ignore[return-value]

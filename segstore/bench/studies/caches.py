@@ -1,0 +1,144 @@
+"""The page cache against a cache in the process. On disk: one file in the scratch directory.
+Threads: one a process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from segstore.bench.plots import bars, label, panels
+from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.studies.child import ask
+from segstore.bench.studies.common import concluded, drop_pages, measure, noise, scratch
+from segstore.bench.studies.readers import MAPPED, OWN_ALL, OWN_QUARTER, PREAD, WAYS
+from segstore.bench.studies.words import answer, contest, size_text
+from segstore.bench.terminal import number_text
+from segstore.files import Path
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+NAME = "caches"
+QUESTION = "What does a cache in the process give beyond the page cache, and what does it cost?"
+ABOUT = """\
+Blocks of 4 KiB are read at places that a skewed draw chooses (the most wanted tenth of the file gets most
+of the reads), by one pread each; from a mapping, where each block is copied to a bytes object like the
+others; and through a least-recently-used cache of blocks in the process, an OrderedDict of bytes, which
+holds a quarter of the file or all of it and preads what it misses. Each run is a process of its own, just
+started: its first pass is what follows a restart of the process, its second finds the process warm. Before
+that the page cache has all of the file (the process was restarted) or nothing (the machine was). Memory is
+what the process has grown by of its own; pages of a mapped file belong to the page cache, which all
+processes share. What it can't show: a cache in C would be quicker, and one of decoded records saves
+decoding too."""
+
+BLOCK = 4096
+FIRST, SECOND = "1st reads/s", "2nd reads/s"
+WARM, COLD = "process", "machine"
+
+
+def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
+    """Each way of reading after each restart. OSError, StorageError (the child)."""
+    size, reads = (4 << 20, 2_000) if quick else (128 << 20, 40_000)
+    with scratch(directory) as path:
+        name = os.path.join(path, "file")
+        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(fd, noise(size), 0)
+            variants = {
+                (way, restarted): partial(_read, fd, name, way, restarted, reads)
+                for restarted in (WARM, COLD)
+                for way in WAYS
+            }
+            cells = measure(("way", "restarted"), variants, runs, progress, NAME)
+        finally:
+            os.close(fd)
+        settings = {
+            "runs": runs,
+            "quick": quick,
+            "file bytes": size,
+            "reads a pass": reads,
+            "block bytes": BLOCK,
+        }
+        return concluded(sys.modules[__name__], path, cells, settings)
+
+
+def _read(fd: int, name: str, way: str, restarted: str, reads: int) -> Mapping[str, float]:
+    drop_pages(fd)
+    if restarted == WARM:
+        for at in range(0, os.fstat(fd).st_size, 1 << 20):
+            os.pread(fd, 1 << 20, at)
+    told: dict[str, float] = ask("segstore.bench.studies.readers", "passes", path=name, way=way, reads=reads)
+    return told
+
+
+def findings(results: Results) -> list[Finding]:
+    """What the cache gives once it is warm, what after a restart, and what it costs."""
+    return [
+        Finding(
+            "A warm cache in the process reads faster than pread from the page cache.",
+            f"{_between(results, (OWN_ALL, OWN_QUARTER), PREAD, SECOND)} The cache of a quarter of the file "
+            f"is hit by {_warm(results, OWN_QUARTER, 'hits 2nd %'):.0f} % of the reads once it is warm.",
+        ),
+        Finding(
+            "After a restart of the process its cache is cold, and the page cache is not.",
+            _between(results, (PREAD,), OWN_ALL, FIRST),
+        ),
+        Finding(
+            "A process that relies on the page cache is restarted more cheaply than the machine.",
+            answer(
+                [
+                    contest(results, "restarted", (WARM, COLD), FIRST, True, {"way": way})
+                    for way in results.values("way")
+                ]
+            ),
+        ),
+        Finding("A mapping reads faster than pread.", _between(results, (MAPPED,), PREAD, SECOND)),
+        Finding("What the process caches lies in memory twice.", _memory(results)),
+    ]
+
+
+def _between(results: Results, ways: Sequence[str], other: str, figure: str) -> str:
+    """These ways against another one, by their reads after a restart of the process."""
+    where = {"restarted": WARM}
+    return answer(
+        [
+            contest(results, "way", (way, other), figure, True, where, ("restarted process", way, other))
+            for way in ways
+        ]
+    )
+
+
+def _warm(results: Results, way: str, figure: str) -> float:
+    return results.cell(way=way, restarted=WARM).figures[figure].median
+
+
+def _memory(results: Results) -> str:
+    """What each way holds, beside the page cache's copy."""
+    held = [f"{way} {number_text(_warm(results, way, 'own MiB'))} MiB" for way in results.values("way")]
+    mapped = number_text(_warm(results, MAPPED, "mapped MiB"))
+    size = size_text(results.settings["file bytes"])
+    return (
+        f"Of its own the process holds, after both passes over {size}: {', '.join(held)}. The mapping shows "
+        f"it {mapped} MiB of the page cache, which has the file once whoever reads it."
+    )
+
+
+def plot(results: Results) -> Picture:
+    """Reads per second of both passes, and memory."""
+    with panels("The page cache, and a cache in the process", 3) as all_axes:
+        for axes, restarted in zip(all_axes, (WARM, COLD), strict=False):
+            label(axes, f"after a restart of the {restarted}", "4 KiB reads/s", ylog=restarted == COLD)
+            cells = {cell.keys["way"]: cell.figures for cell in results.where(restarted=restarted)}
+            passes = (("first pass", FIRST), ("second pass", SECOND))
+            bars(axes, {way: {name: f[key] for name, key in passes} for way, f in cells.items()}, values=True)
+        label(all_axes[2], "restarted process, after both passes", "MiB")
+        cells = {cell.keys["way"]: cell.figures for cell in results.where(restarted=WARM)}
+        kinds = (("the process' own", "own MiB"), ("mapped pages", "mapped MiB"))
+        bars(
+            all_axes[2], {way: {name: f[key] for name, key in kinds} for way, f in cells.items()}, values=True
+        )
+        return all_axes[0].figure  # type: ignore[return-value]

