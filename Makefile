@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types sanitize bench soak spark dist format clean check-machine
+.PHONY: help demo test lint types sanitize fuzz bench soak spark dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -73,6 +73,10 @@ types: $(VENV)/.built  ## mypy --strict
 
 sanitize: $(VENV)/.built  ## the C parts under AddressSanitizer and UndefinedBehaviorSanitizer
 	./tools/sanitize.sh $(BIN)/python $(SANITIZED) $(PARALLEL) $(PYTEST_ARGS)
+
+MINUTES ?= 5
+fuzz: $(VENV)/.built  ## every parser on mutated bytes for MINUTES=5, under the sanitizers (ARGS="--target store --seed 7")
+	cd tests && ../tools/sanitized.sh ../$(BIN)/python build/fuzz-build ../$(BIN)/python -m fuzz.run --minutes $(MINUTES) $(ARGS)
 
 spark: $(VENV)/.built  ## the tests of Spark alone
 	$(BIN)/python -m pytest tests/test_spark*.py tests/test_checkpoints*.py $(PYTEST_ARGS)

@@ -35,6 +35,8 @@ _PUBLICATIONS_AT, _MAGIC_AT, _NONCE_AT, _GENERATION_AT = 8, 12, 16, 24
 _LONGEST_WAIT = 86_400.0  # seconds
 _SPINS = 1000
 _PATIENCE = 50  # milliseconds
+_MOST = 1 << 28  # bytes: four million partitions
+_INT63 = (1 << 63) - 1
 
 
 class Ends(NamedTuple):
@@ -65,7 +67,9 @@ class _Mapped:
 
     def _map(self) -> None:
         with self._files.open(self._path, write=self._write) as handle:
-            size = self._files.size(self._path)
+            size = self._files.size(handle)
+            if not HEADER <= size <= _MOST:
+                raise OSError(errno.EINVAL, f"no published ends are {size} bytes", self._path)
             self._memory: mmap.mmap = self._files.map(handle, size, write=self._write)
         self._bytes = ffi.from_buffer("uint8_t[]", self._memory)
         self._size = size
@@ -124,7 +128,7 @@ class EndsWriter(_Mapped):
         # A writer that was killed within a publication left the lock odd: nothing reads in between now.
         sequence = struct.unpack_from("<q", self._memory, 0)[0]
         if sequence % 2:
-            struct.pack_into("<q", self._memory, 0, sequence + 1)
+            struct.pack_into("<q", self._memory, 0, _after(sequence))
 
     def _find_free(self) -> list[int]:
         taken = set(self._slots.values())
@@ -208,7 +212,7 @@ class EndsWriter(_Mapped):
         struct.pack_into("<q", self._memory, _NONCE_AT, nonce)
 
     def _bump_generation(self) -> None:
-        struct.pack_into("<q", self._memory, _GENERATION_AT, self._read_generation() + 1)
+        struct.pack_into("<q", self._memory, _GENERATION_AT, _after(self._read_generation()))
 
 
 class EndsReader(_Mapped):
@@ -243,6 +247,11 @@ class EndsReader(_Mapped):
         return {key: self._last[key] for key in there if key in self._last}
 
 
+def _after(number: int) -> int:
+    """The next of an int64 that counts: whatever the file says, it fits."""
+    return (number + 1) & _INT63
+
+
 def _create(files: Files, path: str) -> None:
     if files.exists(path):
         files.unlink(path)
@@ -255,9 +264,9 @@ def open_reader(files: Files, path: str) -> EndsReader | None:
     """The published ends, None where there are none or the file is no such. OSError."""
     try:
         with files.open(path) as handle:
-            head = files.pread(handle, HEADER, 0)
+            head, size = files.pread(handle, HEADER, 0), files.size(handle)
     except FileNotFoundError:
         return None
-    if len(head) < HEADER or struct.unpack_from("<i", head, _MAGIC_AT)[0] != MAGIC:
+    if len(head) < HEADER or size > _MOST or struct.unpack_from("<i", head, _MAGIC_AT)[0] != MAGIC:
         return None
     return EndsReader(files, path)

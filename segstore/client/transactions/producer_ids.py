@@ -26,6 +26,7 @@ log = logging.getLogger("segstore")
 BLOCK = 1000
 _MOST = 256  # bytes of the file
 _LAST = (1 << 63) - 1 - BLOCK
+_DIGITS = len(str(_LAST))
 
 
 class ProducerIds:
@@ -91,6 +92,6 @@ def parse(data: bytes) -> int | None:
     if crc != b"%08x\n" % zlib.crc32(line):
         return None
     version, _, number = line.partition(b" ")
-    if version != b"1" or not number.isdigit() or int(number) > _LAST:
+    if version != b"1" or not number.isdigit() or len(number) > _DIGITS or int(number) > _LAST:
         return None
     return int(number)

@@ -17,6 +17,7 @@ from segstore.storage.staging.framed import compact, frame, unframe
 
 log = logging.getLogger("segstore")
 _MOST_BYTES = 1 << 31
+_ROW = (str, int, int, int)
 _LEAST = 64  # lines: below that, writing anew is not worth it
 
 
@@ -134,8 +135,11 @@ def _format(adoption: Adoption) -> bytes:
 def _parse(line: bytes) -> Adoption:
     held: dict[str, Any] = unframe(line)
     try:
-        offsets = {(topic, partition): (first, end) for topic, partition, first, end in held["offsets"]}
-        return Adoption(held["id"], held["ms"], offsets)
+        rows = [tuple(row) for row in held["offsets"]]
+        kinds = [type(held["id"]), type(held["ms"]), *(type(value) for row in rows for value in row)]
+        if kinds != [str, int, *_ROW * len(rows)]:
+            raise ValueError("no adopted id: a value of it is of another kind")
+        return Adoption(held["id"], held["ms"], {row[:2]: row[2:] for row in rows})
     except (KeyError, TypeError) as error:
         raise ValueError(f"no adopted id: {error}") from error
 

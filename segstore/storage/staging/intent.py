@@ -20,6 +20,8 @@ from segstore.storage.staging.folder import NOT_PLAIN, Folder
 from segstore.storage.staging.framed import frame, unframe
 from segstore.storage.topics import TopicInfo
 
+_PLACE = (str, str, int, int, int, int)
+
 
 class Place(NamedTuple):
     """Where a partition's log ended: `position` bytes into the segment at base offset `segment`."""
@@ -61,8 +63,11 @@ def read_intent(folder: Folder, stem: str) -> Intent:
     try:
         held = unframe(data)
         places = tuple(Place(*row) for row in held["places"])
-        if [type(v) for p in places for v in p] != [str, str, int, int, int, int] * len(places):
-            raise ValueError("places are no places")
+        kinds = [type(held["id"]), *(type(value) for place in places for value in place)]
+        if kinds != [str, *_PLACE * len(places)]:
+            raise ValueError("places are no places, or the id is none")
+        if not all(0 <= number <= names.MAX_OFFSET for place in places for number in place[2:]):
+            raise ValueError("a number is impossible")
         return Intent(stem, held["id"], places)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptCheckpointError(path, 1, f"no intent: {error}") from error

@@ -1,0 +1,7 @@
+"""Fuzzing of everything that parses bytes: what is on disk may have been written by anybody.
+
+`targets` is the table of parsers, `mutate` and `batches` make inputs, `differ` compares the native decoder
+with the plain Python one, `child` runs inputs under limits of time and memory, `run` is `make fuzz`.
+
+On disk: `corpus/<target>/<digest>`, small inputs that each reached another outcome; read only by tests.
+"""

@@ -1,0 +1,29 @@
+"""The table of all that is fuzzed, by name. Nothing on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fuzz import batch_targets, index_targets, record_targets, small_targets, store_target
+from fuzz.target import Target
+
+CORPUS = Path(__file__).parent / "corpus"
+
+TARGETS: dict[str, Target] = {
+    **batch_targets.TARGETS,
+    **index_targets.TARGETS,
+    **small_targets.TARGETS,
+    **record_targets.TARGETS,
+    **store_target.TARGETS,
+}
+
+
+def folder(name: str) -> Path:
+    """Where a target's corpus is."""
+    return CORPUS / name.replace(" ", "-")
+
+
+def corpus(name: str) -> list[bytes]:
+    """Inputs that are kept in the repository."""
+    place = folder(name)
+    return [path.read_bytes() for path in sorted(place.iterdir())] if place.is_dir() else []
