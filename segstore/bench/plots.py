@@ -84,9 +84,13 @@ def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: boo
         axes.set_yscale("log")
 
 
-def lines(axes: Axes, series: Series) -> None:
-    """A line a name through the medians, and a band from the lowest to the highest."""
-    for at, (name, points) in enumerate(series.items()):
+def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:
+    """A line a name through the medians, and a band from the lowest to the highest. `names`: of all lines that
+    several axes have, so that each has the same colour in all of them.
+    """
+    order = list(dict.fromkeys([*names, *series]))
+    for name, points in series.items():
+        at = order.index(name)
         colour = COLOURS[at % len(COLOURS)]
         where = sorted(points)
         figures = [points[x] for x in where]
