@@ -4,132 +4,106 @@ from __future__ import annotations
 
 import os
 import random
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from transfers import AVAILABLE, PAIRS, fill, open_descriptors, served, sink_of, stored
 
 import segstore
 from segstore.records import scan
 
-METHODS = ["sendfile", "splice", "mmap", "read", "auto"]
-
-RECORDS, STRETCH = 3000, 20_000
+TOTAL, MOST = 400_000, 120_000
 
 
 @pytest.fixture
 def log(store_dir: Path, rng: random.Random) -> Iterator[segstore.PartitionLog]:
     with segstore.open(store_dir) as store:
-        store.create_topic("t", config={"segment.bytes": 50_000})
+        store.create_topic("t", config={"segment.bytes": 100_000})
         log = store.partition("t", 0)
-        values = [rng.randbytes(rng.randrange(200)) for _ in range(RECORDS)]
-        log.append_batch(values, batch_bytes=1500)
+        fill(log, rng, TOTAL)
         yield log
 
 
-def stored(log: segstore.PartitionLog) -> bytes:
-    view = log._source.view
-    return b"".join(Path(s.path).read_bytes()[: view.end_of(i)] for i, s in enumerate(view.segments))
-
-
-class Drain(threading.Thread):
-    """Reads the other end of a sink until it is closed."""
-
-    def __init__(self, fd: int) -> None:
-        super().__init__()
-        self.fd, self.got = fd, bytearray()
-        self.start()
-
-    def run(self) -> None:
-        while data := os.read(self.fd, 65536):
-            self.got += data
-
-
-def send_all(log: segstore.PartitionLog, sink: object, method: str) -> int:
-    offset, sent = log.start_offset, 0
-    while offset < log.end_offset:
-        n, after = log.transfer(sink, offset, STRETCH, method)
-        assert n > 0
-        assert after > offset
-        offset, sent = after, sent + n
-    return sent
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("kind", ["socket", "non-blocking socket", "pipe", "file"])
-def test_every_method_sends_the_stored_bytes(
-    log: segstore.PartitionLog, method: str, kind: str, tmp_path: Path
+@pytest.mark.parametrize(("kind", "method"), PAIRS)
+def test_random_ranges_are_the_stored_bytes(
+    log: segstore.PartitionLog, kind: str, method: str, tmp_path: Path, rng: random.Random
 ) -> None:
-    if kind == "file":
-        with open(tmp_path / "out", "wb") as sink:
-            sent = send_all(log, sink, method)
-        got = (tmp_path / "out").read_bytes()
-    elif kind == "pipe":
-        reading, writing = os.pipe()
-        drain = Drain(reading)
-        sent = send_all(log, writing, method)
-        os.close(writing)
-        drain.join()
-        got = bytes(drain.got)
-    else:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            ours.setblocking(kind == "socket")
-            drain = Drain(theirs.fileno())
-            sent = send_all(log, ours, method)
-            ours.shutdown(socket.SHUT_WR)
-            drain.join()
-            got = bytes(drain.got)
+    """Each begins with the batch that holds its offset, has whole batches only, and as many as fit."""
+    all_bytes, begin = stored(log), {}
+    batches, _ = scan(all_bytes)
+    for at, size, base, last in zip(*(batches[f].tolist() for f in FIELDS), strict=True):
+        begin.update(dict.fromkeys(range(base, last + 1), (at, size)))
+    expected = b""
+    with sink_of(kind, tmp_path) as sink:
+        sink.start()
+        for _ in range(6):
+            offset, most = rng.randrange(log.end_offset), rng.choice([1, 5000, rng.randrange(MOST), MOST * 9])
+            sent, after = log.transfer(sink, offset, most, method)
+            at, size = begin[offset]
+            stop = begin[after][0] if after < log.end_offset else len(all_bytes)
+            assert sent == stop - at
+            assert sent == size or sent <= most
+            assert after == log.end_offset or sent + begin[after][1] > most
+            expected += all_bytes[at:stop]
+        got = sink.close()
+    assert got == expected
+
+
+FIELDS = ("position", "size", "base_offset", "last_offset")
+
+
+@pytest.mark.parametrize("method", served("unix"))
+def test_transfers_lead_from_the_start_to_the_end(
+    log: segstore.PartitionLog, method: str, tmp_path: Path
+) -> None:
+    with sink_of("unix", tmp_path) as sink:
+        sink.start()
+        offset = sent = 0
+        while offset < log.end_offset:
+            n, after = log.transfer(sink, offset, 20_000, method)
+            assert n > 0
+            assert after > offset
+            offset, sent = after, sent + n
+        got = sink.close()
     assert got == stored(log)
     assert sent == len(got)
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("offset", [0, 1, 777, RECORDS - 1])
-def test_a_transfer_begins_with_the_batch_that_holds_the_offset(
-    log: segstore.PartitionLog, method: str, offset: int, tmp_path: Path
-) -> None:
-    with open(tmp_path / "out", "wb") as sink:
-        sent, after = log.transfer(sink, offset, STRETCH, method)
-    batches, stop = scan((tmp_path / "out").read_bytes())
-    assert stop.position == sent <= STRETCH
-    assert batches["base_offset"][0] <= offset <= batches["last_offset"][0]
-    assert after == batches["last_offset"][-1] + 1
+@pytest.mark.parametrize("method", AVAILABLE)
+def test_at_the_end_nothing_goes(log: segstore.PartitionLog, method: str, tmp_path: Path) -> None:
+    with sink_of("file", tmp_path) as sink:
+        assert log.transfer(sink, log.end_offset, 1000, method) == (0, log.end_offset)
+        assert sink.close() == b""
+
+
+@pytest.mark.parametrize("method", served("file"))
+def test_a_file_is_written_where_it_stands(log: segstore.PartitionLog, method: str, tmp_path: Path) -> None:
+    with open(tmp_path / "sink", "w+b", buffering=0) as sink:
+        sink.write(b"head")
+        sent, _ = log.transfer(sink, 0, 50_000, method)
+        assert sink.tell() == 4 + sent
+        sink.write(b"tail")
+        sink.seek(0)
+        assert sink.read() == b"head" + stored(log)[:sent] + b"tail"
 
 
 def test_one_batch_goes_however_small_the_limit(log: segstore.PartitionLog, tmp_path: Path) -> None:
     with open(tmp_path / "out", "wb") as sink:
-        sent, after = log.transfer(sink, 5, 1)
+        sent, after = log.transfer(sink, 5, 0)
     batches, _ = scan((tmp_path / "out").read_bytes())
     assert len(batches) == 1
     assert sent == batches["size"][0]
     assert after == batches["last_offset"][0] + 1
 
 
-def test_at_the_end_nothing_goes(log: segstore.PartitionLog) -> None:
-    assert log.transfer(1, log.end_offset) == (0, log.end_offset)
-
-
-def test_a_peer_that_is_gone_is_told(log: segstore.PartitionLog) -> None:
-    ours, theirs = socket.socketpair()
-    theirs.close()
-    with ours, pytest.raises((BrokenPipeError, ConnectionResetError)):
-        log.transfer(ours, 0, 1 << 20)
-
-
-REFUSED = {
-    "method": (segstore.InvalidArgumentError, (1, 0, 100, "smoke"), "smoke"),
-    "sink": (segstore.InvalidTypeError, ("out", 0, 100), "str"),
-    "offset above the end": (segstore.OffsetOutOfRangeError, (1, RECORDS + 1, 100), str(RECORDS)),
-    "offset": (segstore.InvalidTypeError, (1, 1.5, 100), "float"),
-    "max_bytes": (segstore.InvalidArgumentError, (1, 0, -1), "max_bytes=-1"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_bad_input_names_the_value(log: segstore.PartitionLog, name: str) -> None:
-    kind, arguments, shown = REFUSED[name]
-    with pytest.raises(kind, match=shown):
-        log.transfer(*arguments)
+@pytest.mark.parametrize(("kind", "method"), PAIRS)
+def test_nothing_stays_open(log: segstore.PartitionLog, kind: str, method: str, tmp_path: Path) -> None:
+    with sink_of(kind, tmp_path) as sink:
+        sink.start()
+        log.transfer(sink, 0, 150_000, method)
+        before = open_descriptors()
+        log.transfer(sink, 0, 150_000, method)
+        assert open_descriptors() == before
+        os.fstat(sink.fd)  # the caller's stays open
+        sink.close()
