@@ -139,3 +139,24 @@ def test_a_damaged_partition_of_a_commit(tmp_path: Path, monkeypatch: pytest.Mon
 def _refused(call: Callable[[], None]) -> None:
     with pytest.raises(errors.KafkaTimeoutError, match="still being ended"):
         call()
+
+
+@pytest.mark.parametrize("left", [bytes(34), bytes(68), b"\0\0" + bytes(24) + b"\xff" * 8])
+def test_a_power_cut_leaves_no_entry_of_the_aborted_but_its_length(tmp_path: Path, left: bytes) -> None:
+    """A file is as long as it was, and what was written to it is not there: zeros are an entry, too."""
+    path = tmp_path / "store"
+    store = opened(path)
+    store.create_topic("t")
+    producer = Producer(store, transactional_id="x")
+    producer.init_transactions()
+    transaction(producer, "abort_transaction", ("t", b"a"))
+    cut = killed(path, tmp_path / "cut")
+    producer.close()
+    store.close()
+    index = cut / "t-0" / "00000000000000000000.txnindex"
+    right = index.read_bytes()
+    index.write_bytes(left)
+    (cut / ".segstore" / "ends").unlink()  # it says what was synced
+    opened(cut).close()
+    assert index.read_bytes() == right
+    assert list(segstore.check(cut)) == []

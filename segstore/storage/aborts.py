@@ -56,11 +56,13 @@ def mend(
     end_offset: int,
     state: ProducerState,
     state_at: Callable[[int], ProducerState],
+    synced: int,
 ) -> None:
     """Bring `state` to `end_offset`, where the log ends; write the indexes anew that are damaged, or of
     segments that had to be replayed and do not say what they say. OSError.
 
-    `state_at(offset)` is what a snapshot says, at that offset or below.
+    `state_at(offset)` is what a snapshot says, at that offset or below. Entries of what ended below `synced`
+    were synced; of one behind it, which the log does not know, a power cut has left anything.
     """
     ends = [*(s.base_offset for s in segments[1:]), end_offset]
     for slot, segment in enumerate(segments):
@@ -75,6 +77,7 @@ def mend(
             continue
         if found is None or since > segment.base_offset:
             found = _aborted_in(state_at(segment.base_offset), segments[: slot + 1], ends)
+        held = held[held["last_offset"] < synced]
         entries = [AbortedTxn(*fields[1:]) for fields in held.tolist()]
         right = format_entries(merged(entries, found))
         if right != data:
