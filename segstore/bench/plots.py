@@ -85,8 +85,8 @@ def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: boo
 
 
 def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:
-    """A line a name through the medians, and a band from the lowest to the highest. `names`: of all lines that
-    several axes have, so that each has the same colour in all of them.
+    """A line a name through the medians, and a band from the lowest to the highest. `names`: of all lines
+    that several axes have, so that each has the same colour in all of them.
     """
     order = list(dict.fromkeys([*names, *series]))
     for name, points in series.items():

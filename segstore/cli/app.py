@@ -13,6 +13,7 @@ import rich_click as click
 
 from segstore.cli import INTERRUPTED
 from segstore.cli.alter import alter
+from segstore.cli.bench import bench
 from segstore.cli.check import check
 from segstore.cli.checkpoints import checkpoints
 from segstore.cli.consume import consume
@@ -88,5 +89,5 @@ def commands(ctx: click.Context) -> None:
 
 RECORDS = (produce, consume, export, import_)
 KEEPING = (stats, sweep, copy, dump, check)
-for command in (topics, create, alter, delete, *RECORDS, groups, quotas, checkpoints, *KEEPING, demo):
+for command in (topics, create, alter, delete, *RECORDS, groups, quotas, checkpoints, *KEEPING, bench, demo):
     commands.add_command(command)

@@ -8,11 +8,3 @@ measures; who receives is a process of its own.
 count system calls, `report` makes results of it; `wins`, `claims`, `copies` and `choices` say what they
 mean. docs/zero-copy.md is for those who read the results.
 """
-
-from __future__ import annotations
-
-from segstore.bench.zero_copy.cells import Plan, quick
-from segstore.bench.zero_copy.compare import compare
-from segstore.bench.zero_copy.running import run
-
-__all__ = ["Plan", "compare", "quick", "run"]

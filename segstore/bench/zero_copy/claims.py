@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any
 
-from segstore.bench.figures import Figure
+from segstore.bench.figures import FEWEST_TO_WIN, Figure
 from segstore.bench.results import Finding, Results
 from segstore.bench.zero_copy.cells import BARE, KIB, LOG, OS_SENDFILE, SIZE_NAMES
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
@@ -33,13 +33,16 @@ def contenders(results: Results, measure: str, **keys: Any) -> dict[str, Figure]
 
 def small_and_large(results: Results) -> Finding:
     """Where the crossover between mmap and sendfile is, for each sink, out of the page cache."""
+    claim = "mmap is fast for small files, sendfile for large ones"
+    if results.settings["runs"] < FEWEST_TO_WIN:
+        return Finding(claim, f"Not told: nothing is called a win of fewer than {FEWEST_TO_WIN} runs.")
     said = []
     for way in (way for way in WAYS_SAID if results.where(way=way)):
         for measure, what in MEASURES_SAID.items():
             sinks = results.values("sink")
             found = [f"{sink}: {crossover(verdicts(results, measure, way, sink))}" for sink in sinks]
             said.append(f"In {what}, {WAYS_SAID[way]}: {'; '.join(found)}.")
-    return Finding("mmap is fast for small files, sendfile for large ones", "\n".join(said))
+    return Finding(claim, "\n".join(said))
 
 
 def verdicts(results: Results, measure: str, way: str, sink: str) -> dict[int, str | None]:

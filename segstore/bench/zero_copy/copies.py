@@ -43,19 +43,24 @@ TABLE = (
 )
 AS_TOLD = {"pread64": "read"}
 """A read that says where is one too."""
-HEADINGS = ("way", "CPU copies", "DMA copies", "switches")
-"""Of the columns of `rows` that are told, not measured; then come the sinks."""
+HEADINGS = ("way", "CPU copies", "DMA copies", "calls", "switches")
+"""Of the columns of `rows` that are told; then comes what was counted, a column for each sink."""
 
 
 def rows(results: Results) -> list[list[str]]:
-    """A row for each of the TABLE: as told, then for each sink the calls that were counted."""
-    size = told_size(results)
-    table = []
+    """A row for each of the TABLE: as told, then for each sink the switches that were counted."""
+    size, table = told_size(results), []
     for row in TABLE:
         cells = [counted(results, sink, row.method, size) for sink in results.values("sink")]
         if any(cells):
-            told = [row.way, str(row.cpu_copies), str(row.dma_copies), str(row.switches)]
-            table.append([*told, *(calls_text(calls) if calls else "" for calls in cells)])
+            told = [
+                row.way,
+                str(row.cpu_copies),
+                str(row.dma_copies),
+                ", ".join(row.calls),
+                str(row.switches),
+            ]
+            table.append([*told, *(f"{2 * sum(calls.values()):g}" if calls else "" for calls in cells)])
     return table
 
 
@@ -73,7 +78,7 @@ def counted(results: Results, sink: str, method: str, size: int) -> Mapping[str,
 
 def calls_text(calls: Mapping[str, float]) -> str:
     """1 pread64, 1 write."""
-    return ", ".join(f"{number_text(n) if n % 1 else int(n)} {call}" for call, n in calls.items())
+    return ", ".join(f"{n if n % 1 else int(n)} {call}" for call, n in calls.items())
 
 
 def copy_table(results: Results) -> Finding:
