@@ -38,13 +38,15 @@ def key_text(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def rows(results: Results, cells: Iterable[Cell] | None = None) -> tuple[list[str], list[list[str]], int]:
-    """(Headings, rows, how many of the columns are keys). Cells of which some have no such key or figure
-    have an empty place there.
+def rows(
+    results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
+) -> tuple[list[str], list[list[str]], int]:
+    """(Headings, rows, how many of the columns are keys) of all `cells` and `figures`, or of these. Cells of
+    which some have no such key or figure have an empty place there.
     """
     chosen = list(results.cells if cells is None else cells)
     keys = list(dict.fromkeys(key for cell in chosen for key in cell.keys))
-    names = list(dict.fromkeys(name for cell in chosen for name in cell.figures))
+    names = list(figures or dict.fromkeys(name for cell in chosen for name in cell.figures))
     table = [
         [
             *(key_text(cell.keys[key]) if key in cell.keys else "" for key in keys),
@@ -55,9 +57,11 @@ def rows(results: Results, cells: Iterable[Cell] | None = None) -> tuple[list[st
     return [*keys, *names], table, len(keys)
 
 
-def table(results: Results, cells: Iterable[Cell] | None = None) -> Table:
-    """All cells, or these, one a row: keys to the left, figures to the right."""
-    headings, lines, keys = rows(results, cells)
+def table(
+    results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
+) -> Table:
+    """As `rows`: keys to the left, figures to the right."""
+    headings, lines, keys = rows(results, cells, figures)
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     numbers = _numbers(results, headings[:keys])
     for at, name in enumerate(headings):
@@ -86,9 +90,11 @@ def machine_text(results: Results) -> str:
     )
 
 
-def markdown(results: Results, cells: Iterable[Cell] | None = None) -> str:
+def markdown(
+    results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
+) -> str:
     """The same table as Markdown."""
-    headings, lines, keys = rows(results, cells)
+    headings, lines, keys = rows(results, cells, figures)
     numbers = _numbers(results, headings[:keys])
     rule = ["--:" if at >= keys or name in numbers else ":--" for at, name in enumerate(headings)]
     return "".join(f"| {' | '.join(map(_escaped, line))} |\n" for line in [headings, rule, *lines])

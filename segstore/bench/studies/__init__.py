@@ -1,8 +1,11 @@
-"""Why a log is fast: one module a study. On disk: a directory of its own below the one that is given, removed
-at the end of a run, also by Ctrl-C. Threads: one runs; children, where there are any, end with it.
+"""Why a log is fast: one module a study.
 
-Each module has NAME, QUESTION (one sentence), ABOUT (what is measured, and what limits it), `run`, `findings`
-and `plot`. `findings` looks at nothing but the cells that it is given, so what it says is what they say.
+On disk: a directory of its own below the one that is given, removed at the end of a run, also by Ctrl-C.
+Threads: one runs; children, where there are any, end with it.
+
+Each module has NAME, QUESTION (one sentence), ABOUT (what is measured, and what limits it), SHOWN (the
+figures that a table on a terminal has room for), `run`, `findings` and `plot`. `findings` looks at nothing
+but the cells that it is given, so what it says is what they say.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ class Study(Protocol):
     NAME: str
     QUESTION: str
     ABOUT: str
+    SHOWN: tuple[str, ...]
 
     def run(self, directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
         """Measure; `quick`: in seconds, with little data, to see that it works."""

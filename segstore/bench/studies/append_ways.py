@@ -52,6 +52,7 @@ an fdatasync after each batch (fewer batches then; segstore's topic has flush.me
 from Python, some tenths of a microsecond each: in C the cheap ways would lie further apart. O_DIRECT waits
 for the disk without any fdatasync, but alone it does not promise that the disk's own cache is written."""
 
+SHOWN = ("records/s", "MB/s")
 CACHE, EACH = "page cache", "fdatasync a batch"
 
 

@@ -35,6 +35,7 @@ Latency is from the call until it returns, of the Producer from `send` until the
 throughput; there is no network, whose cost for each request is what Kafka's producer saves most of with
 batches."""
 
+SHOWN = ("records/s", "p50 ms", "p99 ms", "records a batch")
 CALLS = (1, 10, 100, 1_000, 10_000)
 SIZES = (512, 4096, 16384, 65536, 1 << 20)
 LINGERS = (0, 1, 2, 5, 10, 20, 50, 100)

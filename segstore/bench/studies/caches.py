@@ -36,6 +36,7 @@ processes share. What it can't show: a cache in C would be quicker, and one of d
 decoding too."""
 
 BLOCK = 4096
+SHOWN = ("1st reads/s", "2nd reads/s", "hits 2nd %", "own MiB")
 FIRST, SECOND = "1st reads/s", "2nd reads/s"
 WARM, COLD = "process", "machine"
 

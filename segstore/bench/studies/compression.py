@@ -43,7 +43,7 @@ RECORD = "each record"
 BATCHES = (4096, 65536, 1 << 20)
 WIDEST = f"batches of {size_text(BATCHES[-1])}"
 USUAL = f"batches of {size_text(BATCHES[1])}"
-RATIO, WRITE, READ = "ratio", "write CPU s/GB", "read CPU s/GB"
+RATIO, WRITE, READ = SHOWN = "ratio", "write CPU s/GB", "read CPU s/GB"
 Values = Sequence[bytes]
 
 

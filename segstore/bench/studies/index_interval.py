@@ -35,6 +35,7 @@ an entry by offset, 12 by time."""
 
 INTERVALS = (512, 4096, 16384, 65536, 262144, 1 << 20)
 DEFAULT, WIDER = 4096, 65536  # the first is Kafka's
+SHOWN = ("by offset p50 µs", "by time p50 µs", "index KiB", "index ‰ of log")
 KEY = "interval bytes"
 
 

@@ -38,7 +38,7 @@ the disk's time, and a virtual disk's is its host's. What it can't show: in Kafk
 shared by brokers and consumers; here there is one writer, and one Python."""
 
 COUNTS = (1, 10, 100, 1_000)
-RATE, FLUSH, OPEN, REST, SENT = "records/s", "flush ms", "open ms", "open MiB", "sent MiB"
+RATE, FLUSH, OPEN, REST, SENT = SHOWN = "records/s", "flush ms", "open ms", "open MiB", "sent MiB"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:

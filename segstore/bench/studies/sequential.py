@@ -29,6 +29,7 @@ is read first. An append has to allocate blocks and to sync the file's size, whi
 What it can't show: a disk with heads. On an SSD, or a virtual disk whose host has a cache of its own, a far
 place costs what a near one does, and the kernel sorts what it writes back."""
 
+SHOWN = ("MB/s", "writes/s")
 APPEND, IN_ORDER, SHUFFLED = "append", "in order", "shuffled"
 ORDERS = (APPEND, IN_ORDER, SHUFFLED)
 CACHE, AT_END, EACH = "page cache", "fdatasync at end", "fdatasync each"

@@ -13,6 +13,8 @@ from segstore.bench.figures import FEWEST_TO_WIN, Figure, winner
 from segstore.bench.results import Results
 from segstore.bench.terminal import number_text
 
+_UNITS = ("CPU s/GB", "reads/s", "ms", "µs", "MiB")
+
 
 class Contest(NamedTuple):
     """`first` against `second`, which the claim says is the worse one; `where` tells contests apart."""
@@ -63,9 +65,7 @@ def contest(
 
 def unit_of(figure: str) -> str:
     """A figure's name without what tells it from others of its unit."""
-    return (
-        figure.rpartition(" ")[2] if figure.rpartition(" ")[2] in ("ms", "µs", "reads/s", "MiB") else figure
-    )
+    return next((unit for unit in _UNITS if figure.endswith(f" {unit}")), figure)
 
 
 def factor(value: float, other: float) -> str:
