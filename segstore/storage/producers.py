@@ -57,6 +57,7 @@ class Producers:
             opened.end_offset,
             state,
             lambda base: _newest(files, directory, [t for t in taken if t <= base]),
+            trusted,
         )
         keep = {s.base_offset for s in opened.segments} | set(taken[-1:])
         for stray in set(taken) - keep:
