@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Results, by_turns
+from harness import Results, by_turns, keep_ratios
 
 import segstore
 from segstore.config import StoreConfig
@@ -169,5 +169,6 @@ def test_appends_go_on(benchmark: Any, results: Results, filled: tuple[segstore.
         prepare=log, rounds=ROUNDS,
     )  # fmt: skip
     ratio = median(one / other for one, other in zip(found[1:], before[1:], strict=True))
+    keep_ratios(benchmark, [other / one for one, other in zip(found[1:], before[1:], strict=True)])
     note = f"{median(found) * 1e6:.0f} to {median(before) * 1e6:.0f} us, medians of {ROUNDS} rounds"
     results.add(benchmark, "append p99 during compaction", ratio, 2, "x", False, note)

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from harness import Results, new_log
+from harness import Results, keep_ratios, new_log
 
 import segstore
 
@@ -62,6 +62,7 @@ def test_deleting_a_segment(benchmark: Any, results: Results, store: segstore.St
         Cost(*(median(one) for one in zip(*side, strict=True))) for side in zip(*pairs, strict=True)
     )
     ratio = median(large.sweep / small.sweep for small, large in pairs)
+    keep_ratios(benchmark, [small.sweep / large.sweep for small, large in pairs])
     unlinking = median(large.unlink / small.unlink for small, large in pairs)
     note = (
         f"{LARGE} MiB to 1 MiB: {large.sweep * 1e6:.0f} to {small.sweep * 1e6:.0f} us each; the file system's"

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import VALUE_BYTES, Results, random_values
+from harness import VALUE_BYTES, Results, keep_ratios, random_values
 
 import segstore
 from segstore.storage.staging import Staged, Stager, seal
@@ -74,6 +74,7 @@ def test_adoption(benchmark: Any, results: Results, tmp_path: Path, case: str) -
         shutil.rmtree(path)
 
     benchmark.pedantic(run, rounds=3, warmup_rounds=0)
+    keep_ratios(benchmark, [staged / adopted for staged, adopted in rounds])
     staging, adopting = sorted(rounds, key=lambda pair: pair[1] / pair[0])[1]
     note = f"of the time of staging {MB} MB: {adopting:.3f} of {staging:.2f} s (median of 3)"
     results.add(benchmark, f"adoption, {case}", 100 * adopting / staging, TARGET, "%", False, note)
@@ -120,6 +121,7 @@ def test_appends_meanwhile(benchmark: Any, results: Results, tmp_path: Path) -> 
         longest.append(max(sames[before[1] :]))
 
     benchmark.pedantic(run, rounds=3, warmup_rounds=0)
+    keep_ratios(benchmark, [before / during for before, during in p99])
     quiet, busy = sorted(p99, key=lambda pair: pair[1] / pair[0])[1]
     note = f"of before: {busy:.2f} ms, before {quiet:.2f} ms"
     results.add(benchmark, "p99 of appends elsewhere", busy / quiet, 3, "times", False, note)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -81,9 +81,15 @@ def by_turns(
     benchmark.pedantic(ours, setup=setup, rounds=rounds, warmup_rounds=1)
     theirs = theirs[1:]
     mine = list(benchmark.stats.stats.data)
-    ratio = median(b / o for b, o in zip(theirs, mine, strict=True))
+    ratios = [b / o for b, o in zip(theirs, mine, strict=True)]
     benchmark.extra_info["baseline_seconds"] = theirs
-    return ratio, min(theirs), min(mine)
+    keep_ratios(benchmark, ratios)
+    return median(ratios), min(theirs), min(mine)
+
+
+def keep_ratios(benchmark: Any, ratios: Sequence[float]) -> None:
+    """What `baseline` compares: one for each round, of a reference to ours, so that more is better."""
+    benchmark.extra_info["ratios"] = list(ratios)
 
 
 def best_of(rounds: int, run: Callable[[], Any]) -> float:

@@ -63,7 +63,8 @@ class Records:
     def __init__(self, count: int, value_bytes: int) -> None:
         rng = random.Random(SEED)
         self.value_bytes = value_bytes
-        self.values = [_flight(rng, i, value_bytes) for i in range(count)]
+        words = " ".join(rng.choices(WORDS, k=20_000)).encode()
+        self.values = [_flight(rng, i, value_bytes, words) for i in range(count)]
         self.timestamps = list(range(FIRST_MS, FIRST_MS + count))
 
     def __len__(self) -> int:
@@ -111,8 +112,8 @@ def drained(rows: Iterable[Row]) -> Seen:
     return Seen(count, stamps, size)
 
 
-def _flight(rng: random.Random, number: int, size: int) -> bytes:
-    """One flight; remarks fill it up to `size` bytes."""
+def _flight(rng: random.Random, number: int, size: int, words: bytes) -> bytes:
+    """One flight; remarks, a part of `words`, fill it up to `size` bytes."""
     fields = {
         "id": number,
         "flight": f"{rng.choice(CARRIERS)}{rng.randrange(1, 9000)}",
@@ -128,5 +129,5 @@ def _flight(rng: random.Random, number: int, size: int) -> bytes:
     room = size - len(head) - len(TAIL) - 2
     if room < 0:
         return (head + b'"}').ljust(size)[:size]
-    words = " ".join(rng.choices(WORDS, k=room // 3 + 1)).encode()
-    return head + TAIL + words[:room] + b'"}'
+    at = rng.randrange(len(words) - room)
+    return head + TAIL + words[at : at + room] + b'"}'

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.table import Table
@@ -17,7 +17,7 @@ from segstore.bench import Figure, Finding, Results, winner
 from segstore.bench.plots import bars, label, panels, save
 from segstore.bench.terminal import figure_text, number_text
 
-from .works import APPEND, DURABLE, DURABLE_ONE, ONE, P50, P99, RATE, READ, SCAN, TAIL
+from .works import APPEND, DURABLE, DURABLE_ONE, ONE, P50, P99, RATE, READ, SCAN, TAIL, WORKS
 
 OURS, COLUMNS = "segstore", "segstore, columns"
 KEYS = "value bytes", "peer", "work"
@@ -89,13 +89,18 @@ def markdown(results: Results) -> str:
 
 def legend(results: Results) -> str:
     """What the figures are, which versions were compared, who was absent."""
-    runs, peers = results.settings["runs"], results.settings["peers"]
+    runs, peers = results.settings["runs"], _peers(results)
     told = [
         f"Medians of {runs} runs, and how far the farthest lies from them; bold: no other's runs overlap.",
-        "; ".join(f"{peer}: {_versions(of_it)}" for peer, of_it in peers.items()) + ".",
+        "; ".join(f"{peer}: {_versions(of_it)}" for peer, of_it in peers) + ".",
     ]
-    told += [f"{peer} is absent: {why}." for peer, why in results.settings["absent"].items()]
+    told += [f"{peer} is absent: {why}." for peer, why in sorted(results.settings["absent"].items())]
     return "\n".join(told) + "\n"
+
+
+def _peers(results: Results) -> list[tuple[str, dict[str, Any]]]:
+    """In the order of the cells; JSON keeps no other."""
+    return [(peer, results.settings["peers"][peer]) for peer in results.values("peer")]
 
 
 def _versions(of_it: dict[str, dict[str, str]]) -> str:
@@ -104,9 +109,10 @@ def _versions(of_it: dict[str, dict[str, str]]) -> str:
 
 def settings(results: Results) -> str:
     """As Markdown: what each work does, and what gives each peer its level of durability."""
-    lines = [f"- {work}: {what}." for work, what in results.settings["works"].items()]
+    said = results.settings["works"]
+    lines = [f"- {work}: {said[work]}." for work in WORKS]
     lines += ["", "| peer | page cache | synced | follower | other |", "| :-- | :-- | :-- | :-- | :-- |"]
-    for peer, of_it in results.settings["peers"].items():
+    for peer, of_it in _peers(results):
         lines.append(f"| {' | '.join([peer, *(of_it[what] for what in LEVELS)])} |")
     return "\n".join(lines) + "\n"
 
@@ -140,20 +146,23 @@ def _also(columns: Figure) -> str:
 
 
 def draw(results: Results, path: Path) -> list[str]:
-    """`path`.png and `path`.svg: a panel a question."""
-    with panels("The same work, side by side", len(QUESTIONS), columns=4) as axes:
+    """`path`.png and `path`.svg: a panel a question, a group of bars a peer."""
+    with panels("The same work, side by side", len(QUESTIONS), columns=2) as axes:
         for one, question in zip(axes, QUESTIONS, strict=True):
-            sizes = results.values("value bytes")
-            bars(one, {f"{size:,} bytes": _drawn(results, size, question) for size in sizes})
             better = "more" if question.more_is_better else "less"
             label(one, "", f"{question.figure} ({better} is better)", ylog=True)
+            bars(one, _by_peer(results, question))
             one.set_title(question.work)
-            if one is not axes[0]:
-                one.get_legend().remove()
+            one.tick_params(axis="x", rotation=30)
+            for name in one.get_xticklabels():
+                name.set_horizontalalignment("right")
         return save(axes[0].figure, path)
 
 
-def _drawn(results: Results, size: int, question: Question) -> dict[str, Figure]:
-    """In the order of the peers, so that each has its colour in all panels."""
-    found = figures(results, size, question)
-    return {peer: found[peer] for peer in results.values("peer") if peer in found}
+def _by_peer(results: Results, question: Question) -> dict[str, dict[str, Figure]]:
+    """Those that have none have their place."""
+    sizes = {size: figures(results, size, question) for size in results.values("value bytes")}
+    return {
+        peer: {f"values of {size:,} bytes": found[peer] for size, found in sizes.items() if peer in found}
+        for peer in results.values("peer")
+    }
