@@ -28,6 +28,7 @@ SOURCES = (
     "seal.c",
     "staging.c",
     "stretch.c",
+    "times.c",
     "transfer.c",
     "uring.c",
     "zerocopy.c",

@@ -94,6 +94,11 @@ int64_t seg_decode(const uint8_t *arena, int64_t arena_len, const seg_batch *bat
                    int64_t *value_at, int64_t *value_len, int64_t *headers_at,
                    seg_decoded *out);
 
+/* Which of n batches (as for seg_decode) may hold a record stamped from `least` to `most`, both included:
+ * found[i] is 1 or 0. A batch that is damaged may. Returns how many; SEG_E_COLUMN for one outside the arena. */
+int64_t seg_stamped(const uint8_t *arena, int64_t arena_len, const seg_batch *batches, const int64_t *at,
+                    const int64_t *lens, int64_t n, int64_t least, int64_t most, uint8_t *found);
+
 /* Decode the headers of n records (positions as seg_decode gave them) into flat
  * columns; counts[i] headers for record i. With NULL columns it only counts.
  * Returns the headers in all, or SEG_E_*. */

@@ -50,33 +50,6 @@ static int64_t careful(const uint8_t *p, const uint8_t *end, fields *f)
     return careful_headers(p, next, &f->header_count);
 }
 
-/* A varint of up to eight bytes, of which eight are readable. Returns its bytes, or 0. */
-INLINE int64_t quick_varint(const uint8_t *p, uint64_t *value)
-{
-    uint64_t two = p[0] >> 7;
-    if (LIKELY((two & (p[1] >> 7)) == 0)) {
-        *value = (p[0] & 0x7f) | (((uint64_t)p[1] << 7) & (0 - two));
-        return 1 + (int64_t)two;
-    }
-    uint64_t v = load64le(p), stop = ~v & 0x8080808080808080;
-    if (stop == 0)
-        return 0;
-    v &= (stop ^ (stop - 1)) & 0x7f7f7f7f7f7f7f7f;
-    v = (v & 0x007f007f007f007f) | (v & 0x7f007f007f007f00) >> 1;
-    v = (v & 0x00003fff00003fff) | (v & 0x3fff00003fff0000) >> 2;
-    *value = (v & 0x000000000fffffff) | (v & 0x0fffffff00000000) >> 4;
-    return (__builtin_ctzll(stop) >> 3) + 1;
-}
-
-INLINE int quick_int(const uint8_t **p, int64_t *value)
-{
-    uint64_t v = 0;
-    int64_t n = quick_varint(*p, &v);
-    *p += n;
-    *value = unzigzag((uint32_t)v);
-    return n > 0 && n <= INT_MOST;
-}
-
 /* 1 where the record is good. All loads lie below end; positions only grow, so that
  * ending exactly at f->next means that nothing was taken from behind it. */
 INLINE int quick(const uint8_t *p, const uint8_t *end, fields *f)

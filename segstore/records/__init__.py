@@ -24,6 +24,7 @@ from segstore.records.header import (
 from segstore.records.records import Record, Records, concat, empty_records
 from segstore.records.single import single
 from segstore.records.sizes import check_sizes
+from segstore.records.stamps import stamped
 from segstore.records.times import as_timestamps
 
 __all__ = [
@@ -57,4 +58,5 @@ __all__ = [
     "encode",
     "scan",
     "single",
+    "stamped",
 ]

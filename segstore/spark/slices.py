@@ -64,11 +64,15 @@ class SliceReader:
             except (UnknownTopicOrPartitionError, StoreClosedError) as error:
                 self._lost(f"{part.topic}-{part.partition}: {error}")
 
+    @property
+    def _span(self) -> tuple[int, int] | None:
+        return (self.times.low, self.times.high - 1) if self.times.limited else None
+
     def _records(self, at: PartitionLog, part: Slice) -> Iterator[Records]:
         offset, size = part.start, FIRST_BYTES
         while offset < part.end:
             try:
-                records = at.read(offset, size, isolation_level=self.isolation_level)
+                records = at.read(offset, size, isolation_level=self.isolation_level, times=self._span)
             except OffsetOutOfRangeError as error:
                 self._lost(str(error))
                 if error.start <= offset:
@@ -78,17 +82,15 @@ class SliceReader:
             if records.next_offset <= offset:
                 self._lost(f"{part.topic}-{part.partition} ends at offset {offset}, not at {part.end}")
                 return
+            looked_at = records.next_offset - offset if self.times.limited else len(records)
             offset = records.next_offset
             # Reads begin small, so that a small slice does not cost a large read.
-            size = min(2 * size, MOST_BYTES) if len(records) < FEW_ROWS else size
+            size = min(2 * size, MOST_BYTES) if looked_at < FEW_ROWS else size
             yield from self._wanted(records, part.end)
 
     def _wanted(self, records: Records, end: int) -> Iterator[Records]:
         if records.next_offset > end:
             records = records[: int(records.offsets.searchsorted(end))]
-        if self.times.limited:
-            stamps = records.timestamps
-            records = records.take((stamps >= self.times.low) & (stamps < self.times.high))
         if len(records):
             yield records
 

@@ -31,6 +31,16 @@ def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> in
     return number
 
 
+def span(name: str, value: Any) -> tuple[int, int]:
+    """First and last of whole numbers, as far as int64 reaches."""
+    try:
+        first, last = value
+    except (TypeError, ValueError):
+        raise InvalidTypeError(f"{name}={value!r}: must be a pair, the first and the last") from None
+    least = -INT64_MAX - 1
+    return whole(f"{name}[0]", first, least), whole(f"{name}[1]", last, least)
+
+
 def milliseconds(name: str, value: Any) -> float:
     """A time span in ms, infinite too: what is below 0 is none, what is above 10^12 is that."""
     if isinstance(value, bool) or not _is_real(value):

@@ -144,13 +144,16 @@ class PartitionLog:
         *,
         isolation_level: str = "read_uncommitted",
         check_crcs: bool = True,
+        times: tuple[int, int] | None = None,
     ) -> Records:
         """Records from `offset` on, in whole batches up to `max_bytes` (as stored), at least one where
         there is one.
 
         Control records are left out; `read_committed` leaves out aborted ones too and ends at the last stable
-        offset. At the log's end the result is empty. OffsetOutOfRangeError where `offset` is not in
-        [start_offset, end_offset]; CorruptRecordError where the first batch is damaged.
+        offset. At the log's end the result is empty. With `times`, first and last ms, it has only records
+        stamped within them, which may be none: `next_offset` says how far was looked. Batches without any
+        are not decoded. OffsetOutOfRangeError where `offset` is not in [start_offset, end_offset];
+        CorruptRecordError where the first batch is damaged.
         """
         self._context.check_open()
         if type(offset) is not int or abs(offset) > arguments.INT64_MAX:
@@ -160,11 +163,13 @@ class PartitionLog:
         committed = isolation_level != "read_uncommitted"
         if committed:
             arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
+        if times is not None:
+            times = arguments.span("times", times)
         try:
-            return self._read(self._source.view, offset, max_bytes, committed, check_crcs)
+            return self._read(self._source.view, offset, max_bytes, committed, check_crcs, times)
         except (OSError, CorruptRecordError):
             records: Records = self._with_view(
-                lambda view: self._read(view, offset, max_bytes, committed, check_crcs)
+                lambda view: self._read(view, offset, max_bytes, committed, check_crcs, times)
             )
             return records
 
@@ -191,7 +196,15 @@ class PartitionLog:
             except OSError as error:
                 raise StorageError(error.errno, error.strerror, error.filename) from error
 
-    def _read(self, view: LogView, offset: int, max_bytes: int, committed: bool, check_crcs: bool) -> Records:
+    def _read(
+        self,
+        view: LogView,
+        offset: int,
+        max_bytes: int,
+        committed: bool,
+        check_crcs: bool,
+        times: tuple[int, int] | None,
+    ) -> Records:
         view.check(offset, self._name)
         limit = self._stable(view) if committed else view.end_offset
         at = offset
@@ -200,10 +213,10 @@ class PartitionLog:
             if not found:
                 at = limit
                 break
-            records = reader.to_records(found, offset, max_bytes)
+            records = reader.to_records(found, offset, max_bytes, times)
             if committed:
                 records = self._aborted.without(view, records)
-            if len(records):
+            if len(records) or times is not None:
                 return records
             at = records.next_offset
         return empty_records(max(at, offset))

@@ -12,7 +12,7 @@ import numpy as np
 from segstore._native import ffi, lib
 from segstore.errors import CorruptRecordError
 from segstore.files import Handle
-from segstore.records import BATCH, CONTROL_FLAG, Records, ScanEnd, concat, decode, scan
+from segstore.records import BATCH, CONTROL_FLAG, Records, ScanEnd, concat, decode, scan, stamped
 from segstore.storage.gaps import MayBeMissing
 from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
@@ -181,23 +181,32 @@ def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> A
     return segment.locate_from(position, offset, end, bad)
 
 
-def to_records(found: list[Fetched], offset: int, max_bytes: int) -> Records:
-    """Columns of what was fetched, without records before `offset` and without control records.
+def to_records(
+    found: list[Fetched], offset: int, max_bytes: int, times: tuple[int, int] | None = None
+) -> Records:
+    """Columns of what was fetched, without records before `offset`, control records, and those that are not
+    stamped within `times`, first and last ms.
 
     Of batches that are many times as large once decompressed only the first ones: memory is bounded.
     """
     most, parts = max(_PLAIN_TIMES * max_bytes, _PLAIN_LEAST), []
     for part in found:
+        batches, after = part.batches, None  # by default the offset behind the last
+        if times is not None:
+            after = int(batches["last_offset"][-1]) + 1
+            batches = batches[stamped(part.data, batches, part.position, *times)]
         records = decode(
-            part.data, part.batches, part.segment.path, part.position, from_offset=offset, most=most
+            part.data, batches, part.segment.path, part.position, after, from_offset=offset, most=most
         )
         parts.append(records)
         most -= len(records.arena)
-        if most <= 0 or len(records.batches) < len(part.batches):
+        if most <= 0 or len(records.batches) < len(batches):
             break
-    if len(parts) == 1:
-        return without_control(parts[0]) if found[0].control else parts[0]
-    return without_control(concat(parts))
+    records = parts[0] if len(parts) == 1 else concat(parts)
+    if times is not None:
+        stamps = records.timestamps
+        records = records.take((stamps >= times[0]) & (stamps <= times[1]))
+    return without_control(records) if len(parts) > 1 or found[0].control else records
 
 
 def without_control(records: Records) -> Records:
