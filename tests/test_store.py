@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from faults import MUTATING, FailingFiles
 from partitions import GOLDEN
 from stores import killed, logs, tree, values
 
 import segstore
-from segstore import ConfigError, StoreClosedError, UnknownTopicOrPartitionError
+from segstore import ConfigError, StorageError, StoreClosedError, UnknownTopicOrPartitionError
 
 
 def test_create_and_list(store_dir: Path) -> None:
@@ -89,6 +92,32 @@ def test_add_partitions(store_dir: Path) -> None:
         assert store.partition("t", 3).append(b"three") == 0
     with segstore.open(store_dir) as store:
         assert [values(store.partition("t", p)) for p in range(4)] == [[], [b"one"], [], [b"three"]]
+
+
+def test_no_topic_and_no_partition_is_made_in_part(store_dir: Path) -> None:
+    """Whatever call the disk has no room for: all of them, or none and nothing of them on disk."""
+    files = FailingFiles(MUTATING, OSError(errno.ENOSPC, "No space left on device"), 0)
+    with segstore.open(store_dir, files=files) as store:
+        for nth in range(1, 100):
+            name, other = f"t{nth}", f"u{nth}"
+            files.arm(nth)
+            with suppress(StorageError):
+                store.create_topic(other)
+            assert len(list(store_dir.glob(f"{other}-*"))) == (other in store.topics())
+            files.arm(0)
+            store.create_topic(name)
+            files.arm(nth)
+            with suppress(StorageError):
+                store.add_partitions(name, 3)
+            failed = files.hits
+            files.arm(0)
+            there = [p.name for p in store_dir.glob(f"{name}-*")]
+            assert len(there) == store.topics()[name].partitions == (1 if failed else 3)
+            if not failed:
+                break
+        else:
+            raise AssertionError("no end")
+        assert nth > 10
 
 
 def test_delete_with_open_logs(store_dir: Path) -> None:

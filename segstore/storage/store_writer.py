@@ -189,8 +189,8 @@ class StoreWriter:
             if name in self.topics:
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")
             self._forget_lines(name)
-            self._topic_files.write(info)
             try:
+                self._topic_files.write(info)
                 self._make_partitions(info)
             except OSError:
                 self._bury(name)
@@ -254,8 +254,16 @@ class StoreWriter:
                 self._load_all(before)
             info = remembering(before, info, self._views(before))
             self._forget_lines(name, before.partition_ids)
-            self._topic_files.write(info)
-            self._make_partitions(info)
+            try:
+                self._topic_files.write(info)
+                self._make_partitions(info)
+            except OSError:
+                # The settings last: while they tell of partitions, the next open makes what is missing.
+                for directory in self._topic_files.bury(name, before.partition_ids):
+                    self.context.pool.forget_directory(directory)
+                self._topic_files.remove_buried()
+                self._topic_files.write(before)
+                raise
             self._show_topic(info)
         return info
 

@@ -15,7 +15,7 @@ import errno
 import logging
 import os
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -113,6 +113,7 @@ class TopicFiles:
         path = os.path.join(self.partition_path(topic, ids[0]), names.PARTITION_METADATA)
         topic_id = ""
         try:
+            self._files.refuse_link(os.path.dirname(path))
             # Kafka makes the file before it writes it: an empty one says as much as none.
             if self._files.exists(path) and self._files.size(path):
                 topic_id = names.parse_partition_metadata(self._files.read_file(path, _MOST_METADATA), path)
@@ -137,14 +138,14 @@ class TopicFiles:
             self._files.unlink(self._path(topic))
             self._files.sync_dir(self._directory)
 
-    def bury(self, topic: str) -> list[str]:
+    def bury(self, topic: str, but: Collection[int] = ()) -> list[str]:
         """Move a topic's directories out of sight, in the form that Kafka gives to deleted ones: their old
-        paths.
+        paths. Those of the partitions `but` stay.
         """
         gone = []
         for name in self._files.directories(self._root):
             parsed = names.parse_partition_dir(name)
-            if parsed is not None and parsed[0] == topic:
+            if parsed is not None and parsed[0] == topic and parsed[1] not in but:
                 grave = names.deleted_dir(topic, parsed[1], uuid.uuid4().hex)
                 gone.append(os.path.join(self._root, name))
                 self._files.rename(gone[-1], os.path.join(self._root, grave))
