@@ -1,0 +1,119 @@
+"""One thread, one clock, no chance: what would run in the background runs when it is told to."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from unittest import mock
+
+from segstore.client.groups import group
+from segstore.storage import store, sweeper, topics
+from segstore.storage.giving_way import GivingWay
+from segstore.storage.scheduler import Scheduler
+from segstore.storage.staging import adopter, inbox, manifest, stager
+
+log = logging.getLogger("segstore")
+
+
+class Hand:
+    """Time, in seconds since the world began, that passes by hand; and the tasks of the open store."""
+
+    def __init__(self, seed: object) -> None:
+        self.seconds = 1e6
+        self.rng = random.Random(f"hand {seed}")
+        self.schedulers: list[HandScheduler] = []
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def ms(self) -> float:
+        return self.seconds * 1000
+
+    def run_due(self) -> int:
+        """Run what is due of all schedulers, in the order in which they were made: how many tasks."""
+        self.schedulers = [each for each in self.schedulers if not each._closed]
+        return sum(each.run_due() for each in list(self.schedulers))
+
+
+class HandScheduler(Scheduler):
+    """Keeps its tasks until `run_due`."""
+
+    def __init__(self, hand: Hand, *_: object, **__: object) -> None:
+        super().__init__()
+        self._hand, self._numbers = hand, itertools.count()
+        hand.schedulers.append(self)
+
+    def after(self, seconds: float, task: Callable[[], object]) -> None:
+        if not self._closed:
+            heapq.heappush(self._tasks, (self._hand.seconds + seconds, next(self._numbers), task))
+
+    def run_due(self) -> int:
+        """Those that were due when it began: one that asks for itself again waits for the next time."""
+        due = []
+        while self._tasks and self._tasks[0][0] <= self._hand.seconds:
+            due.append(heapq.heappop(self._tasks)[2])
+        for task in due:
+            try:
+                task()
+            except Exception:
+                log.exception("background task failed")
+        return len(due)
+
+
+class HandWatch:
+    """Sees nothing: the inbox is looked at when it is told to."""
+
+    def __init__(self, directory: str) -> None:
+        self._event = threading.Event()
+
+    def wait(self, seconds: float) -> bool:
+        return self._event.wait()
+
+    @property
+    def stopped(self) -> bool:
+        return self._event.is_set()
+
+    def stop(self) -> None:
+        self._event.set()
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class _Drawn:
+    """In place of `secrets`, `uuid` and `random`."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.randbits, self.random = rng.getrandbits, rng.random
+        self.token_hex = lambda n: rng.randbytes(n).hex()
+        self.uuid4 = lambda: uuid.UUID(int=rng.getrandbits(128))
+
+
+@contextmanager
+def by_hand(hand: Hand) -> Iterator[None]:
+    """Stores that are opened within have no threads that do anything, and draw what they draw from the seed.
+
+    `time.monotonic` is the hand's: what waits by it would wait for ever, so nothing in a run may wait.
+    """
+    drawn = _Drawn(hand.rng)
+    with (
+        mock.patch.object(store, "Scheduler", partial(HandScheduler, hand)),
+        mock.patch.object(sweeper, "Scheduler", partial(HandScheduler, hand)),
+        mock.patch.object(inbox, "Watch", HandWatch),
+        mock.patch.object(adopter, "_AT_A_TIME", 1),
+        mock.patch.object(stager, "secrets", drawn),
+        mock.patch.object(manifest, "secrets", drawn),
+        mock.patch.object(topics, "uuid", drawn),
+        mock.patch.object(group, "uuid", drawn),
+        mock.patch.object(GivingWay, "_wait_in_turns", lambda self, seconds: self._stopping.is_set()),
+        mock.patch.object(time, "monotonic", hand.monotonic),
+    ):
+        yield
