@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,11 @@ def inbox(path: Path) -> list[str]:
     """What is in the inbox, beside the directories that are always there."""
     folder = path / ".segstore" / "inbox"
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.name != "sealed")
+
+
+def left_in_inbox(path: Path) -> list[str]:
+    """`inbox` once what is adopted has gone: its files are unlinked after their readers were told."""
+    until = time.monotonic() + 30
+    while (there := inbox(path)) and time.monotonic() < until:
+        time.sleep(0.01)
+    return there

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from producers import send
 from spark import told
-from staging import inbox
+from staging import left_in_inbox
 from stores import START_MS, stored
 
 import segstore
@@ -159,7 +159,7 @@ def test_reprocess(spark: SparkSession, store: segstore.Store) -> None:
     for key in {r.key for r in found} - {None}:
         assert [r.value for r in found if r.key == key] == [value for k, value, *_ in expected if k == key]
     assert jobs.reprocess(spark, store.path, "t", "to", lambda batch: None) is None
-    assert inbox(Path(store.path)) == []
+    assert left_in_inbox(Path(store.path)) == []
 
 
 def test_reprocess_of_bad_input(spark: SparkSession, store: segstore.Store) -> None:

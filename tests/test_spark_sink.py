@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", "4.2")
 import faults
 from pyspark.sql.functions import concat, lit
 from spark import read, rows, told
-from staging import inbox, unsynced
+from staging import left_in_inbox, unsynced
 from stores import START_MS, records, values
 from test_spark_source import broker_roots
 
@@ -60,7 +60,7 @@ def test_what_was_read_is_written_as_it_was(
                     timestamps=[rng.choice((-1, START_MS - rng.randrange(10**6))) for _ in range(n)],
                 )
         write(read(spark, tmp_path / "from", includeHeaders=True), store_dir)
-        assert inbox(store_dir) == []
+        assert left_in_inbox(store_dir) == []
     expected = rows(read(spark, tmp_path / "from", includeHeaders=True))
     assert rows(read(spark, store_dir, includeHeaders=True)) == expected
     with segstore.open(store_dir, "r") as reader:
@@ -179,7 +179,7 @@ def test_bad_input_is_told_before_tasks_start(
         assert [part for part in said if part not in messages] == [], (name, messages)
     with segstore.open(store_dir) as store:
         assert store.partition("t").end_offset == 0
-        assert inbox(store_dir) == []
+        assert left_in_inbox(store_dir) == []
 
 
 def refused(

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", "4.2")
 
 from faults import HookedFiles, KillingFiles
 from sinks import batch, sink, task, write
-from staging import PARTS, Unsynced, begin, contents, inbox, unsynced
+from staging import PARTS, Unsynced, begin, contents, inbox, left_in_inbox, unsynced
 from stores import in_child, killed
 
 import segstore
@@ -169,7 +169,7 @@ def test_commit_again_with_the_same_messages_and_with_new_ones(state: Path) -> N
         one.commit(messages, 1)
     one.commit(write(one, 1, rows(1)), 1)
     assert seen(state) == expected(0, 1)
-    assert inbox(state) == []
+    assert left_in_inbox(state) == []
 
 
 def test_another_plan_for_the_same_micro_batch_is_told(state: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -202,7 +202,7 @@ def test_abort_after_a_commit_undoes_nothing(state: Path) -> None:
         assert seen(state) == expected(0, 1, 2)
     one.commit(write(one, 2, rows(2)), 2)
     assert seen(state) == expected(0, 1, 2)
-    assert inbox(state) == []
+    assert left_in_inbox(state) == []
 
 
 def test_abort_leaves_nothing(state: Path) -> None:
@@ -210,7 +210,7 @@ def test_abort_leaves_nothing(state: Path) -> None:
     messages = write(one, 1, rows(1))
     assert inbox(state)
     one.abort([messages[0], None, messages[1]], 1)
-    assert inbox(state) == []
+    assert left_in_inbox(state) == []
     with pytest.raises(SegstoreError, match="staged files are missing"):
         one.commit(messages, 1)
     assert seen(state) == expected(0)
@@ -223,7 +223,7 @@ def test_a_task_that_fails_leaves_nothing(state: Path) -> None:
 
     with task(number=1), pytest.raises(RuntimeError, match="socket"):
         writer(state).write(broken())
-    assert inbox(state) == []
+    assert left_in_inbox(state) == []
 
 
 def test_attempts_that_lose_are_not_in_the_log(state: Path) -> None:
@@ -242,7 +242,7 @@ def test_without_rows_there_is_nothing(state: Path, tasks: list) -> None:
     job.commit([job.write(iter(each)) for each in tasks])
     job.abort([])
     assert seen(state) == expected(0)
-    assert inbox(state) == []
+    assert left_in_inbox(state) == []
     one.commit(write(one, 1, rows(1)), 1)
     assert seen(state) == expected(0, 1)
 

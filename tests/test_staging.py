@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from faults import CountingFiles
-from staging import PARTS, SMALL, TINY_SEGMENTS, begin, contents, inbox, rows, stage
+from staging import PARTS, SMALL, TINY_SEGMENTS, begin, contents, inbox, left_in_inbox, rows, stage
 from stores import Clock, in_child, records, values
 
 import segstore
@@ -109,7 +109,7 @@ def test_only_large_files_become_segments(
         for at in range(26):
             assert store.partition("t", 1).read(at, 1).offsets[0] == at
         assert store.partition("t", 1).offset_for_time(2) == 0
-    assert inbox(store_dir) == []
+    assert left_in_inbox(store_dir) == []
 
 
 def test_a_large_adoption_moves_few_bytes(store_dir: Path) -> None:
@@ -130,7 +130,7 @@ def test_an_empty_manifest_has_its_id_recorded(store_dir: Path) -> None:
     begin(store_dir)
     assert seal(store_dir, "none", []).offsets == {}
     assert seal(store_dir, "none", [stage(store_dir, "a")]).offsets == {}
-    assert inbox(store_dir) == []
+    assert left_in_inbox(store_dir) == []
 
 
 # --- once ---------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_an_id_is_adopted_once(store_dir: Path, open_: bool) -> None:
         store.close()
     with segstore.open(store_dir, "r") as reader:
         assert contents(reader) == [rows("a", 20) + rows("b", 20)] * 2
-    assert inbox(store_dir) == []
+    assert left_in_inbox(store_dir) == []
 
 
 def test_ids_are_kept_by_count_and_by_time(store_dir: Path) -> None:
@@ -320,7 +320,7 @@ def test_bad_arguments_are_named(store_dir: Path, case: str) -> None:
     with pytest.raises(kind, match=text):
         use(store_dir, message)
     abort([message])
-    assert inbox(store_dir) == []
+    assert left_in_inbox(store_dir) == []
 
 
 def test_a_stager_is_used_up(store_dir: Path) -> None:

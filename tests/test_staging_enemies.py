@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from faults import CountingFiles
-from staging import PARTS, SMALL, begin, contents, inbox, rows, stage
+from staging import PARTS, SMALL, begin, contents, left_in_inbox, rows, stage
 from stores import START_MS, logs
 from test_staging_refused import age, flip, quarantined, staged_paths
 
@@ -99,7 +99,7 @@ def test_what_an_enemy_wrote(store_dir: Path, tmp_path: Path, case: str, open_: 
     for left in [*sealed(store_dir).parent.parent.iterdir()]:
         age(left, follow=False)
     segstore.open(store_dir).close()
-    assert inbox(store_dir) == []
+    assert left_in_inbox(store_dir) == []
     assert {path: path.read_bytes() for path in outside.rglob("*") if path.is_file()} == held
     with segstore.open(store_dir) as store:
         assert contents(store) == [rows("b", 20)] * 2
@@ -120,7 +120,7 @@ def test_left_overs_that_lead_out_of_the_store_are_not_followed(store_dir: Path,
     for each in (link, odd):
         age(each, follow=False)
     segstore.open(store_dir).close()
-    assert inbox(store_dir) == []
+    assert left_in_inbox(store_dir) == []
     assert sorted(path.name for path in outside.iterdir()) == ["kept", "owner"]
 
 
@@ -169,7 +169,7 @@ def test_a_manifest_of_ten_thousand_files(store_dir: Path) -> None:
         log = store.partition(*PARTS[0])
         assert log.end_offset == 20_000
         assert list(log.read(19_998).values) == rows("a", 2)
-    assert inbox(store_dir) == []
+    assert left_in_inbox(store_dir) == []
 
 
 SHAPES = {  # inbox.segment.bytes: what becomes a segment

@@ -20,6 +20,7 @@ from staging import (
     begin,
     contents,
     inbox,
+    left_in_inbox,
     quick_dir,
     rows,
     stage,
@@ -121,7 +122,7 @@ def test_a_refused_manifest_is_named_and_put_aside(store_dir: Path, case: str, o
     assert seal(store_dir, "one", [good]).offsets == {PARTS[0]: (2, 22)}
     if store is not None:
         store.close()
-    assert inbox(store_dir) == []
+    assert left_in_inbox(store_dir) == []
     assert len(quarantined(store_dir)) == 3
     with segstore.open(store_dir) as store:
         assert contents(store, PARTS[:1]) == [rows("before", 2) + rows("b", 20)]
@@ -162,7 +163,7 @@ def test_missing_files_are_named_before_anything_is_sealed(store_dir: Path) -> N
     with pytest.raises(errors.StagedFilesError, match="1 staged files are missing"):
         seal(store_dir, "one", [message])
     abort([message])
-    assert inbox(store_dir) == []
+    assert left_in_inbox(store_dir) == []
 
 
 BAD_MANIFESTS = {
@@ -185,7 +186,7 @@ def test_bad_manifests_block_nothing(store_dir: Path, case: str) -> None:
         assert seal(store_dir, "good", [stage(store_dir, "a")]).offsets == dict.fromkeys(PARTS, (0, 20))
     assert quarantined(store_dir) == [f"sealed-{stem}.manifest"]
     Path(folder.result(stem)).unlink()  # nobody waits for it
-    assert inbox(store_dir) == []
+    assert left_in_inbox(store_dir) == []
 
 
 def test_a_partition_that_never_was(store_dir: Path) -> None:
@@ -277,7 +278,7 @@ def test_the_sealer_is_told_of_a_full_disk(store_dir: Path) -> None:
         assert caught.value.errno == errno.ENOSPC
         assert contents(store) == [rows("before", 5)] * 2
         assert seal(store_dir, "one", [message]).offsets == dict.fromkeys(PARTS, (5, 25))
-    assert inbox(store_dir) == []
+    assert left_in_inbox(store_dir) == []
 
 
 def test_a_staged_file_whose_sync_failed_is_written_anew(store_dir: Path) -> None:
@@ -333,7 +334,7 @@ def test_left_overs_of_the_dead_are_swept(store_dir: Path) -> None:
         last = living.finish()
     done = seal(store_dir, "rest", [young, last])
     assert done.offsets == {PARTS[0]: (20, 45)}
-    assert inbox(store_dir) == []
+    assert left_in_inbox(store_dir) == []
 
 
 def test_abort_keeps_what_is_sealed(store_dir: Path) -> None:
