@@ -1,0 +1,207 @@
+"""transfer.c, zerocopy.c, uring.c: bad descriptors, windows and rings; the search for the batches to send."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transfers import AVAILABLE, tcp_pair
+
+import segstore
+from segstore._native import ffi, lib
+from segstore.records.header import HEADER_SIZE
+
+needs_rings = pytest.mark.skipif("io_uring" not in AVAILABLE, reason="there is no io_uring here")
+
+
+@pytest.fixture
+def window(tmp_path: Path) -> Iterator[Any]:
+    """Bytes 4096 to 5099 of a file."""
+    (tmp_path / "file").write_bytes(bytes(range(256)) * 40)
+    with open(tmp_path / "file", "rb") as file:
+        mapped = ffi.new("seg_window *")
+        assert lib.seg_map_window(mapped, file.fileno(), 5000, 100) == 0
+    yield mapped
+    assert lib.seg_unmap_window(mapped) == 0
+
+
+SENDS: dict[str, Callable[[int, Any, int, int], int]] = {
+    "write": lib.seg_write_window,
+    "zerocopy": lib.seg_send_zerocopy,
+}
+OUTSIDE = [(4095, 1), (5000, 101), (5100, 1), (5101, 0), (4096, -1), (-1, 1), (0, 1), (5000, 2**62)]
+
+
+@pytest.mark.parametrize("name", SENDS)
+@pytest.mark.parametrize(("position", "count"), OUTSIDE)
+def test_nothing_outside_a_window_is_sent(window: Any, name: str, position: int, count: int) -> None:
+    ours, theirs = tcp_pair()
+    with ours, theirs:
+        assert SENDS[name](ours.fileno(), window, position, count) == -errno.EINVAL
+        assert SENDS[name](ours.fileno(), ffi.new("seg_window *"), position, count) == -errno.EINVAL
+        assert SENDS[name](ours.fileno(), window, 5000, 100) == 100
+        assert theirs.recv(1000) == (bytes(range(256)) * 40)[5000:5100]
+
+
+@needs_rings
+@pytest.mark.parametrize(("position", "count"), [*OUTSIDE, (5000, 0)])
+def test_nothing_outside_a_window_is_sent_by_a_ring(window: Any, position: int, count: int) -> None:
+    ours, theirs = tcp_pair()
+    ring = ffi.new("seg_ring *")
+    assert lib.seg_ring_send(ring, ours.fileno(), window, 5000, 100) == -errno.EINVAL  # not open
+    assert lib.seg_ring_open(ring) == 0
+    with ours, theirs:
+        assert lib.seg_ring_send(ring, ours.fileno(), window, position, count) == -errno.EINVAL
+        assert lib.seg_ring_send(ring, ours.fileno(), window, 5000, 100) == 100
+        assert theirs.recv(1000) == (bytes(range(256)) * 40)[5000:5100]
+    assert (ring.awaited, ring.notices) == (0, 1)
+    assert lib.seg_ring_close(ring) == lib.seg_ring_close(ring) == 0
+
+
+@needs_rings
+def test_a_ring_that_is_closed_under_way_sends_nothing_more(window: Any) -> None:
+    ours, theirs = tcp_pair()
+    ring = ffi.new("seg_ring *")
+    assert lib.seg_ring_open(ring) == 0
+    with ours, theirs:
+        ours.setblocking(False)
+        filled = 0
+        while True:
+            try:
+                filled += ours.send(b"x" * 65536)
+            except BlockingIOError:
+                break
+        ours.setblocking(True)
+        assert lib.seg_ring_send(ring, ours.fileno(), window, 4096, 1000) == -errno.EINTR  # nobody reads
+        assert lib.seg_ring_send(ring, ours.fileno(), window, 4096, 1000) == -errno.EINTR
+        assert lib.seg_ring_close(ring) == 0
+        assert ring.registers == 1
+        ours.shutdown(socket.SHUT_WR)
+        got = 0
+        while data := theirs.recv(1 << 20):
+            got += len(data)
+    assert got == filled
+
+
+@needs_rings
+def test_a_ring_tells_what_the_sink_says(window: Any) -> None:
+    ring = ffi.new("seg_ring *")
+    assert lib.seg_ring_open(ring) == 0
+    with socket.socket() as unconnected:
+        assert lib.seg_ring_send(ring, unconnected.fileno(), window, 5000, 100) == -errno.EPIPE
+    assert lib.seg_ring_send(ring, -1, window, 5000, 100) == -errno.EBADF
+    assert lib.seg_ring_close(ring) == 0
+
+
+NUMBERS: dict[str, tuple[Callable[[], int], int]] = {
+    "look_at": (lambda: lib.seg_look_at(-1, ffi.new("seg_sink *")), errno.EBADF),
+    "pipe_bytes": (lambda: lib.seg_pipe_bytes(-1, 4096), errno.EBADF),
+    "map nothing": (lambda: lib.seg_map_window(ffi.new("seg_window *"), 0, 0, 0), errno.EINVAL),
+    "map below 0": (lambda: lib.seg_map_window(ffi.new("seg_window *"), 0, -1, 1), errno.EINVAL),
+    "map too much": (lambda: lib.seg_map_window(ffi.new("seg_window *"), 0, 2, 2**63 - 2), errno.EINVAL),
+    "map of no file": (lambda: lib.seg_map_window(ffi.new("seg_window *"), -1, 0, 1), errno.EBADF),
+    "zerocopy": (lambda: lib.seg_zerocopy(-1, 1), errno.EBADF),
+    "notices": (lambda: lib.seg_notices(-1, ffi.new("seg_noticed *")), errno.EBADF),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_errors_are_negative_errno(name: str) -> None:
+    call, number = NUMBERS[name]
+    assert call() == -number
+
+
+def test_notices_of_none_are_none() -> None:
+    ours, theirs = tcp_pair()
+    noticed = ffi.new("seg_noticed *")
+    with ours, theirs:
+        assert lib.seg_notices(ours.fileno(), noticed) == 0
+    assert (noticed.sends, noticed.copied, noticed.calls) == (0, 0, 1)
+
+
+# --- seg_find_stretch ---------------------------------------------------------------------------------
+
+
+def find(
+    path: Path, index: bytes, end: int, offset: int, most: int, start: int = -1, limit: int = 1 << 40
+) -> Any:
+    """(position, stop, next offset), or None."""
+    out = ffi.new("seg_found *")
+    with open(path, "rb") as file:
+        buffer = ffi.from_buffer("uint8_t[]", index)
+        there = (buffer, len(index) // 8, 0, end, limit, start, offset, most, out)
+        found = lib.seg_find_stretch(file.fileno(), *there)
+    return (out.position, out.stop, out.next_offset) if found else None
+
+
+@pytest.fixture
+def segment(tmp_path: Path, rng: random.Random) -> tuple[Path, bytes, list[tuple[int, int, int]]]:
+    """A .log, its index, and (position, size, last offset) of its batches; offset i is in batch i // 10."""
+    with segstore.open(tmp_path / "store") as store:
+        store.create_topic("t", config={"index.interval.bytes": 300})
+        log = store.partition("t", 0)
+        for _ in range(40):
+            log.append_batch([rng.randbytes(rng.randrange(30)) for _ in range(10)])
+        view = log._source.view.segments[0]
+        path, index = Path(view.path), bytes(view.indexes[0].view.memory[: 8 * view.indexes[0].entries])
+        data = path.read_bytes()
+    batches, position = [], 0
+    while position < len(data):
+        size = 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+        batches.append((position, size, len(batches) * 10 + 9))
+        position += size
+    return path, index, batches
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_every_stretch_is_what_the_headers_say(
+    segment: tuple[Path, bytes, list[tuple[int, int, int]]], indexed: bool, rng: random.Random
+) -> None:
+    path, index, batches = segment
+    end = sum(size for _, size, _ in batches)
+    for _ in range(300):
+        offset, most = rng.randrange(400), rng.randrange(end + 1000)
+        first = last = offset // 10
+        while (
+            last + 1 < len(batches)
+            and batches[last + 1][0] + batches[last + 1][1] <= batches[first][0] + most
+        ):
+            last += 1
+        expected = (batches[first][0], batches[last][0] + batches[last][1], batches[last][2] + 1)
+        assert find(path, index if indexed else b"", end, offset, most) == expected
+
+
+def test_what_is_not_as_it_must_be_is_not_found(
+    segment: tuple[Path, bytes, list[tuple[int, int, int]]],
+) -> None:
+    path, index, batches = segment
+    end = sum(size for _, size, _ in batches)
+    wrong = index[:4] + (int.from_bytes(index[4:8], "big") + 1).to_bytes(4, "big") + index[8:]
+    slot_offset = int.from_bytes(index[:4], "big")
+    assert find(path, index, end, 400, 1000) is None  # behind the last one
+    assert find(path, wrong, end, slot_offset, 1000) is None
+    assert find(path, index, 0, 0, 1000) is None
+    assert find(path, index, HEADER_SIZE, 0, 1000) is None  # no whole batch is to be seen
+    path.write_bytes(b"")
+    assert find(path, index, end, 0, 1000) is None
+
+
+def test_no_batch_from_the_end_offset_on(segment: tuple[Path, bytes, list[tuple[int, int, int]]]) -> None:
+    path, index, batches = segment
+    end = sum(size for _, size, _ in batches)
+    assert find(path, b"", end, 0, end, limit=200) == (0, batches[20][0], 200)
+    found = find(path, index, end, 0, end, limit=200)
+    assert found == (0, batches[20][0], 200)
+
+
+def test_the_pipe_of_a_splice_is_as_large_as_it_may_be() -> None:
+    reading, writing = os.pipe()
+    assert lib.seg_pipe_bytes(writing, 1 << 20) == 1 << 20
+    os.close(reading)
+    os.close(writing)
