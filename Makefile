@@ -11,11 +11,11 @@ PYTEST_ARGS ?=
 PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types sanitize fuzz bench soak spark dist format clean check-machine
+.PHONY: help demo test lint types sanitize fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-12s %s\n", $$1, $$2}'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-15s %s\n", $$1, $$2}'
 
 # What a machine must have, and what to do where it has not.
 check-machine:
@@ -84,14 +84,27 @@ spark: $(VENV)/.built  ## the tests of Spark alone
 dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere
 	./tools/check_dist.sh $(BIN)/python dist
 
-bench: $(VENV)/.built  ## the benchmarks, as ratios within one run (PYTEST_ARGS="-m slow": memory, 10 GiB of disk)
-	@mkdir -p benchmarks/results
-	$(BIN)/python -m pytest benchmarks -o python_files='bench_*.py' -m 'not slow' -p no:cacheprovider --benchmark-only \
-	  --benchmark-columns=min,median,rounds --benchmark-json=benchmarks/results/$$(date +%Y-%m-%dT%H-%M-%S).json $(PYTEST_ARGS)
+bench: $(VENV)/.built  ## zero copy, studies, peers and ratios against the baseline, in 15 minutes; into benchmarks/results/ and README.md
+	$(BIN)/python -m benchmarks.run_all $(ARGS)
+
+bench-baseline: $(VENV)/.built  ## measure the ratios anew, as what later runs are compared with
+	$(BIN)/python -m benchmarks.run_all --only ratios --baseline --no-readme
+
+bench-spark: $(VENV)/.built  ## the benchmarks of Spark: source, sink, checkpoints
+	$(BIN)/python -m pytest benchmarks/bench_spark_*.py benchmarks/bench_checkpoints.py -p no:cacheprovider \
+	  --benchmark-only --benchmark-columns=min,median,rounds $(PYTEST_ARGS)
+
+bench-memory: $(VENV)/.built  ## what a partition of 10 GiB costs in memory; as much disk
+	$(BIN)/python -m pytest benchmarks/bench_memory.py -p no:cacheprovider --benchmark-only $(PYTEST_ARGS)
 
 SECONDS ?= 600
 soak: $(VENV)/.built  ## everything at once for SECONDS=600: is disk, memory, are files and threads bounded, is nothing lost?
 	$(BIN)/python benchmarks/soak.py --seconds $(SECONDS)
+
+SEEDS ?= 200
+STEPS ?= 5000
+simulate: $(VENV)/.built  ## a store against a model, SEEDS=200 runs of STEPS=5000; what fails is shrunk (FIRST=seed)
+	cd tests && ../$(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))
 
 clean:  ## remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

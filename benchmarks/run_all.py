@@ -42,6 +42,8 @@ QUICK_BENCH, QUICK_SIZE = "bench_retention.py", {"SEGSTORE_RETENTION_MIB": "2"}
 SPARK = ["--ignore-glob=*/bench_spark_*.py", "--ignore=benchmarks/bench_checkpoints.py"]
 INTERRUPTED = 130
 PATIENCE = 5.0
+RUNS = 5
+"""Of each figure: the fewest that tell who wins."""
 FAILED = 1
 
 
@@ -65,7 +67,7 @@ def step(name: str, out: Path, report: Path, quick: bool) -> Step:
         return benches(report, quick)
     module = {"peers": ["benchmarks.peers"], "zero-copy": ["segstore", "bench", "zero-copy"]}
     command = module.get(name, ["segstore", "bench", "study", "all"])
-    return Step([sys.executable, "-m", *command, "--out", str(out), *short])
+    return Step([sys.executable, "-m", *command, "--out", str(out), "--runs", str(RUNS), *short])
 
 
 def benches(report: Path, quick: bool) -> Step:
@@ -96,6 +98,8 @@ def run(names: Sequence[str], out: Path, quick: bool, console: Console) -> Itera
             console.rule(f"{number} of {len(names)}: {name}, {STEPS[name]}", align="left")
             began = time.monotonic()
             status = finished(step(name, out, report, quick))
+            if status == INTERRUPTED:
+                raise KeyboardInterrupt
             if name == "ratios" and not status:
                 write(baseline.ratios(report, Path(directory)), out / "ratios.json")
             yield Done(name, time.monotonic() - began, status)

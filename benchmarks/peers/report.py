@@ -104,7 +104,7 @@ def _peers(results: Results) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _versions(of_it: dict[str, dict[str, str]]) -> str:
-    return ", ".join(f"{name} {number}" for name, number in of_it["versions"].items())
+    return ", ".join(f"{name} {number}" for name, number in sorted(of_it["versions"].items()))
 
 
 def settings(results: Results) -> str:

@@ -99,8 +99,8 @@ def run(
         progress(0, 1, "starting")
         here, absent = made(peers, session, where)
         benches = [
-            Bench(peer, Records(count, size), effort, _directory(where, peer, size))
-            for size, count in sizes.items()
+            Bench(peer, records, effort, _directory(where, peer, records.value_bytes))
+            for records in [Records(count, size) for size, count in sizes.items()]
             for peer in here
         ]
         found = _rounds(benches, runs, progress)
@@ -116,11 +116,13 @@ def _directory(where: Path, peer: Peer, size: int) -> Path:
 
 
 def _rounds(benches: list[Bench], runs: int, progress: Progress) -> Found:
-    found, done = Found(), 0
-    total = (runs + 1) * len(benches)
-    for turn in range(runs + 1):
-        into = found if turn else Found()  # the first round warms up
-        for bench in _turned(benches, turn):
+    """A round of the first size warms up; it does not count."""
+    warming = [bench for bench in benches if bench.records is benches[0].records]
+    rounds = [warming, *(_turned(benches, turn) for turn in range(runs))]
+    found, done, total = Found(), 0, sum(map(len, rounds))
+    for turn in rounds:
+        into = Found() if turn is warming else found
+        for bench in turn:
             progress(done, total, f"{bench.peer.name}, {bench.records.value_bytes:,} bytes")
             for part in PARTS:
                 _one(part, bench, into)
