@@ -4,7 +4,8 @@ On disk: reads only. Threads: one.
 
 The log is replayed from its first segment, from the producer state that the snapshot there holds. Where that
 is missing, or compaction took batches, the log alone can't tell where every transaction began: then an entry
-may say more than the log does, but never less.
+may say more than the log does, but never less. A transaction that has nothing in the log but its marker needs
+no entry: compaction drops it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+import numpy as np
+
 from segstore import names
 from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.index import txn_index
 from segstore.index.txn_index import AbortedTxn
-from segstore.records.header import NO_EPOCH
+from segstore.records.header import CONTROL_FLAG, NO_EPOCH
 from segstore.storage.check_segment import SegmentCheck
 from segstore.storage.finding import Finding
 from segstore.storage.producer_snapshot import SnapshotEntry, parse_snapshot
 from segstore.storage.producer_state import ProducerState
 from segstore.storage.replay import replay
+from segstore.storage.walk import walk_past_damage
 
 
 class TransactionCheck:
@@ -41,6 +45,10 @@ class TransactionCheck:
             self.state = ProducerState.load(files.read_file(path), base_offset, path)
             self._whole = True
 
+        self._begun_before = set(self.state.ongoing)
+        self._unseen: set[int] = set()
+        """Last offsets of transactions that have no batch in the log: compaction drops their entries."""
+
     @property
     def known(self) -> bool:
         """Whether the log told of every transaction."""
@@ -57,6 +65,7 @@ class TransactionCheck:
         try:
             data = self._files.read_file(path)
         except FileNotFoundError:
+            replayed = [txn for txn in replayed if txn.last_offset not in self._unseen]
             if replayed and not self._lost and (one.at_rest or not one.active):
                 message = f"missing, but {len(replayed)} transactions were aborted"
                 yield Finding(path, None, one.segment.base_offset, message)
@@ -93,11 +102,23 @@ class TransactionCheck:
         if not one.of_producers or self._lost:
             return []
         try:
+            self._look_for_unseen(one)
             found = replay(self.state, one.segment, one.end)
         except SegstoreError:
             self._lost = True
             return []
         return [txn for txn in found if txn.last_offset < one.next_offset]
+
+    def _look_for_unseen(self, one: SegmentCheck) -> None:
+        """What was open where the log begins, and is ended before anything of it is met."""
+        files, handle = one.segment.pool.files, one.segment.handle
+        if not self._begun_before:
+            return
+        for step in walk_past_damage(files, handle, one.end, check_crcs=False, sparse=True):
+            for batch in step.batches[np.isin(step.batches["producer_id"], list(self._begun_before))]:
+                if batch["producer_id"] in self._begun_before and batch["attributes"] & CONTROL_FLAG:
+                    self._unseen.add(int(batch["last_offset"]))
+                self._begun_before.discard(int(batch["producer_id"]))
 
     def _compare(
         self, path: str, held: dict[int, AbortedTxn], replayed: list[AbortedTxn], one: SegmentCheck
@@ -105,7 +126,7 @@ class TransactionCheck:
         for txn in replayed:
             entry = held.pop(txn.last_offset, None)
             if entry is None:
-                if one.at_rest or not one.active:
+                if txn.last_offset not in self._unseen and (one.at_rest or not one.active):
                     yield Finding(path, None, txn.last_offset, f"{_named(txn)} is not in it")
             elif not self._agree(entry, txn):
                 yield Finding(path, None, txn.last_offset, f"says {entry}, but the log {txn}")

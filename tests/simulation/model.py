@@ -45,6 +45,7 @@ class Transaction:
     ended: dict[Part, str] = field(default_factory=dict)
     marks: dict[Part, int] = field(default_factory=dict)
     offsets: list[Sent] = field(default_factory=list)
+    decided: bool = False  # it was said to be ended
     over: bool = False
     durable: bool = False
 

@@ -49,8 +49,8 @@ class Transactions(Records):
         if found is None:
             found = Transaction(name, self.producers[name])
             self.transactions.append(found)
-        if found.outcomes != {"abort"}:
-            raise Skip  # its end was decided, or may be
+        if found.decided or found.outcomes != {"abort"}:
+            raise Skip  # its end is decided, or may be
         return found
 
     def settle_transactions(self, cut: bool = False) -> None:
@@ -182,7 +182,7 @@ def send_offset(world: Transactions, transaction: Transaction, group: str, part:
 def end(world: Transactions, name: str, commit: bool) -> str:
     """Commit or abort what is open."""
     transaction = world.current(name)
-    if transaction is None or name not in world.producers:
+    if transaction is None or transaction.decided or name not in world.producers:
         raise Skip
     wanted, failed = "commit" if commit else "abort", world.failures
     if wanted not in transaction.outcomes and transaction.outcomes != {"abort"}:
@@ -202,7 +202,7 @@ def end(world: Transactions, name: str, commit: bool) -> str:
         world.producers.pop(name, None)  # its epoch may be over
         raise
     world.producers[name] = identity
-    transaction.outcomes = {wanted}
+    transaction.outcomes, transaction.decided = {wanted}, True
     transaction.durable = commit and any(p.topic.config.get("flush.messages") == 1 for p in transaction.first)
     here = [part for part in transaction.first if part in world.parts()]
     world.compare_tail(*here)

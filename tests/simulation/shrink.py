@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from .model import Wrong
 from .play import play
+from .steps import draw
 from .world import Step
 
 Fails = Callable[[Sequence[Step]], "str | None"]
@@ -65,3 +66,14 @@ def as_case(steps: Sequence[Step], seed: object) -> str:
     """A named case, as it is written in `cases`."""
     lines = "".join(f"        {step!r},\n" for step in steps)
     return f'    "a name": ({seed!r}, [\n{lines}    ]),\n'
+
+
+def report(seed: object, n: int) -> str:
+    """What a seed fails with, and the shortest run that fails so."""
+    steps = draw(seed, n)
+    wrong = failing(seed)(steps)
+    if wrong is None:
+        return f"seed {seed!r} fails, and not when it is run again"
+    shortest = shrink(steps, failing(seed, wrong))
+    again = failing(seed)(shortest)
+    return f"seed {seed!r}, {n} steps: {wrong}\nThe shortest: {again}\n{as_case(shortest, seed)}"

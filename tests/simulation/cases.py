@@ -1,0 +1,45 @@
+"""Runs that failed once, each cut down to what it needs: name to seed and steps. They go well for ever."""
+
+from __future__ import annotations
+
+from .world import Step
+
+CASES: dict[str, tuple[object, list[Step]]] = {
+    "a power cut leaves zeros in the index of aborted transactions": (
+        23,
+        [
+            ("create", "b", 3, 7),
+            ("create", "c", 3, 7),
+            ("init", "y"),
+            ("offsets", "y", "t", "b", 2, 31),
+            ("end", "y", False),
+            ("cut", "sectors"),
+        ],
+    ),
+    "the disk is full when partitions are added": (
+        18,
+        [
+            ("create", "b", 1, 0),
+            ("create", "c", 1, 3),
+            ("fault", "any", 22, "EDQUOT"),
+            ("batch", "c", 0, "r41", 1, True, "mixed", None, 100),
+            ("widen", "b", 1),
+            ("close",),
+        ],
+    ),
+    "compaction drops the entry of an abort whose records were deleted": (
+        108,
+        [
+            ("create", "a", 1, 5),
+            ("init", "y"),
+            ("produce", "y", "a", 0, "r6", 3),
+            ("jump", 3600000),
+            ("init", "y"),
+            ("stage", "r13", (("b", 1), ("a", 0)), 40),
+            ("sweep",),
+            ("alter", "a", 2),
+            ("cut", "all"),
+            ("sweep",),
+        ],
+    ),
+}

@@ -1,0 +1,89 @@
+"""Promise: whatever is done in whatever order, with whatever faults, the store is what the model says."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faulty.counts import record
+
+from .cases import CASES
+from .model import Wrong
+from .play import play, play_seed
+from .shrink import report, shrink
+from .steps import draw
+
+SEEDS, STEPS, CHUNKS = 240, 80, 24
+"""Some hundred seeds in less than two minutes of one core."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """What is told of thousands of faults hides what has failed."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_seeds(chunk: int, seed: int) -> None:
+    for number in range(chunk, SEEDS, CHUNKS):
+        name = f"{seed}-{number}"
+        try:
+            world = play_seed(name, STEPS)
+        except Wrong:
+            pytest.fail(report(name, STEPS), pytrace=False)
+        record("simulation seeds", 1)
+        record("simulation steps", sum(world.counts.values()))
+
+
+def test_every_step_does_something(seed: int) -> None:
+    """No kind of step is passed over for ever, nor are faults and deaths."""
+    counts: dict[str, int] = {}
+    for number in range(12):
+        for name, n in play_seed(f"{seed} long {number}", 120).counts.items():
+            counts[name] = counts.get(name, 0) + n
+    never = {name for name, n in counts.items() if not n}
+    assert never == set()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name: str) -> None:
+    seed, steps = CASES[name]
+    play(steps, seed)
+
+
+def trace_of(name: str) -> str:
+    return hashlib.sha256("\n".join(play_seed(name, 150).trace).encode()).hexdigest()
+
+
+def test_the_same_seed_is_the_same_run(seed: int) -> None:
+    """Call by call, in other processes too, whatever their hashes are."""
+    code = f"from simulation.test_simulation import trace_of; print(trace_of('same {seed}'))"
+    found = {trace_of(f"same {seed}"), trace_of(f"same {seed}")}
+    for hashes in ("0", "1"):
+        env = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": str(Path(__file__).parents[1])}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=True
+        )
+        found.add(done.stdout.strip())
+    assert len(found) == 1
+    assert trace_of(f"other {seed}") not in found
+
+
+def test_a_run_that_fails_is_cut_down() -> None:
+    """Of sixty steps the two that matter are left, in their order."""
+    steps = draw("shrink", 60)
+    wanted = [steps[11], steps[43]]
+
+    def fails(some: list) -> str | None:
+        there = [step for step in some if step in wanted]
+        return "wrong" if there == wanted else None
+
+    assert shrink(steps, fails) == wanted
