@@ -6,6 +6,7 @@ On disk: those. Threads: one. Ctrl-C ends it with one line; the broker and all l
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -76,6 +77,7 @@ def keep(results: Results, out: Path) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the broker ends with us
     try:
         main(standalone_mode=False)
     except (KeyboardInterrupt, click.Abort):
