@@ -3,9 +3,9 @@
 On disk: reads only. Threads: any, without locks; the pipe, buffer, mapping or ring that a method needs is the
 transfer's own, made and let go of within it.
 
-`methods` names the ways, `sinks` says what each can serve, `transferring` picks the batches, `senders` moves
-their bytes, `choosing` has what "auto" takes, `counting` counts the system calls, `probing` tells what this
-machine has. docs/transfer.md explains them.
+`methods` names the ways, `sinks` says what each serves, `transferring` picks the batches, `delivering` sees
+to it that all their bytes arrive, `senders` moves them, `choosing` has what "auto" takes, `counting` counts
+the system calls, `probing` tells what this machine has. docs/transfer.md explains them.
 """
 
 from __future__ import annotations

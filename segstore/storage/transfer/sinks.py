@@ -30,7 +30,7 @@ NEEDS = {
     methods.IO_URING: frozenset({TCP}),
 }
 """The kinds of sink that each method can serve; of "other" ones (devices) the system has its say too."""
-KNOWS_BEST = frozenset({methods.SENDFILE, methods.MMAP, methods.READ})
+UNSEEN = frozenset({methods.SENDFILE, methods.MMAP, methods.READ})
 """These are asked of the system without a look at the sink before, which would take calls of its own."""
 NO_APPEND = frozenset({methods.SENDFILE, methods.SPLICE, methods.COPY_FILE_RANGE})
 """The system refuses these for a file that was opened with O_APPEND."""

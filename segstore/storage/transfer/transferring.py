@@ -1,4 +1,4 @@
-"""Which batches a transfer sends, and that all their bytes reach the sink.
+"""Which batches a transfer sends, and by which sender.
 
 On disk: reads only. Threads: any, without locks, on an immutable view.
 """
@@ -6,26 +6,23 @@ On disk: reads only. Threads: any, without locks, on an immutable view.
 from __future__ import annotations
 
 import errno
-import select
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from segstore._native import ffi
-from segstore.errors import InvalidArgumentError, SegstoreError, StorageError
+from segstore.errors import InvalidArgumentError, SegstoreError
 from segstore.files import Files, Handle
 from segstore.storage.gaps import MayBeMissing
 from segstore.storage.reader import first_batch
 from segstore.storage.transfer import methods, sinks
 from segstore.storage.transfer.choosing import choose
+from segstore.storage.transfer.delivering import deliver, shorter, without_sigpipe
 from segstore.storage.transfer.senders import SENDERS, Sender
 from segstore.storage.view import LogView
 
-_OF_METHOD = frozenset({errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS})
-"""The sink is fine, but not for this call."""
 _FOUND = ffi.typeof("seg_found *")
 _NOT_HERE = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOPROTOOPT})
+"""What making a sender raises where the system has not, or forbids, what its method needs."""
 
 
 def transfer(
@@ -39,7 +36,7 @@ def transfer(
     """
     if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # as Python begins
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
-    with _without_sigpipe():
+    with without_sigpipe():
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
 
 
@@ -65,7 +62,7 @@ def _transfer(
                 break
             if sender is None:
                 sender = _sender(method, fd, stop - position, handle, files)
-            _send_all(sender, fd, files, handle, position, stop, method)
+            deliver(sender, fd, files, handle, position, stop, method)
             done, offset = done + stop - position, min(found.next_offset, view.next_base(slot))
             if stop < end or done >= max_bytes:
                 break
@@ -90,12 +87,12 @@ def _find(
     if first is None:
         return None
     if not files.find_stretch(handle, found, *there, first.position, first.base_offset, most):
-        raise _shorter(handle)
+        raise shorter(handle)
     return handle
 
 
 def _sender(method: str, fd: int, count: int, handle: Handle, files: Files) -> Sender:
-    if method in sinks.KNOWS_BEST:
+    if method in sinks.UNSEEN:
         return SENDERS[method](files, sinks.unseen(fd))
     sink = sinks.look_at(files, fd)
     if method == methods.AUTO:
@@ -108,51 +105,3 @@ def _sender(method: str, fd: int, count: int, handle: Handle, files: Files) -> S
             raise
         why = files.why_not(method)
         raise InvalidArgumentError(f"method={method!r} is not available here: {why}") from None
-
-
-def _send_all(
-    sender: Sender, fd: int, files: Files, handle: Handle, position: int, stop: int, method: str
-) -> None:
-    """Every byte, whatever a call takes: on after signals, whose handlers have run, and after waiting."""
-    while position < stop:
-        try:
-            sent = sender.send(handle, position, stop - position)
-        except InterruptedError:
-            continue
-        except BlockingIOError:
-            files.wait_for(fd, select.POLLOUT)
-            continue
-        except OSError as error:
-            raise _told(error, handle, method, fd, files) from error
-        if not sent:
-            raise _shorter(handle)
-        position += sent
-
-
-def _told(error: OSError, handle: Handle, method: str, fd: int, files: Files) -> SegstoreError:
-    if error.filename is not None:
-        cut = error.errno == errno.EFAULT  # what a mapping gives that has nothing behind it
-        return _shorter(handle) if cut else StorageError(error.errno, error.strerror, error.filename)
-    if error.errno not in _OF_METHOD:
-        return sinks.refusal(error)
-    sinks.check(method, sinks.look_at(files, fd))
-    return InvalidArgumentError(
-        f"method={method!r} can't serve this sink ({error.strerror}): read serves any"
-    )
-
-
-def _shorter(handle: Handle) -> StorageError:
-    return StorageError(errno.EIO, "the segment became shorter while it was sent", handle.path)
-
-
-@contextmanager
-def _without_sigpipe() -> Iterator[None]:
-    """Keep the SIGPIPE of a sink without a reader from this thread: the error is told."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
-    pending = signal.SIGPIPE in signal.sigpending()
-    try:
-        yield
-    finally:
-        if not pending:
-            signal.sigtimedwait({signal.SIGPIPE}, 0)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
