@@ -29,6 +29,8 @@ _NO_COPY_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNO
 _COPY_CHUNK = 1 << 20
 _TEMPORARY = ".tmp"
 _MOST_ERRNO = 4096
+FILE_MODE = 0o600
+"""Of new files, unless another one is asked for: nobody else reads them."""
 _MAX_NAME = 255  # bytes that Linux file systems allow in one name
 
 
@@ -61,22 +63,34 @@ class Handle:
 
 
 class Files(Sending):
-    """Files of the operating system, by path or `Handle`; sizes and positions in bytes."""
+    """Files of the operating system, by path or `Handle`; sizes and positions in bytes.
+
+    What is made has `file_mode`, or for directories that and the right to enter for whoever may read,
+    whatever the umask is.
+    """
+
+    file_mode = FILE_MODE
+
+    @property
+    def directory_mode(self) -> int:
+        return self.file_mode | (self.file_mode & 0o444) >> 2
 
     # --- open files -------------------------------------------------------
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> Handle:
-        """Open a regular file to read, or also to write, made empty (0600) where `create` and missing.
+        """Open a regular file to read, or also to write, made (`file_mode`) where `create` and missing.
 
         OSError: ELOOP for a symbolic link, EINVAL for what is no regular file.
         """
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
         # O_NONBLOCK: opening a FIFO must not wait for its other end; files take no notice of it.
-        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-        handle = Handle(fd, os.fspath(path))
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode)
+        handle, there = Handle(fd, os.fspath(path)), os.fstat(fd)
+        if not stat.S_ISREG(there.st_mode):
             handle.close()
             raise OSError(errno.EINVAL, "Not a regular file", handle.path)
+        if create and not there.st_size and _is_narrower(there.st_mode, self.file_mode):
+            os.fchmod(fd, self.file_mode)
         return handle
 
     def pread(self, handle: Handle, size: int, position: int) -> bytes:
@@ -177,8 +191,11 @@ class Files(Sending):
         os.unlink(path)
 
     def mkdir(self, path: Path) -> None:
-        """Make a directory for its owner only (0700). OSError as mkdir(2)."""
-        os.mkdir(path, 0o700)
+        """Make a directory (`directory_mode`). OSError as mkdir(2)."""
+        os.mkdir(path, self.directory_mode)
+        made = os.lstat(path).st_mode
+        if _is_narrower(made, self.directory_mode):
+            os.chmod(path, stat.S_IMODE(made) | self.directory_mode)
 
     def rmdir(self, path: Path) -> None:
         """Remove an empty directory. OSError as rmdir(2)."""
@@ -196,6 +213,15 @@ class Files(Sending):
     def is_symlink(self, path: Path) -> bool:
         """Whether this is a symbolic link. OSError as lstat(2)."""
         return stat.S_ISLNK(os.lstat(path).st_mode)
+
+    def mode(self, path: Path) -> int:
+        """Who may do what with a file or directory, nine bits. OSError as lstat(2)."""
+        return stat.S_IMODE(os.lstat(path).st_mode) & 0o777
+
+    def refuse_link(self, path: Path) -> None:
+        """OSError (ELOOP) where this is a symbolic link: what is behind it is another's."""
+        if self.exists(path) and self.is_symlink(path):
+            raise OSError(errno.ELOOP, "A symbolic link in a directory's place", os.fspath(path))
 
     def size(self, file: Path | Handle) -> int:
         """Bytes of a file by path (of a symbolic link itself) or handle. OSError as stat(2)."""
@@ -215,6 +241,10 @@ class Files(Sending):
     def device(self, handle: Handle) -> int:
         """Which file system a file is on. OSError."""
         return os.fstat(handle.fd).st_dev
+
+    def links(self, path: Path) -> int:
+        """How many names a file has (hard links): what is written to it, all of them see. OSError."""
+        return os.lstat(path).st_nlink
 
     def changed(self, handle: Handle) -> int:
         """When a file's bytes or names were last changed (its ctime, which nobody can set), ns. OSError."""
@@ -294,10 +324,13 @@ class Files(Sending):
     def lock(self, path: Path) -> Handle:
         """Lock a file (made where missing), which then holds our pid as text, until the handle is closed.
 
-        BlockingIOError where anybody, a live Kafka broker too, holds a lock on it; other OSErrors as `open`.
+        BlockingIOError where anybody, a live Kafka broker too, holds a lock on it; EMLINK where the file has
+        another name, under which it may be anything; other OSErrors as `open`.
         """
         handle = self.open(path, write=True, create=True)
         try:
+            if self.links(path) > 1:
+                raise OSError(errno.EMLINK, "A lock file that has another name")
             locks.take(handle)
             text = str(os.getpid()).encode()
             self.pwrite(handle, text, 0)
@@ -323,6 +356,12 @@ class Files(Sending):
     def is_locked(self, path: Path) -> bool:
         """Whether anybody holds a lock on the file; False where it is missing. OSError as `open`."""
         return self.lock_holder(path) is not None
+
+
+def _is_narrower(mode: int, wanted: int) -> bool:
+    """Whether the umask took something of it away. What was made by others with other rights stays so."""
+    held = mode & 0o777
+    return held != wanted and held | wanted == wanted
 
 
 def _temporary(target: str) -> str:

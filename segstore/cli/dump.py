@@ -74,7 +74,8 @@ def _below(files: Files, directory: str) -> Iterator[str]:
     for name in sorted(files.listdir(directory)):
         path = os.path.join(directory, name)
         if os.path.isdir(path):
-            if names.parse_partition_dir(name) is not None or names.is_deleted_dir(name):
+            ours = names.parse_partition_dir(name) is not None or names.is_deleted_dir(name)
+            if ours and not files.is_symlink(path):
                 yield from _below(files, path)
         elif name in WHOLE_NAMES or (kind_of(name) and names.parse_segment_file(name)):
             yield path

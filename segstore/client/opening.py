@@ -33,17 +33,20 @@ def open(
     config: Mapping[str, Any] | None = None,
     clock: Clock = wall_clock,
     files: Files | None = None,
+    file_mode: int | None = None,
 ) -> Store:
     """Open a store, a directory that is made where it is missing and `mode` is "rw".
 
     "rw": this process is the one writer; what a crash left is recovered first (`Store.recovered` says what
     was done), transactions that were being committed are completed, all others aborted. "r": takes no lock
     and changes nothing; the directory may be a Kafka broker's. `config`: settings of the store by Kafka's
-    names; `clock` gives ms since the epoch.
+    names; `clock` gives ms since the epoch. `file_mode`: of all files that are made in a new store, whatever
+    the umask, 0o600 by default (directories: 0o700); 0o640 lets a group read. A store that is there keeps its
+    own.
 
     StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
     """
-    store = storage.open(path, mode, config=config, clock=clock, files=files)
+    store = storage.open(path, mode, config=config, clock=clock, files=files, file_mode=file_mode)
     if store.mode == "rw":
         _end_transactions(store)
     return store

@@ -119,7 +119,7 @@ class EndsWriter(_Mapped):
     """The store's side. Publications of all partitions pass one lock, held for nanoseconds."""
 
     def __init__(self, files: Files, path: str) -> None:
-        if not files.exists(path) or open_reader(files, path) is None:
+        if not files.exists(path) or files.links(path) > 1 or open_reader(files, path) is None:
             _create(files, path)
         super().__init__(files, path, write=True)
         self._lock = threading.Lock()

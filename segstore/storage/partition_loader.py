@@ -12,6 +12,7 @@ from collections.abc import Callable
 from segstore import names
 from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.context import Context
+from segstore.storage.enclosed import take_own
 from segstore.storage.ends import Ends, EndsWriter, slot_key
 from segstore.storage.opening import Expected, Opened, last_epoch, open_partition
 from segstore.storage.partition import Partition
@@ -52,6 +53,8 @@ class PartitionLoader:
         """Make what is missing of a partition; False where it is whole. OSError."""
         files, directory = self._context.files, self._topic_files.partition_path(info.name, partition)
         metadata = os.path.join(directory, names.PARTITION_METADATA)
+        if files.exists(directory) and files.is_symlink(directory):
+            return False  # whoever opens it is told
         if files.exists(metadata) and files.size(metadata):
             return False
         if not files.exists(directory):
@@ -72,6 +75,8 @@ class PartitionLoader:
         """Open a partition, recovered where that is due, and publish its ends. StorageError, OSError."""
         context, key = self._context, slot_key(info.topic_id, info.name, partition)
         directory = self._topic_files.partition_path(info.name, partition)
+        context.files.refuse_link(directory)
+        take_own(context.files, context.root, directory)
         published = self._ends.get(key) if self._ends_hold else None
         expected = self._expected(info, (info.name, partition), published)
         opened = open_partition(context.pool, directory, info.settings, expected)

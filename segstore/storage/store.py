@@ -16,11 +16,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
 
+from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import InvalidArgumentError, InvalidTypeError, StorageError
-from segstore.files import Files
+from segstore.files import FILE_MODE, Files
 from segstore.storage import arguments
 from segstore.storage.context import Clock, Context, os_errors, wall_clock
+from segstore.storage.enclosed import MOST_MODE, check_places, kept_mode
 from segstore.storage.handles import HandlePool, default_limit
 from segstore.storage.log import PartitionLog
 from segstore.storage.metrics import prometheus_text, store_metrics
@@ -47,12 +49,15 @@ def open(
     config: Mapping[str, Any] | None = None,
     clock: Clock = wall_clock,
     files: Files | None = None,
+    file_mode: int | None = None,
 ) -> Store:
     """Open a store, a directory that is made where it is missing and `mode` is "rw".
 
     "rw": this process is the one writer; what a crash left is recovered first (`Store.recovered` says what
     was done). "r": takes no lock and changes nothing; the directory may be a Kafka broker's. `config`:
-    settings of the store by Kafka's names; `clock` gives ms since the epoch.
+    settings of the store by Kafka's names; `clock` gives ms since the epoch. `file_mode`: of all files that
+    are made in a new store, whatever the umask, 0o600 by default (directories: 0o700); 0o640 lets a group
+    read. A store that is there keeps its own.
 
     StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
     """
@@ -63,7 +68,10 @@ def open(
     mode = arguments.one_of("mode", mode, MODES)
     settings = StoreConfig.parse(config or {})
     files = files or Files()
-    _check_root(files, root, mode)
+    asked = FILE_MODE if file_mode is None else arguments.whole("file_mode", file_mode, None)
+    if asked & MOST_MODE != asked or asked & FILE_MODE != FILE_MODE:
+        raise InvalidArgumentError(f"file_mode={asked:#o}: must be 0o600 and any of 0o064")
+    _check_root(files, root, mode, asked)
     limit = settings.max_open_files if settings.max_open_files > 0 else default_limit()
     pool = HandlePool(files, limit)
     context = Context(root, files, pool, Scheduler(), clock, mode == "rw", os.getpid())
@@ -71,16 +79,20 @@ def open(
         return Store(context, StoreWriter(context, settings) if mode == "rw" else StoreReader(context))
 
 
-def _check_root(files: Files, root: str, mode: str) -> None:
+def _check_root(files: Files, root: str, mode: str, file_mode: int) -> None:
     if not root or "\0" in root:
         raise InvalidArgumentError(f"path={root!r}: must be the path of a directory")
     with os_errors():
         if not files.exists(root):
             if mode == "r":
                 raise StorageError(errno.ENOENT, 'No such store (opening it with mode="rw" makes it)', root)
+            files.file_mode = file_mode
             files.mkdir(root)
             files.sync_dir(os.path.dirname(os.path.abspath(root)))
         files.listdir(root)
+        check_places(files, root)
+        there = files.exists(os.path.join(root, names.OURS))
+        files.file_mode = kept_mode(files, root) if there else file_mode
 
 
 class Store:

@@ -92,6 +92,7 @@ class StoreReader:
 
     def _follow(self, info: TopicInfo, partition: int) -> Follower:
         directory = self._topic_files.partition_path(info.name, partition)
+        self.context.files.refuse_link(directory)
         # Files of an older topic of that name may be open.
         self.context.pool.forget_directory(directory)
         return Follower(

@@ -118,6 +118,9 @@ class _Kept(Given):
     def inode(self, file: object) -> int:
         return 1
 
+    def links(self, path: object) -> int:
+        return 1
+
     def write_atomic(self, path: object, data: object, *, sync: bool = True) -> None:
         pass
 

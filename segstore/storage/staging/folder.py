@@ -21,6 +21,7 @@ from collections.abc import Iterable
 
 from segstore import names
 from segstore.files import Files
+from segstore.storage.enclosed import check_places
 from segstore.storage.staging.message import StagedFile
 from segstore.storage.topics import NOT_A_FILE
 
@@ -41,7 +42,8 @@ class Folder:
         self.quarantine = os.path.join(self.ours, names.QUARANTINE)
 
     def prepare(self) -> None:
-        """Make what is missing, durable. OSError."""
+        """Make what is missing, durable. OSError, ELOOP where a directory of it is a link elsewhere."""
+        check_places(self.files, self.root)
         for directory in (self.ours, self.path, self.sealed):
             if not self.files.exists(directory):
                 with contextlib.suppress(FileExistsError):  # another process was quicker

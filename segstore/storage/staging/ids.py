@@ -57,6 +57,7 @@ class AdoptedIds:
         self._size = len(data)
         if damaged:
             log.warning("%s: %d damaged lines are dropped", self.path, damaged)
+        if damaged or self._files.links(self.path) > 1:  # what is written in place, another name would show
             self._rewrite()
 
     def find(self, id_: str) -> Adoption | None:

@@ -25,6 +25,7 @@ from segstore.files import Files
 from segstore.storage import arguments
 from segstore.storage import store as store_module
 from segstore.storage.context import Clock, os_errors, wall_clock
+from segstore.storage.enclosed import check_places, kept_mode
 from segstore.storage.ends import EndsReader, open_reader
 from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.ids import Adoption, read_adoption
@@ -72,6 +73,7 @@ def abort(
     with os_errors():
         for message in held:
             root = message.path if path is None else _root(path)
+            check_places(files or Files(), root)
             _remove_unsealed(Folder(files or Files(), root), message.files)
 
 
@@ -117,6 +119,8 @@ class _Sealing:
             raise StorageError(
                 errno.ENOENT, 'No such store (segstore.open with mode="rw" makes it)', self._root
             )
+        check_places(self._files, self._root)
+        self._files.file_mode = kept_mode(self._files, self._root)
         if self._recorded() is not None:
             _remove_unsealed(self._folder, self._staged)
             return

@@ -24,6 +24,7 @@ from segstore.records.encoded import checked
 from segstore.storage import arguments
 from segstore.storage.appending import encode_columns
 from segstore.storage.context import Clock, os_errors, wall_clock
+from segstore.storage.enclosed import kept_mode
 from segstore.storage.ends import EndsReader, open_reader, slot_key
 from segstore.storage.pipeline import Pipeline
 from segstore.storage.staging.folder import Folder
@@ -94,6 +95,7 @@ class Stager:
             raise StorageError(
                 errno.ENOENT, 'No such store (segstore.open with mode="rw" makes it)', self._root
             )
+        self._files.file_mode = kept_mode(self._files, self._root)
         self._folder.prepare()
         self._files.mkdir(self._folder.stager(self.name))
         self._owner = self._files.lock(self._folder.owner(self.name))
