@@ -7,7 +7,8 @@ python=$1 build=$2
 shift 2
 
 tests=()
-for pattern in native batch crc32c column codec encode decode scan records index sparse ends files fuzz; do
+for pattern in native batch crc32c column codec encode decode scan records index sparse ends files fuzz \
+               transfers transfer_sinks transfer_zero; do
     for file in tests/test_*"$pattern"*.py; do
         [ -e "$file" ] && [[ " ${tests[*]-} " != *" $file "* ]] && tests+=("$file")
     done
