@@ -56,22 +56,31 @@ def drawing(
 def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[Axes]]:
     """`count` axes under one title, side by side or in rows of `columns`."""
     try:
-        import matplotlib
         from matplotlib.figure import Figure as Picture
     except ImportError:
         raise InvalidArgumentError("plots need matplotlib: pip install 'segstore[bench]'") from None
     across = min(columns or count, count)
     down = -(-count // across)
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # whatever the user's own settings are
-        matplotlib.rcParams.update(SETTINGS)
+    with _style():
         picture = Picture(figsize=(PANEL[0] * across, PANEL[1] * down), layout="constrained")
         picture.suptitle(title)
         grid = list(picture.subplots(down, across, squeeze=False).flat)
         for spare in grid[count:]:
             spare.remove()
         yield grid[:count]
-        picture.draw_without_rendering()
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """SETTINGS over matplotlib's defaults, whatever the user's own are: while drawing, and also while saving,
+    which makes what is left to be made.
+    """
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(SETTINGS)
+        yield
 
 
 def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: bool = False) -> None:
@@ -131,10 +140,8 @@ def ticks(axes: Axes, places: Sequence[float], texts: Sequence[str]) -> None:
 
 def save(picture: Picture | Any, path: Path) -> list[str]:
     """Write `path`.png and `path`.svg: their paths. OSError."""
-    import matplotlib
-
     base = os.fspath(path)
-    with matplotlib.rc_context(SETTINGS):
+    with _style():
         picture.savefig(f"{base}.png", dpi=DPI, metadata={"Software": None})
         picture.savefig(f"{base}.svg", metadata={"Date": None, "Creator": None})
     return [f"{base}.png", f"{base}.svg"]

@@ -43,7 +43,7 @@ WARM, COLD = "process", "machine"
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
     """Each way of reading after each restart. OSError, StorageError (the child)."""
-    size, reads = (4 << 20, 2_000) if quick else (128 << 20, 40_000)
+    size, reads = (4 << 20, 2_000) if quick else (64 << 20, 12_000)
     with scratch(directory) as path:
         name = os.path.join(path, "file")
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -10,6 +10,9 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -19,15 +22,35 @@ from segstore.errors import StorageError
 def ask(module: str, function: str, **arguments: Any) -> Any:
     """What `function(**arguments)` of a module gives in a new process; JSON values both. StorageError."""
     command = [sys.executable, "-m", __name__, module, function, json.dumps(arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        try:
-            told, error = process.communicate()
-        finally:
+    process = None
+    try:
+        with _interrupt_later():
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        told, error = process.communicate()
+    finally:
+        if process is not None:
             process.kill()  # nothing where it has ended
+            process.communicate()
     if process.returncode:
         why = error.decode(errors="replace").strip().rpartition("\n")[2]
         raise StorageError(f"{module}.{function} failed in its process: {why}")
     return json.loads(told)
+
+
+@contextmanager
+def _interrupt_later() -> Iterator[None]:
+    """A Ctrl-C meanwhile is raised behind the block: in Popen it would leave a child that nobody knows."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def memory() -> dict[str, int]:

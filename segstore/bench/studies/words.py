@@ -37,13 +37,25 @@ class Contest(NamedTuple):
     def text(self) -> str:
         """Both medians, and what lies between."""
         ours, theirs = (figure.median for figure in self.figures)
-        between = (
-            f"a factor of {factor(ours, theirs)}" if self.winner or not self.enough else "the runs overlap"
-        )
+        between = f"a factor of {factor(ours, theirs)}"
+        if self.enough and not self.winner:
+            between = f"the runs overlap; {self.first} is the better in {self.turns} of {self.runs} turns"
         return (
             f"{self.where}: {self.first} {number_text(ours)} {self.unit}, "
             f"{self.second} {number_text(theirs)} ({between})"
         )
+
+    @property
+    def runs(self) -> int:
+        return len(self.figures[0].runs)
+
+    @property
+    def turns(self) -> int:
+        """In how many turns `first` was better than `second` was in the same turn: a drift of the machine
+        bears on both alike.
+        """
+        pairs = zip(self.figures[0].runs, self.figures[1].runs, strict=True)
+        return sum(one > other if self.more_is_better else one < other for one, other in pairs)
 
 
 def contest(
