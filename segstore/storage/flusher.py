@@ -1,17 +1,21 @@
 """Makes a partition durable: group commit, the recovery point, fencing.
 
-On disk: syncs logs and the directory; writes nothing.
+On disk: syncs logs, what a roll has sealed beside them, and the directory; writes nothing.
 Threads: any. Whoever holds the lock syncs for all who wait behind it: a thread that finds its records
 durable when its turn comes does not sync again. The append token is never held here.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 from segstore import names
 from segstore.errors import StorageError
+from segstore.storage import indexing
+from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
 from segstore.storage.writer import LogWriter
 
@@ -30,16 +34,17 @@ class Flusher:
         self.recovery_point = recovery_point
         self._lock = threading.Lock()
         self._names_synced = -1
+        self._sealed: list[tuple[Segment, int]] = []  # by rolls at these offsets, and not synced
         self.failed = False
 
     def flush(self, upto: int) -> None:
         """Return when all below `upto` is durable. StorageError: the sync failed, and the partition is
         fenced.
         """
-        if self.recovery_point >= upto:
+        if self._is_done(upto):
             return
         with self._lock:
-            if self.recovery_point >= upto:
+            if self._is_done(upto):
                 return
             if self._writer.fenced is not None:
                 raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.fenced}")
@@ -47,6 +52,9 @@ class Flusher:
             self._sync_or_fence(view)
             self.recovery_point = view.end_offset
             self._advanced(view.end_offset)
+
+    def _is_done(self, upto: int) -> bool:
+        return self.recovery_point >= upto and not self._sealed
 
     def sync_ahead(self, view: LogView) -> None:
         """Make durable what `view` has and nobody sees yet. StorageError: the sync failed, and the partition
@@ -76,9 +84,21 @@ class Flusher:
                 segment.unsynced_aborts = False  # first: what comes meanwhile is the next sync's
                 with pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle:
                     pool.files.sync(handle)
+        sealed, self._sealed = self._sealed, []
+        for segment, offset in sealed:
+            indexing.sync(segment)
+            with suppress(FileNotFoundError):  # its segment was deleted meanwhile
+                path = os.path.join(segment.directory, names.segment_file(offset, names.SNAPSHOT))
+                with pool.files.open(path, write=True) as handle:
+                    pool.files.sync(handle)
         if view.bases[-1] != self._names_synced:
             pool.files.sync_dir(self._writer.directory)
             self._names_synced = view.bases[-1]
+
+    def rolled(self, sealed: Segment, offset: int) -> None:
+        """The next flush syncs the indexes and the snapshot that a roll at `offset` wrote, too."""
+        self._sealed.append((sealed, offset))
+        self.names_changed()
 
     def names_changed(self) -> None:
         """A file was made: the next flush syncs the directory too."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from segstore import names
@@ -78,7 +79,21 @@ def _whole(segment: Segment, offsets: SealedOffsetIndex, times: SealedTimeIndex)
             return False
         end = int(batches["last_offset"][-1]) - segment.base_offset
     # The offset index is bounded by the log's size; a time entry can only be told by its offset.
-    return not times.entries or times.entry(-1)[1] <= end
+    return not times.entries or (times.entry(-1)[1] <= end and _is_right(segment, offsets, *times.entry(-1)))
+
+
+def _is_right(segment: Segment, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
+    """Whether the batch with this offset has that largest timestamp: a power cut may leave half of an entry.
+    True where damage hides it.
+    """
+    hint = offsets.lookup(relative)
+    position, target = hint[1] if hint else 0, segment.base_offset + relative
+    files, handle = segment.pool.files, segment.handle
+    for step in walk(files, handle, position, segment.size, check_crcs=False, chunk=_TAIL):
+        slot = int(step.batches["last_offset"].searchsorted(target))
+        if slot < len(step.batches):
+            return int(step.batches["max_timestamp"][slot]) == stamp
+    return True
 
 
 def _fitting(segment: Segment, batches: NDArray[np.void]) -> NDArray[np.void]:
@@ -105,6 +120,16 @@ def build(files: Files, segment: Segment, end: int) -> tuple[bytes, bytes]:
     return b"".join(o for o, _ in made), times
 
 
+def sync(segment: Segment) -> None:
+    """Make a sealed segment's indexes durable. OSError."""
+    for suffix in (names.INDEX, names.TIME_INDEX):
+        with (
+            suppress(FileNotFoundError),  # the segment was deleted meanwhile
+            segment.pool.files.open(segment.file(suffix), write=True) as handle,
+        ):
+            segment.pool.files.sync(handle)
+
+
 def rebuild(segment: Segment) -> Indexes:
     """Make both indexes anew: in their files by the writer, in memory by anybody else, and where the disk has
     no room for them.
@@ -113,8 +138,8 @@ def rebuild(segment: Segment) -> Indexes:
     offset_entries, time_entries = build(files, segment, segment.size)
     if segment.writable:
         try:
-            replace_index(files, segment.file(names.INDEX), offset_entries)
-            replace_index(files, segment.file(names.TIME_INDEX), time_entries)
+            replace_index(files, segment.file(names.INDEX), offset_entries, sync=segment.sealed)
+            replace_index(files, segment.file(names.TIME_INDEX), time_entries, sync=segment.sealed)
         except OSError as error:
             if error.errno not in NO_ROOM or not segment.sealed:
                 raise  # what an active segment's files hold is gone on from

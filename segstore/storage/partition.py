@@ -89,6 +89,7 @@ class Partition:
         self.unsettled: str | None = None
         """Why a compaction's swap was left half done: reopening finishes it, until then there is none."""
         self._flush_planned = False
+        self._untold: StorageError | None = None  # a sync failed in the background: `close` tells
         self.changed = opened.recovered is not None
         self.publisher.publish(self)
 
@@ -160,13 +161,19 @@ class Partition:
     def _rolled(self, base_offset: int) -> None:
         self.layout += 1
         self.producers.snapshot(base_offset)
-        self.flusher.names_changed()
+        self.flusher.rolled(self._segments[-2], base_offset)
         self.context.scheduler.soon(self._flush_quietly)
 
     def _flush_quietly(self) -> None:
         if not self.context.closed and self._view is not None:
-            with suppress(StoreClosedError):  # the topic was deleted meanwhile
+            try:
                 self.flush()
+            except StoreClosedError:
+                pass  # the topic was deleted meanwhile
+            except StorageError as error:
+                if error.errno is not None:  # a fence of before was told
+                    self._untold = error
+                raise
 
     def _flushed(self, _: int) -> None:
         with self._publishing:
@@ -401,6 +408,8 @@ class Partition:
             self.writer.active.trim()
             if self.changed:
                 self.producers.snapshot(self.view.end_offset)
+        elif self._untold is not None:
+            raise self._untold
 
     def abandon(self) -> None:
         """The topic was deleted: appends are refused, readers keep what they have."""

@@ -1,13 +1,14 @@
 """Owns a partition's `<offset>.snapshot` files, and what is known of its producers as the log grows.
 
 A snapshot is written at every roll and at a clean close, as Kafka does, so that opening replays only the
-headers behind the newest one. One that can't be read is passed over: the log is the authority.
+headers behind the newest one. One that can't be read is removed: the log is the authority.
 Threads: the holder of the partition's append token.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ from segstore.storage.producer_state import ProducerState, Saved
 
 if TYPE_CHECKING:
     from segstore.storage.opening import Opened
+
+log = logging.getLogger("segstore")
 
 
 class Producers:
@@ -49,7 +52,7 @@ class Producers:
             # Behind the recovery point the directory may be older, or newer, than the log. What was before
             # the first segment is known by its snapshot alone.
             trusted = min(trusted, max(opened.recovered.recovery_point, opened.segments[0].base_offset))
-        taken = _drop_snapshots_above(files, directory, trusted)
+        taken = _drop_damaged(files, directory, _drop_snapshots_above(files, directory, trusted))
         state = _newest(files, directory, taken)
         mend(
             files,
@@ -134,12 +137,30 @@ def state_at(files: Files, directory: str, offset: int) -> ProducerState:
 
 
 def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
-    """The state of the newest of these snapshots that can be read."""
+    """The state of the newest of these snapshots that can be read; those that can't be are passed over."""
     for offset in reversed(taken):
         with contextlib.suppress(SegstoreError, FileNotFoundError):
-            path = _path(directory, offset)
-            return ProducerState.load(files.read_file(path), offset, path)
+            return _read(files, directory, offset)
     return ProducerState()
+
+
+def _read(files: Files, directory: str, offset: int) -> ProducerState:
+    path = _path(directory, offset)
+    return ProducerState.load(files.read_file(path), offset, path)
+
+
+def _drop_damaged(files: Files, directory: str, taken: list[int]) -> list[int]:
+    """Remove the newest ones as long as they can't be read, as Kafka does: those that stay."""
+    left = list(taken)
+    while left:
+        try:
+            _read(files, directory, left[-1])
+            break
+        except (SegstoreError, FileNotFoundError) as error:
+            log.warning("%s", error)
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(_path(directory, left.pop()))
+    return left
 
 
 def _drop_snapshots_above(files: Files, directory: str, offset: int) -> list[int]:

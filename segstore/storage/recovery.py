@@ -28,6 +28,7 @@ from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
+from segstore.storage import indexing
 from segstore.storage.active import ActiveSegment
 from segstore.storage.quarantine import keep
 from segstore.storage.segment import Segment
@@ -196,6 +197,9 @@ class PartitionRecovery:
             self.segments.append(create_segment(self.pool, self.directory, self.recovery_point, self.config))
             end = self.recovery_point
         for following, segment in zip([*self.segments[1:], None], self.segments, strict=True):
+            if following is not None and following.base_offset >= self.recovery_point:
+                segment.largest_timestamp(segment.size, following.base_offset)  # its index may be cut short
+                indexing.sync(segment)
             if following is None or following.base_offset > self.recovery_point:
                 if self.suspect:
                     self._write_back(segment)

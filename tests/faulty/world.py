@@ -1,0 +1,214 @@
+"""A store on a faulty disk, and the account of what it is told and promises."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from stores import Clock
+
+import segstore
+from segstore.client.groups.offsets import GroupOffsets
+from segstore.client.shared import shared
+
+from .files import FaultyFiles
+from .ledger import Log, Place, Record, Told
+
+HOUR = 3_600_000
+QUIET = {
+    "log.cleaner.threads": 0,
+    "log.retention.check.interval.ms": 24 * HOUR,
+    "log.flush.offset.checkpoint.interval.ms": HOUR,
+    "producer.id.expiration.check.interval.ms": HOUR,
+    "inbox.check.interval.ms": HOUR,
+    "offsets.topic.num.partitions": 1,
+    "transaction.state.log.num.partitions": 1,
+}
+OURS = ("__consumer_offsets", "__transaction_state")
+
+
+def batches(path: Path) -> Iterator[tuple[int, int, int]]:
+    """(base offset, last offset, leader epoch) of each batch of a log file."""
+    data, at = path.read_bytes(), 0
+    while at + 61 <= len(data):
+        base, length, epoch = struct.unpack_from(">qii", data, at)
+        if length <= 0 or at + 12 + length > len(data):
+            return
+        yield base, base + struct.unpack_from(">i", data, at + 23)[0], epoch
+        at += 12 + length
+
+
+def observe(store: segstore.Store, topics: Sequence[str] | None = None) -> dict[Place, Log]:
+    """All that can be read."""
+    found = {}
+    for topic, info in store.topics().items():
+        if topic in OURS or (topics is not None and topic not in topics):
+            continue
+        for partition in info.partition_ids:
+            found[topic, partition] = observe_log(store, topic, partition)
+    return found
+
+
+def observe_log(store: segstore.Store, topic: str, partition: int) -> Log:
+    log = store.partition(topic, partition)
+    paths = sorted((Path(store.path) / f"{topic}-{partition}").glob("*.log"))
+    epochs = [batch for path in paths for batch in batches(path)]
+    records: list[Record] = []
+    committed: list[bytes | None] = []
+    at, i = log.start_offset, 0
+    while at < log.end_offset:
+        some = log.read(at)
+        for record in some:
+            while epochs[i][1] < record.offset:
+                i += 1
+            records.append(Record(record.offset, epochs[i][2], record.key, record.value))
+        at = some.next_offset
+    at = log.start_offset
+    while at < log.last_stable_offset:
+        some = log.read(at, isolation_level="read_committed")
+        committed += some.values
+        at = some.next_offset
+    return Log(log.start_offset, log.end_offset, records, committed)
+
+
+class World:
+    """`root` is the store's directory; `told` grows with what is done here."""
+
+    def __init__(self, root: Path, files: FaultyFiles, told: Told, clock: Clock | None = None) -> None:
+        self.root, self.files, self.told = root, files, told
+        self.clock = clock or Clock(step=1)
+        self._store: segstore.Store | None = None
+        self.count = 0
+
+    @property
+    def store(self) -> segstore.Store:
+        if self._store is None:
+            self._store = segstore.open(self.root, files=self.files, clock=self.clock, config=QUIET)
+        return self._store
+
+    def close(self) -> None:
+        store, self._store = self.store, None
+        store.close()
+        with self.told.guard:
+            self._all_durable()
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def create(self, topic: str, partitions: int = 1, **config: Any) -> None:
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        if settings.get("cleanup.policy") == "compact":
+            self.told.compacted.add(topic)
+        self.told.topics[topic] = (True, True)
+        self.store.create_topic(topic, partitions, settings)
+        self.told.topics[topic] = (True, False)
+
+    def delete(self, topic: str) -> None:
+        self.told.topics[topic] = (True, True)
+        self.store.delete_topic(topic)
+        self.told.topics[topic] = (False, True)
+
+    # --- records -------------------------------------------------------------------------------------
+
+    def values(self, n: int, size: int = 60) -> list[bytes]:
+        """Values that were never written before."""
+        self.count += n
+        return [(b"%d-" % i).ljust(size, b".") for i in range(self.count - n, self.count)]
+
+    def try_(self, place: Place, values: Sequence[bytes]) -> None:
+        """These may be in the log from now on."""
+        with self.told.guard:
+            self.told.tried[place] |= set(values)
+
+    def append(
+        self,
+        topic: str = "t",
+        n: int = 1,
+        partition: int = 0,
+        keys: list[bytes] | None = None,
+        **options: Any,
+    ) -> None:
+        values = self.values(n)
+        self.try_((topic, partition), values)
+        log = self.store.partition(topic, partition)
+        if n == 1 and keys is None:
+            log.append(values[0])
+        else:
+            log.append_batch(values, keys, **options)
+        self.look(topic, partition)
+        if self.store.topics()[topic].config.get("flush.messages") == 1:
+            self.flushed(topic, partition)
+
+    def look(self, topic: str, partition: int = 0) -> None:
+        """What a reader sees now."""
+        if self.files.dead:
+            return
+        seen = {r.offset: r for r in observe_log(self.store, topic, partition).records}
+        with self.told.guard:
+            self.told.seen[topic, partition].update(seen)
+
+    def flush(self, topic: str = "t", partition: int = 0) -> None:
+        self.store.partition(topic, partition).flush()
+        self.flushed(topic, partition)
+
+    def flushed(self, topic: str, partition: int = 0) -> None:
+        """All that was seen is durable."""
+        with self.told.guard:
+            self._durable((topic, partition))
+
+    def _durable(self, place: Place) -> None:
+        self.told.durable[place].update(self.told.seen[place])
+
+    def delete_records(self, before: int, topic: str = "t", partition: int = 0) -> None:
+        least = self.told.starts.get((topic, partition), (0, 0))[0]
+        self.told.starts[topic, partition] = (least, before)
+        self.store.partition(topic, partition).delete_records(before)
+        self.told.starts[topic, partition] = (before, before)
+
+    def retain(self, most: int, topic: str = "t") -> None:
+        """Sweep; the log may begin at any offset up to `most` then."""
+        self.told.starts[topic, 0] = (0, most)
+        for swept in self.store.sweep():
+            if swept.error is not None:
+                raise segstore.StorageError(swept.error)
+
+    # --- all or nothing ---------------------------------------------------------------------------------
+
+    def begin(self, name: str, places: Sequence[Place], n: int = 3) -> dict[Place, list[bytes]]:
+        """Values for each place, of which all or none may be seen."""
+        parts = {place: self.values(n) for place in places}
+        for place, values in parts.items():
+            self.try_(place, values)
+        with self.told.guard:
+            self.told.together[name] = ("open", parts)
+        return parts
+
+    def ended(self, name: str, state: str) -> None:
+        with self.told.guard:
+            self.told.together[name] = (state, self.told.together[name][1])
+
+    # --- a group's offsets --------------------------------------------------------------------------------
+
+    def commit(self, offset: int) -> None:
+        """Survives the process; power loss only when all was flushed."""
+        where = segstore.TopicPartition("t", 0)
+        with self.told.guard:
+            self.told.offsets = [*self.told.offsets, offset]
+        shared(self.store, GroupOffsets).commit("g", {where: segstore.OffsetAndMetadata(offset)})
+
+    def flush_all(self) -> None:
+        self.store.flush()
+        with self.told.guard:
+            self._all_durable()
+
+    def _all_durable(self) -> None:
+        for place in list(self.told.seen):
+            self._durable(place)
+        self.told.offsets = self.told.offsets[-1:]
+
+
+def committed_offset(store: segstore.Store) -> int | None:
+    """What the group's offset is."""
+    found = shared(store, GroupOffsets).fetch("g").get(segstore.TopicPartition("t", 0))
+    return None if found is None else found.offset

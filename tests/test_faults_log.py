@@ -1,0 +1,102 @@
+"""Power cuts and failing calls within what a log does: appends, rolls, flushes, index growth, deletion."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from faulty.driver import FAULTS, Bench, Scenario, run_cuts, run_faults
+from faulty.world import World
+from staging import quick_dir as quick_dir
+
+SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
+
+
+def topic(world: World, **config: object) -> None:
+    world.create("t", **config)
+    for _ in range(4):
+        world.append()
+    world.close()
+
+
+def plain(world: World) -> None:
+    topic(world)
+
+
+def durable(world: World) -> None:
+    topic(world, flush_messages=1)
+
+
+def small(world: World) -> None:
+    topic(world, **SMALL)
+    world.append(n=25, batch_bytes=200)
+    world.close()
+
+
+def unflushed(world: World) -> None:
+    """Some records are flushed, some are not."""
+    world.append(n=3)
+    world.flush()
+    world.append(n=2)
+
+
+def append_one(world: World) -> None:
+    world.append()
+
+
+def append_batches(world: World) -> None:
+    world.append(n=12, batch_bytes=200)
+    world.append(n=3)
+
+
+def append_and_flush(world: World) -> None:
+    world.append(n=2)
+    world.flush()
+    world.append()
+    world.flush_all()
+
+
+def append_packed(world: World) -> None:
+    world.append(n=20, compression="lz4", batch_bytes=300)
+
+
+def grow_indexes(world: World) -> None:
+    """More than the 64 KiB that an index takes at once."""
+    world.append(n=9000, size=1, batch_bytes=1) if False else world.append(n=9000, batch_bytes=1)
+    world.flush()
+
+
+def delete_some(world: World) -> None:
+    world.delete_records(9)
+    world.append()
+    world.delete_records(20)
+
+
+def retain(world: World) -> None:
+    world.store.alter_topic("t", {"retention.bytes": 2000, "file.delete.delay.ms": 0})
+    world.retain(29)
+    world.append(n=3)
+
+
+SCENARIOS = {
+    "append": Scenario(plain, append_one, unflushed),
+    "append, flush.messages=1": Scenario(durable, append_batches),
+    "append_batch": Scenario(plain, append_batches, unflushed),
+    "append_batch, packed": Scenario(plain, append_packed, unflushed),
+    "roll": Scenario(small, append_batches, unflushed),
+    "flush": Scenario(small, append_and_flush, unflushed),
+    "delete_records": Scenario(small, delete_some, unflushed),
+    "retention": Scenario(small, retain, unflushed),
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_power_cuts(quick_dir: Path, rng: random.Random, name: str) -> None:
+    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=60)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_failing_calls(quick_dir: Path, rng: random.Random, name: str, fault: str) -> None:
+    run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=4)
