@@ -48,6 +48,7 @@ BAD_ENTRIES = {
     "negative first offset": (0, 7, -1, 60, 61),
     "negative last stable offset": (0, 7, 50, 60, -1),
     "last below first": (0, 7, 60, 59, 61),
+    "nothing but the marker": (0, 7, 60, 60, 61),
     "last as before": (0, 7, 40, 49, 61),
     "last below the one before": (0, 7, 40, 48, 61),
     "zeros": (0, 0, 0, 0, 0),
@@ -69,6 +70,12 @@ def test_a_torn_entry_is_none(extra: int) -> None:
     assert as_txns(parse(data[: 2 * ENTRY.itemsize + extra])) == TXNS[:2]
 
 
+def test_zeros_are_no_entries() -> None:
+    """Not even where the log begins: a file that a power cut left is as long as it was."""
+    assert len(parse(bytes(34))) == 0
+    assert len(parse(bytes(3400) + format_entries(TXNS))) == 0
+
+
 @pytest.mark.parametrize(("base_offset", "n"), [(0, 4), (19, 4), (20, 0)])
 def test_markers_lie_in_the_segment(base_offset: int, n: int) -> None:
     assert len(parse(format_entries(TXNS), base_offset)) == n
@@ -78,7 +85,7 @@ def test_markers_lie_in_the_segment(base_offset: int, n: int) -> None:
 def test_any_bytes_are_read(data: bytes) -> None:
     found = as_txns(parse(data))
     assert format_entries(found) == data[: 34 * len(found)]
-    assert all(0 <= txn.first_offset <= txn.last_offset for txn in found)
+    assert all(0 <= txn.first_offset < txn.last_offset for txn in found)
 
 
 OVERLAPS = {

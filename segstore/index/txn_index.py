@@ -50,7 +50,8 @@ def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
     found = np.frombuffer(data, ENTRY, len(data) // ENTRY.itemsize)
     first, last = found["first_offset"], found["last_offset"]
     good = (found["version"] == VERSION) & (found["producer_id"] >= 0) & (found["last_stable_offset"] >= 0)
-    good &= (first >= 0) & (first <= last) & (last >= base_offset)
+    # A transaction has a record before its marker: so zeros, which a power cut leaves, are no entry.
+    good &= (first >= 0) & (first < last) & (last >= base_offset)
     good[1:] &= last[1:] > last[:-1]
     return found if good.all() else found[: int(good.argmin())]
 

@@ -82,6 +82,10 @@ def mend(
         right = format_entries(merged(entries, found))
         if right != data:
             _replace(files, segment, right)
+        elif data:
+            # What is replayed counts as durable from now on.
+            with files.open(path, write=True) as handle:
+                files.sync(handle)
 
 
 def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) -> list[AbortedTxn]:

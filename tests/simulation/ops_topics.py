@@ -200,8 +200,8 @@ def close(world: Topics) -> str:
     except StorageError:
         hold(world.failures > 0, "it can't be closed")
         closed = "not closed cleanly"
-    if closed == "closed" and not world.files.dead:
-        world.check()
+    if closed == "closed" and not world.files.dead and not world.failures:
+        world.check()  # what has failed may leave something to be done by the next open
     store._context.closed = True
     world.files.let_go()
     world.open("" if closed == "closed" else "kill")

@@ -90,9 +90,14 @@ class Transactions(Records):
                     self._check_offset(key, None if place is None else place.offset, cut)
         self.tentative.clear()
 
+    def _about_to(self, key: tuple[str, str, int]) -> set[int]:
+        """What transactions commit whose end is decided, or may be, and is not seen to."""
+        ending = [t for t in self.transactions if not t.over and "commit" in t.outcomes]
+        return {sent.offset for t in ending for sent in t.offsets if sent.key == key}
+
     def _check_offset(self, key: tuple[str, str, int], offset: int | None, cut: bool) -> None:
         held = self.offsets.setdefault(key, [None])
-        allowed = {*(held if cut else held[-1:]), *self.tentative.get(key, ())}
+        allowed = {*(held if cut else held[-1:]), *self.tentative.get(key, ()), *self._about_to(key)}
         hold(offset in allowed, key, "has the offset", offset, "and not one of", allowed)
         if cut:
             held[:] = [offset]
