@@ -91,6 +91,8 @@ def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: boo
         axes.set_xscale("log")
     if ylog:
         axes.set_yscale("log")
+    else:
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
 
 
 def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:

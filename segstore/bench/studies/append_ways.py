@@ -104,7 +104,7 @@ def plot(results: Results) -> Picture:
     """A panel for each durability, each on a scale of its own."""
     with panels("Ways of appending 256-byte records, 64 a batch", 2) as all_axes:
         for axes, how in zip(all_axes, results.values("durability"), strict=True):
-            label(axes, how, "records/s", ylog=True)
+            label(axes, how, "records/s")
             cells = results.where(durability=how)
             bars(
                 axes,

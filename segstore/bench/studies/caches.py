@@ -132,7 +132,7 @@ def plot(results: Results) -> Picture:
     """Reads per second of both passes, and memory."""
     with panels("The page cache, and a cache in the process", 3) as all_axes:
         for axes, restarted in zip(all_axes, (WARM, COLD), strict=False):
-            label(axes, f"after a restart of the {restarted}", "4 KiB reads/s", ylog=restarted == COLD)
+            label(axes, f"after a restart of the {restarted}", "4 KiB reads/s")
             cells = {cell.keys["way"]: cell.figures for cell in results.where(restarted=restarted)}
             passes = (("first pass", FIRST), ("second pass", SECOND))
             bars(axes, {way: {name: f[key] for name, key in passes} for way, f in cells.items()}, values=True)

@@ -159,6 +159,6 @@ def plot(results: Results) -> Picture:
             groups: dict[str, dict[str, Figure]] = {}
             for cell in results.cells:
                 groups.setdefault(cell.keys["codec"], {})[cell.keys["as one"]] = cell.figures[figure]
-            order = [RECORD, *(name for name in results.values("as one") if name != RECORD)]
-            bars(axes, {codec: {name: g[name] for name in order if name in g} for codec, g in groups.items()})
+            groups[CODECS[0]] = groups.pop(CODECS[0])  # last: it has no bar of each record
+            bars(axes, groups)
         return all_axes[0].figure  # type: ignore[return-value]

@@ -102,9 +102,8 @@ def plot(results: Results) -> Picture:
         return {float(cell.keys[KEY]): cell.figures[figure] for cell in results.cells}
 
     with panels("The sparse index: its interval against look-ups and size", 2) as (left, right):
-        label(left, "index.interval.bytes", "µs a look-up", xlog=True, ylog=True)
-        names = [f"by {by} {part} µs" for by in ("offset", "time") for part in ("p50", "p99")]
-        lines(left, {name.removesuffix(" µs"): points(name) for name in names})
+        label(left, "index.interval.bytes", "µs a look-up, median", xlog=True, ylog=True)
+        lines(left, {by: points(f"{by} p50 µs") for by in ("by offset", "by time")})
         label(right, "index.interval.bytes", "KiB of index files", xlog=True, ylog=True)
         lines(right, {"offset and time index": points("index KiB")})
         for axes in (left, right):
