@@ -169,9 +169,19 @@ class World:
     def retain(self, most: int, topic: str = "t") -> None:
         """Sweep; the log may begin at any offset up to `most` then."""
         self.told.starts[topic, 0] = (0, most)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Retention and compaction, now."""
         for swept in self.store.sweep():
             if swept.error is not None:
                 raise segstore.StorageError(swept.error)
+
+    def forget(self, place: Place) -> None:
+        """Its topic was deleted."""
+        with self.told.guard:
+            self.told.seen.pop(place, None)
+            self.told.durable.pop(place, None)
 
     # --- all or nothing ---------------------------------------------------------------------------------
 
