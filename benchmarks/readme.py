@@ -1,11 +1,10 @@
-"""The README's part between two comments, made from the JSON in results/: `python -m benchmarks.readme`.
+"""What pages say of the JSON in results/: a part of the README, between two comments, and results/README.md.
 
-On disk: replaces README.md. Threads: one.
+`python -m benchmarks.readme` makes both anew. On disk: replaces them. Threads: one.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from segstore.bench import Results, load
@@ -16,7 +15,7 @@ from .peers import report
 ROOT = Path(__file__).parents[1]
 README, RESULTS = ROOT / "README.md", ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- benchmarks: begin -->\n", "<!-- benchmarks: end -->\n"
-PEERS, RATIOS = "peers", "ratios"
+PEERS = "peers"
 
 
 def results(directory: Path) -> dict[str, Results]:
@@ -26,23 +25,25 @@ def results(directory: Path) -> dict[str, Results]:
 
 
 def rendered(found: dict[str, Results]) -> str:
-    """Where it was measured, peers side by side, and what the other measurements say to what people claim."""
-    parts = []
-    if peers := found.get(PEERS):
-        parts += [f"Measured by `make bench` on {machine_text(peers)}.\n", report.markdown(peers)]
-    others = [one for name, one in found.items() if name not in (PEERS, RATIOS) and one.findings]
-    if others:
-        parts.append("\n".join(["| claim | measured here |", "| :-- | :-- |", *_claims(others)]) + "\n")
+    """For the README: where it was measured, and peers side by side."""
+    if PEERS not in found:
+        return ""
+    return f"Measured by `make bench` on {machine_text(found[PEERS])}.\n\n{report.markdown(found[PEERS])}"
+
+
+def overview(found: dict[str, Results], directory: Path) -> str:
+    """For results/README.md: of each measurement its question, its pictures there and its findings."""
+    parts = ["# Results of `make bench`\n", "`docs/benchmarks.md` says what is measured, and how.\n"]
+    for name, one in found.items():
+        parts += [f"## {name}\n", f"{one.question} Measured on {machine_text(one)}.\n"]
+        parts += [f"![{path.stem}]({path.name})\n" for path in sorted(directory.glob(f"{name}*.png"))]
+        parts += [f"- **{_line(finding.claim)}** {_line(finding.answer)}" for finding in one.findings]
+        parts += [""] if one.findings else []
     return "\n".join(parts)
 
 
-def _claims(others: list[Results]) -> list[str]:
-    said = [(finding.claim, finding.answer) for one in others for finding in one.findings]
-    return [f"| {_cell(claim)} | {_cell(answer)} |" for claim, answer in said]
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())
+def _line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def placed(text: str, part: str) -> str:
@@ -55,10 +56,10 @@ def placed(text: str, part: str) -> str:
 
 
 def update(readme: Path = README, directory: Path = RESULTS) -> None:
-    readme.write_text(
-        placed(readme.read_text(encoding="utf-8"), rendered(results(directory))), encoding="utf-8"
-    )
+    found = results(directory)
+    readme.write_text(placed(readme.read_text(encoding="utf-8"), rendered(found)), encoding="utf-8")
+    (directory / "README.md").write_text(overview(found, directory), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    update(directory=Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS)
+    update()

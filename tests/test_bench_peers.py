@@ -25,11 +25,12 @@ import segstore  # noqa: E402
 from benchmarks.peers import report, running, works  # noqa: E402
 from benchmarks.peers.peer import Log, Peer  # noqa: E402
 from benchmarks.peers.records import Records, Row, checksum  # noqa: E402
-from segstore.bench import Figure, Results, load  # noqa: E402
+from segstore.bench import Figure, Results, load, write  # noqa: E402
 
 BROKER = "Kafka"
 INSIDE = [name for name in running.MAKERS if name != BROKER]
 RECORDS = Records(1_000, 100)
+NOTEBOOK = ROOT / "notebooks" / "peers.ipynb"
 NOT_OFFERED = {("persist-queue", works.READ)}
 LEVELS = {"page cache": False, "synced": True}
 STRACE = shutil.which("strace")
@@ -249,8 +250,12 @@ def test_command(tmp_path: Path) -> None:
     assert list(where.iterdir()) == []
 
 
-def test_interrupt(tmp_path: Path) -> None:
-    """One line, status 130, nothing left."""
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_ended_by_a_signal(number: signal.Signals, tmp_path: Path) -> None:
+    """No trace, the status that shells know, nothing left; Ctrl-C is told in one line."""
     with subprocess.Popen(
         [*COMMAND, "--directory", str(tmp_path)],
         cwd=ROOT,
@@ -263,10 +268,10 @@ def test_interrupt(tmp_path: Path) -> None:
             assert time.monotonic() < until
             assert process.poll() is None
             time.sleep(0.01)
-        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, number)
         out, told = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert told.splitlines()[-1] == "Interrupted; nothing is left behind."
+    assert process.returncode == SIGNALS[number]
+    assert ("Interrupted; nothing is left behind." in told.splitlines()) == (number == signal.SIGINT)
     assert "Traceback" not in told
     assert out == ""
     assert list(tmp_path.iterdir()) == []
@@ -282,3 +287,24 @@ def test_a_broker(tmp_path: Path) -> None:
     assert [cell.keys["work"] for cell in results.where(peer=BROKER) if cell.figures] == list(works.WORKS)
     assert list(tmp_path.iterdir()) == []
     assert segstore.__name__ in results.settings["peers"]
+
+
+@pytest.mark.slow
+def test_the_notebook(quick: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs on a small run's results, and shows them."""
+    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    write(quick, tmp_path / "peers.json")
+    monkeypatch.setenv("SEGSTORE_RESULTS", str(tmp_path))
+    notebook = nbformat.read(NOTEBOOK, nbformat.NO_CONVERT)
+    resources = {"metadata": {"path": str(NOTEBOOK.parent)}}
+    nbclient.NotebookClient(notebook, timeout=120, resources=resources).execute()
+    shown = [output["data"] for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert any(report.markdown(quick) == data.get("text/markdown") for data in shown)
+    assert any("image/png" in data for data in shown)
+
+
+def test_the_notebook_is_committed_with_its_output() -> None:
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] for cell in cells)
+    assert not [output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"]

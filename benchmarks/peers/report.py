@@ -134,7 +134,7 @@ def _answer(found: dict[str, Figure], question: Question) -> str:
     more = question.more_is_better
     best = (max if more else min)(found, key=lambda peer: found[peer].median)
     verdict = {OURS: "Yes", best: "No"}.get(
-        winner({OURS: ours, best: found[best]}, more) or "", "Runs overlap"
+        winner({OURS: ours, best: found[best]}, more) or "", "Not told apart"
     )
     high, low = sorted((ours.median, found[best].median), reverse=True)
     answer = f"{verdict}: segstore {number_text(ours.median)}, {best} {number_text(found[best].median)}"
