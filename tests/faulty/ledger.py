@@ -30,6 +30,7 @@ class Log:
     start: int
     end: int
     records: list[Record]
+    batches: list[tuple[int, int, int]]  # base offset, last offset, leader epoch
     committed: list[bytes | None] = field(default_factory=list)
 
 
@@ -46,6 +47,7 @@ class Told:
     together: dict[str, tuple[str, dict[Place, list[bytes]]]] = field(default_factory=dict)
     """Transactions and staged appends: "open" (all or nothing), "there", "gone"."""
     offsets: list[int | None] = field(default_factory=lambda: [None])  # of the group: any one of these
+    acknowledged: int | None = None  # the last of them that the group was told is committed
     compacted: set[str] = field(default_factory=set)
     guard: threading.RLock = field(default_factory=threading.RLock)
 
@@ -89,8 +91,11 @@ class Told:
             newer = place[0] in self.compacted and latest.get(record.key, -1) > offset
             assert newer, f"{place}: {record} was durable, and there is {held.get(offset)}"
         if place[0] not in self.compacted:
-            first = min(offsets, default=log.end)
-            assert offsets == list(range(first, log.end)), f"{place}: offsets are missing: {offsets}"
+            ends = [batch[1] + 1 for batch in log.batches]
+            assert [batch[0] for batch in log.batches[1:]] == ends[:-1], (
+                f"{place}: there are gaps: {log.batches}"
+            )
+            assert not ends or ends[-1] == log.end, f"{place} ends at {log.end}, its last batch at {ends[-1]}"
 
     def _judge_together(
         self, name: str, state: str, parts: dict[Place, list[bytes]], found: dict[Place, Log]

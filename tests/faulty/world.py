@@ -70,7 +70,7 @@ def observe_log(store: segstore.Store, topic: str, partition: int) -> Log:
         some = log.read(at, isolation_level="read_committed")
         committed += some.values
         at = some.next_offset
-    return Log(log.start_offset, log.end_offset, records, committed)
+    return Log(log.start_offset, log.end_offset, records, epochs, committed)
 
 
 class World:
@@ -206,6 +206,8 @@ class World:
         with self.told.guard:
             self.told.offsets = [*self.told.offsets, offset]
         shared(self.store, GroupOffsets).commit("g", {where: segstore.OffsetAndMetadata(offset)})
+        with self.told.guard:
+            self.told.acknowledged = offset
 
     def flush_all(self) -> None:
         self.store.flush()
@@ -215,7 +217,7 @@ class World:
     def _all_durable(self) -> None:
         for place in list(self.told.seen):
             self._durable(place)
-        self.told.offsets = self.told.offsets[-1:]
+        self.told.offsets = self.told.offsets[self.told.offsets.index(self.told.acknowledged) :]
 
 
 def committed_offset(store: segstore.Store) -> int | None:

@@ -1,0 +1,92 @@
+"""Power cuts and failing calls within what is all or nothing: transactions and staged appends."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from faulty.driver import FAULTS, Bench, Scenario, run_cuts, run_faults
+from faulty.world import World
+from staging import quick_dir as quick_dir
+
+from segstore import Producer
+from segstore.storage.staging import Stager, seal
+
+PLACES = [("t", 0), ("t", 1), ("u", 0)]
+DURABLE = {"flush_messages": 1, "segment_bytes": 2000, "index_interval_bytes": 150}
+
+
+def build(world: World) -> None:
+    for topic, partitions in (("t", 2), ("u", 1)):
+        world.create(topic, partitions, **DURABLE)
+    world.append(n=3)
+    transact(world, "first")
+
+
+def transact(world: World, name: str, commit: bool = True) -> None:
+    parts = world.begin(name, PLACES)
+    producer = Producer(world.store, transactional_id="x")
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for (topic, partition), values in parts.items():
+            for value in values:
+                producer.send(topic, value, partition=partition)
+        producer.flush()
+        producer.commit_transaction() if commit else producer.abort_transaction()
+        world.ended(name, "there" if commit else "gone")
+    finally:
+        producer.close(0)
+
+
+def commit(world: World) -> None:
+    transact(world, "a")
+    transact(world, "b")
+
+
+def abort(world: World) -> None:
+    transact(world, "a", commit=False)
+    transact(world, "b")
+
+
+def stage(world: World, name: str, n: int) -> None:
+    parts = world.begin(name, PLACES, n)
+    with Stager(world.root, files=world.files) as stager:
+        for (topic, partition), values in parts.items():
+            stager.append_batch(topic, partition, values, batch_bytes=200)
+        message = stager.finish()
+    seal(world.root, name, [message], files=world.files)
+    world.ended(name, "there")
+
+
+def staged(world: World) -> None:
+    """Adopted by the store that is open."""
+    stage(world, "a", 5)
+    world.append()
+
+
+def staged_segments(world: World) -> None:
+    """Files that become segments: nobody has the store open, and the sealer does."""
+    world.close()
+    stage(world, "a", 40)
+    world.append()
+
+
+SCENARIOS = {
+    "commit": Scenario(build, commit),
+    "abort": Scenario(build, abort),
+    "staged": Scenario(build, staged),
+    "staged, closed": Scenario(build, staged_segments),
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_power_cuts(quick_dir: Path, rng: random.Random, name: str) -> None:
+    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=50)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_failing_calls(quick_dir: Path, rng: random.Random, name: str, fault: str) -> None:
+    run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=2)
