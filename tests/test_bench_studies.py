@@ -16,7 +16,7 @@ import pytest
 from cli import ok, run, start
 from terminal import Terminal
 
-from segstore.bench import Figure, Results
+from segstore.bench import Figure, Results, write
 from segstore.bench.plots import save
 from segstore.bench.results import text
 from segstore.bench.studies import MODULES, Study, studies, study
@@ -339,6 +339,21 @@ def test_the_command_writes_results(tmp_path: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == [
         f"append-ways.{kind}" for kind in ("json", "png", "svg")
     ]
+
+
+def test_results_are_shown_again(tmp_path: Path, quick: Callable[[str], Results]) -> None:
+    for name in ("partitions", "caches"):
+        write(quick(name), tmp_path / f"{name}.json")
+    shown = ok("bench", "report", tmp_path).stdout
+    assert shown.index("caches: What does") < shown.index("partitions: What do")
+    assert all(finding.answer in shown for finding in quick("caches").findings)
+    for name, content, said in ((".", None, "has no results"), ("bad", "{}", "holds no results")):
+        directory = tmp_path / "other" / name
+        directory.mkdir(parents=True)
+        if content is not None:
+            (directory / "bad.json").write_text(content)
+        result = run("bench", "report", directory)
+        assert (result.exit_code, said in result.stderr) == (1, True)
 
 
 def test_the_command_on_a_terminal_of_80_columns(tmp_path: Path) -> None:

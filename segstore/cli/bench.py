@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import rich_click as click
 
+from segstore.cli.bench_report import report
+from segstore.cli.bench_study import run_study
 from segstore.cli.bench_zero_copy import compare, zero_copy
 from segstore.cli.groups import InOrder
 
@@ -22,5 +24,5 @@ def bench(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for command in (zero_copy, compare):
+for command in (zero_copy, run_study, report, compare):
     bench.add_command(command)
