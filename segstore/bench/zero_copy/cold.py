@@ -1,7 +1,7 @@
 """Puts a file out of the page cache, and looks whether it has gone.
 
-On disk: reads nothing; makes what was written durable, as dirty pages stay. Threads: any; nothing is kept.
-posix_fadvise(2), mincore(2).
+On disk: reads nothing; makes what was written durable, as dirty pages stay. Threads: any; the caller's runs
+on each core for a moment. posix_fadvise(2), mincore(2).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import socket
 import time
 
 import numpy as np
@@ -21,7 +22,7 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 def evict(path: str) -> int:
     """Make the kernel drop the file's pages: how many are there all the same. OSError.
 
-    What a socket has sent keeps its pages until the peer has acknowledged it, for which this waits.
+    What went to a socket keeps its pages until the peer has acknowledged it, and longer (`_free_deferred`).
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -30,10 +31,28 @@ def evict(path: str) -> int:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             if not (left := resident(path)):
                 break
+            _free_deferred()
             time.sleep(_PAUSE)
     finally:
         os.close(fd)
     return left
+
+
+def _free_deferred() -> None:
+    """What a TCP peer on another core has read is freed by the core that sent it, once that core receives a
+    packet (Linux's skb_attempt_defer_free): so each gets one.
+    """
+    cores = os.sched_getaffinity(0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        own.bind(("127.0.0.1", 0))
+        own.connect(own.getsockname())
+        try:
+            for core in cores:
+                os.sched_setaffinity(0, {core})
+                own.send(b"\0")
+                own.recv(1)
+        finally:
+            os.sched_setaffinity(0, cores)
 
 
 def pages(path: str) -> int:

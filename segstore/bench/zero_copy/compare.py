@@ -27,14 +27,17 @@ class Comparison:
 
 def wins(results: Results) -> Won:
     """All wins among the methods of a cell."""
-    groups = {(c.keys["way"], Group(c.keys["size"], c.keys["cache"], c.keys["sink"])) for c in results.cells}
     found: Won = {}
-    for way, group in sorted(groups):
+    for way, group in sorted(_groups(results)):
         for measure in MORE_IS_BETTER:
             best = win(contenders(results, measure, way=way, **group._asdict()), measure)
             if best is not None:
                 found[way, group, measure] = best
     return found
+
+
+def _groups(results: Results) -> set[tuple[str, Group]]:
+    return {(c.keys["way"], Group(c.keys["size"], c.keys["cache"], c.keys["sink"])) for c in results.cells}
 
 
 def compare(one: Results, other: Results) -> Comparison:
@@ -44,8 +47,9 @@ def compare(one: Results, other: Results) -> Comparison:
     if one.name != other.name:
         raise InvalidArgumentError(f"results of {one.name} and of {other.name} can't be compared")
     ours, theirs = wins(one), wins(other)
+    both = _groups(one) & _groups(other)
     found = Comparison()
-    for key in sorted(ours.keys() | theirs.keys()):
+    for key in sorted(key for key in ours.keys() | theirs.keys() if key[:2] in both):
         a, b = ours.get(key), theirs.get(key)
         if a is None or b is None:
             found.once[key] = a or b or ""

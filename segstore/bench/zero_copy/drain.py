@@ -26,7 +26,10 @@ def drain(data: int, control: socket.socket) -> None:
             if not got:
                 return
             left -= got
-        control.send(b"\0")
+        try:
+            control.send(b"\0")
+        except BrokenPipeError:
+            return
 
 
 if __name__ == "__main__":

@@ -46,7 +46,13 @@ class _Drained(Sink):
         self._control.sendall(size.to_bytes(8, "big"))
 
     def wait(self) -> None:
-        if not self._control.recv(1):
+        try:
+            answered = self._control.recv(1)
+        except TimeoutError:
+            raise StorageError(f"the receiver lacks bytes, and none came for {_PATIENCE:.0f} s") from None
+        except ConnectionError:
+            answered = b""
+        if not answered:
             raise StorageError("the receiver's process has ended")
 
 
@@ -86,8 +92,8 @@ SINKS = (*_ENDS, "file")
 
 
 @contextmanager
-def sink(kind: str, directory: str) -> Iterator[Sink]:
-    """A sink of one of the SINKS; a file is made in `directory`."""
+def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Sink]:
+    """A sink of one of the SINKS; a file is made in `directory`. `core`: the one that receives."""
     if kind == "file":
         with tempfile.TemporaryFile(dir=directory) as file:
             yield _File(file.fileno())
@@ -104,6 +110,8 @@ def sink(kind: str, directory: str) -> Iterator[Sink]:
         finally:
             os.close(theirs)
         stack.callback(_stop, process)
+        if core is not None:
+            os.sched_setaffinity(process.pid, {core})
         yield _Drained(ours, process.pid, control)
 
 

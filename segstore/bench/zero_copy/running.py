@@ -15,11 +15,13 @@ from segstore.bench.results import Progress, Results
 from segstore.bench.zero_copy import layout, passes, report, traced
 from segstore.bench.zero_copy.cells import KIB, LOG, Contender, Group, Plan
 from segstore.bench.zero_copy.contenders import Contenders, names, unavailable
+from segstore.bench.zero_copy.cores import apart
 from segstore.bench.zero_copy.counting import Counts, count
 from segstore.bench.zero_copy.measure import undisturbed
 from segstore.bench.zero_copy.passes import Measured
 from segstore.bench.zero_copy.receivers import Sink, sink
 from segstore.client import opening
+from segstore.errors import InvalidArgumentError
 from segstore.files import Files
 from segstore.storage.transfer.counting import CountedFiles
 
@@ -27,23 +29,28 @@ _PREFIX = "segstore-zero-copy-"
 
 
 def run(directory: str | os.PathLike[str], plan: Plan, progress: Progress, strace: bool = True) -> Results:
-    """Measure all that the plan says, on the file system of `directory`. OSError, StorageError.
+    """Measure all that the plan says, on the file system of `directory`. OSError, StorageError;
+    InvalidArgumentError where that is nothing.
 
     `strace`: whether strace, where there is one, shall count the system calls again.
     """
+    if not any(True for group in plan.groups() for _ in names(plan, group.sink, group.cache)):
+        methods, to = ", ".join(plan.methods), ", ".join(plan.sinks)
+        raise InvalidArgumentError(f"none of {methods} can send to any of {to} here")
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=directory) as place:
         root = os.path.join(place, "store")
         progress(0, plan.runs + 1, "writing the logs")
         layout.write(root, plan.sizes, plan.caches, plan.stretch)
         with ExitStack() as stack:
-            sinks = {kind: stack.enter_context(sink(kind, place)) for kind in plan.sinks}
+            core = stack.enter_context(apart())
+            sinks = {kind: stack.enter_context(sink(kind, place, core)) for kind in plan.sinks}
             progress(0, plan.runs + 1, "counting system calls")
             counted = _counted(root, plan, sinks)
             with _ready(root, plan, sinks, Files()) as groups, undisturbed():
                 passes.measure(groups, plan, progress)
-            progress(plan.runs, plan.runs + 1, "counting again with strace")
-            judged = _judged(root, place, plan) if strace else "it was not asked to"
-            return report.results(place, plan, groups, counted, judged, unavailable())
+        progress(plan.runs, plan.runs + 1, "counting again with strace")
+        judged = _judged(root, place, plan) if strace else "it was not asked to"
+        return report.results(place, plan, groups, counted, judged, unavailable())
 
 
 @contextmanager

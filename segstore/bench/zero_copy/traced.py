@@ -1,18 +1,19 @@
 """Transfers in a process that strace watches, and what it and `CountedFiles` say of them.
 
-On disk: reads a store, with mode "r". Threads: one. Run by `judge`, and as `python -m
-segstore.bench.zero_copy.traced STORE DIRECTORY SINK CACHE SIZE METHOD TRANSFERS`, which prints its own
-count. strace counts all that the process does, its start included: so it runs twice, and what the second
-run, with more transfers, has more of is what these took. It probes nothing: a ring of io_uring that was
-closed would interrupt a transfer that waits, which the kernel then begins again, as another call for
-strace.
+On disk: opens a store. Threads: one. Run by `judge`, and as `python -m segstore.bench.zero_copy.traced
+STORE DIRECTORY SINK CACHE SIZE METHOD`: it says that it is ready, goes on once it is told, and says what it
+counted. strace is attached meanwhile, so that nothing but transfers is counted. The process probes nothing:
+a ring of io_uring that was closed would interrupt a transfer that waits, which the kernel then begins
+again, as another call for strace.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,18 +30,19 @@ from segstore.client import opening
 from segstore.errors import StorageError
 from segstore.storage.transfer.counting import CountedFiles
 
-WARM, MORE = 2, 8  # transfers of the first run, and how many more the second has
+WARM, TRANSFERS = 2, 8
 WATCHED = frozenset(
-    {"sendfile", "splice", "copy_file_range", "pread64", "write", "writev", "sendto", "sendmsg", "recvmsg"}
-    | {"io_uring_setup", "io_uring_enter", "io_uring_register", "mmap", "munmap", "pipe2", "poll", "fstat"}
+    {"sendfile", "splice", "copy_file_range", "pread64", "write", "sendto", "sendmsg", "recvmsg", "mmap"}
+    | {"munmap", "pipe2", "poll", "fstat", "io_uring_setup", "io_uring_enter", "io_uring_register"}
 )
-"""Calls that may not go uncounted. Of others, as brk, transfers make none but by the way."""
+"""Calls that a transfer may make. Of others, as brk, the interpreter makes some now and then."""
 _ALIASES = {"newfstatat": "fstat"}  # what the C library makes of it
-_PATIENCE = 60.0  # seconds
+READY = "ready\n"
+_PR_SET_PTRACER = 0x59616D61
 
 
 class Judged(NamedTuple):
-    """The WATCHED calls of MORE transfers, by their own count and by strace's."""
+    """The WATCHED calls of as many TRANSFERS, by their own count and by strace's."""
 
     counted: dict[str, int]
     traced: dict[str, int]
@@ -57,24 +59,51 @@ def why_not() -> str | None:
 
 def judge(root: str, directory: str, group: Group, method: str) -> Judged:
     """Count the same transfers of a store at `root` both ways. StorageError where strace failed."""
-    few, many = (_run(root, directory, group, method, n) for n in (WARM, WARM + MORE))
-    return Judged(_more(few[0], many[0]), _more(few[1], many[1]))
+    command = [
+        sys.executable,
+        "-m",
+        __name__,
+        root,
+        directory,
+        group.sink,
+        group.cache,
+        str(group.size),
+        method,
+    ]
+    with (
+        tempfile.NamedTemporaryFile("r", dir=directory, prefix="strace-") as report,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watched,
+    ):
+        try:
+            counted = _watch(watched, report.name)
+        except BaseException:
+            watched.kill()
+            raise
+        return Judged(_of_transfers(counted), _of_transfers(_table(report.read())))
 
 
-def _more(few: Counter[str], many: Counter[str]) -> dict[str, int]:
-    return {name: n for name in sorted(WATCHED) if (n := many[name] - few[name])}
+def _watch(watched: subprocess.Popen[str], report: str) -> Counter[str]:
+    """Let strace write its table of what the process does next, and give its own count of that."""
+    assert watched.stdin is not None
+    assert watched.stdout is not None
+    if watched.stdout.readline() != READY:
+        raise StorageError("the process that strace should watch has ended")
+    command = ["strace", "-c", "-o", report, "-p", str(watched.pid)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
+        try:
+            assert strace.stderr is not None
+            said = strace.stderr.readline()
+            if "attached" not in said:
+                raise StorageError(f"strace can't watch: {said.strip()}")
+            watched.stdin.write("\n")
+            watched.stdin.flush()
+            return Counter(json.loads(watched.stdout.readline()))
+        finally:
+            strace.send_signal(signal.SIGINT)  # it lets go of the process, and writes its table
 
 
-def _run(
-    root: str, directory: str, group: Group, method: str, transfers: int
-) -> tuple[Counter[str], Counter[str]]:
-    arguments = [root, directory, group.sink, group.cache, str(group.size), method, str(transfers)]
-    with tempfile.NamedTemporaryFile("r", dir=directory, prefix="strace-") as report:
-        command = ["strace", "-c", "-o", report.name, sys.executable, "-m", __name__, *arguments]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE)
-        if ran.returncode:
-            raise StorageError(f"transfers under strace failed: {ran.stderr.strip()[-500:]}")
-        return Counter(json.loads(ran.stdout)), _table(report.read())
+def _of_transfers(calls: Counter[str]) -> dict[str, int]:
+    return {name: calls[name] for name in sorted(WATCHED) if calls[name]}
 
 
 def _table(text: str) -> Counter[str]:
@@ -88,21 +117,29 @@ def _table(text: str) -> Counter[str]:
 
 def main(arguments: Sequence[str]) -> None:
     """The process that is watched."""
-    root, directory, kind, cache, size, method, transfers = arguments
-    files = CountedFiles()
+    root, directory, kind, cache, size, method = arguments
+    files, one = CountedFiles(), Contender(LOG, method)
     with ExitStack() as stack:
-        store = stack.enter_context(opening.open(root, "r", files=files))
-        to = stack.enter_context(sink(kind, directory))
-        log = stretch(root, int(size), cache)
-        one = Contender(LOG, method)
+        store = stack.enter_context(opening.open(root, files=files))
+        to, log = stack.enter_context(sink(kind, directory)), stretch(root, int(size), cache)
         ready = Contenders(store, files, stack).ready([one], to.fd, log)[one]
         send = stack.enter_context(ready())
-        to.expect(log.size * int(transfers))
+        to.expect(log.size * (WARM + TRANSFERS))
+        for i in range(WARM):
+            send(i)
+        _any_may_watch()
+        os.writev(1, [READY.encode()])
+        os.read(0, 1)
         files.clear()
-        for i in range(int(transfers)):
+        for i in range(WARM, WARM + TRANSFERS):
             send(i % log.transfers)
+        os.writev(1, [json.dumps(files.calls).encode(), b"\n"])  # which no transfer calls
         to.wait()
-        sys.stdout.write(json.dumps(files.calls))
+
+
+def _any_may_watch() -> None:
+    """Where Yama lets a process be watched by its parents only."""
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
 
 
 if __name__ == "__main__":

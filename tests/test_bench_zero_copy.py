@@ -1,0 +1,292 @@
+"""Zero copy, measured: a short run from end to end; its parts: layout, page cache, receivers, strace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import segstore
+from segstore.bench.machine import filesystem
+from segstore.bench.results import Results, load, write
+from segstore.bench.terminal import table
+from segstore.bench.zero_copy import cold, cores, layout, running, traced
+from segstore.bench.zero_copy.cells import BARE, KIB, LOG, OS_SENDFILE, SIZES, Group, Plan
+from segstore.bench.zero_copy.contenders import unavailable
+from segstore.bench.zero_copy.measure import CPU, FIGURES, THROUGHPUT, sample
+from segstore.bench.zero_copy.pictures import draw
+from segstore.bench.zero_copy.receivers import SINKS, sink
+from segstore.bench.zero_copy.tables import details, summary
+from segstore.cli.output import console
+from segstore.errors import StorageError
+from segstore.storage.transfer import METHODS, NEEDS
+
+SHORT = Plan(sizes=(KIB, 64 * KIB), runs=2, seconds=0.0005, stretch=256 * KIB)
+PAIRS = [(sink, method) for sink in SINKS for method in METHODS if sink in NEEDS[method]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    place = tmp_path_factory.mktemp("zero-copy")
+    allowed = os.sched_getaffinity(0)
+    results = running.run(place, SHORT, lambda done, total, what: None, strace=False)
+    assert os.listdir(place) == []
+    assert children() == []
+    assert os.sched_getaffinity(0) == allowed
+    return results
+
+
+def children() -> list[int]:
+    """Processes that receive for this one."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            parent = int(Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and "drain.py" in Path("/proc", pid, "cmdline").read_text():
+                found.append(int(pid))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+# --- the whole ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", ["warm", "cold"])
+@pytest.mark.parametrize(("to", "method"), PAIRS)
+def test_every_method_gives_a_cell_for_every_sink(found: Results, to: str, method: str, cache: str) -> None:
+    if method in unavailable():
+        pytest.skip(f"{method} is not available here: {unavailable()[method]}")
+    for size in SHORT.sizes:
+        cell = found.cell(way=LOG, size=size, cache=cache, sink=to, method=method)
+        runs = SHORT.runs - cell.notes.get("not cold", 0)
+        assert set(cell.figures) == (set(FIGURES) if runs else set())
+        assert {len(figure.runs) for figure in cell.figures.values()} <= {runs}
+        assert all(figure.low > 0 for name, figure in cell.figures.items() if name in (THROUGHPUT, "p50 us"))
+        assert sum(cell.notes["calls"].values()) / size * 1e6 == cell.notes["calls per MB"]
+
+
+def test_only_what_can_serve_a_sink_is_measured(found: Results) -> None:
+    pairs = {(cell.keys["sink"], cell.keys["method"]) for cell in found.cells} - {
+        (to, OS_SENDFILE) for to in SINKS
+    }
+    assert pairs == {(to, method) for to, method in PAIRS if method not in unavailable()}
+
+
+CALLS = {
+    "sendfile": {"sendfile": 1},
+    "read": {"pread64": 1, "write": 1},
+    "mmap": {"mmap": 1, "munmap": 1, "write": 1},
+    "splice": {"splice": 2},
+}
+
+
+@pytest.mark.parametrize("method", CALLS)
+@pytest.mark.parametrize("to", ["tcp", "unix", "file"])
+def test_bare_calls_of_64_kib(found: Results, to: str, method: str) -> None:
+    cell = found.cell(way=BARE, size=64 * KIB, cache="warm", sink=to, method=method)
+    assert cell.notes["calls"] == CALLS[method]
+
+
+def test_sendfile_is_one_call_through_the_log_too(found: Results) -> None:
+    for to in SINKS:
+        cell = found.cell(way=LOG, size=64 * KIB, cache="warm", sink=to, method="sendfile")
+        assert cell.notes["calls"]["sendfile"] == 1
+
+
+def test_results_are_kept_shown_and_drawn(
+    found: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(found, tmp_path / "r.json")
+    assert load(tmp_path / "r.json").as_json()["cells"] == found.as_json()["cells"]
+    screen = console()
+    for part in (*summary(found), *details(found), table(found)):
+        screen.print(part)
+    shown = capsys.readouterr().out
+    assert all(finding.claim in shown and finding.answer for finding in found.findings)
+    assert all(f"{to}, {cache}: MB/s" in shown for to in SINKS for cache in ("warm", "cold"))
+    pictures = draw(replace(found, cells=found.where(sink="tcp")), str(tmp_path))
+    assert len(pictures) == 8
+    assert all(os.path.getsize(path) > 1000 for path in pictures)
+
+
+def test_what_auto_shall_take_is_told_for_every_sink(found: Results) -> None:
+    table = found.settings["recommended"]
+    assert list(table) == list(SINKS)
+    assert {steps[-1][0] for steps in table.values()} == {None}
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    def progress(done: int, total: int, what: str) -> None:
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        running.run(tmp_path, SHORT, progress, strace=False)
+    assert os.listdir(tmp_path) == []
+    assert children() == []
+
+
+# --- the logs -----------------------------------------------------------------------------------
+
+
+def test_a_transfer_sends_exactly_its_size(store_dir: Path) -> None:
+    sizes = [size for size in SIZES.values() if size < 1 << 20]
+    layout.write(str(store_dir), sizes, ["warm"], 1 << 20)
+    with segstore.open(store_dir) as store, open(os.devnull, "wb") as null:
+        for size in sizes:
+            stretch = layout.stretch(str(store_dir), size, "warm")
+            assert stretch.transfers >= 2
+            log = store.partition(stretch.topic, 0)
+            for i in (0, 1, stretch.transfers - 1):
+                sent = log.transfer(null, i * stretch.step, size, "read")
+                assert sent == (size, (i + 1) * stretch.step)
+
+
+# --- the page cache -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pages", [0, 1, 5, 1000])
+def test_pages_go_and_come(tmp_path: Path, pages: int) -> None:
+    path = str(tmp_path / "f")
+    Path(path).write_bytes(b"x" * (pages * 4096))
+    assert cold.pages(path) == pages
+    assert cold.resident(path) == pages
+    if filesystem(tmp_path)["type"] == "tmpfs":
+        pytest.skip("tmpfs has nowhere but the page cache for its files")
+    assert cold.evict(path) == 0
+    with open(path, "rb") as file:
+        assert len(file.read(10)) == min(10, pages * 4096)
+    assert (cold.resident(path) > 0) == (pages > 0)
+
+
+def test_pages_that_a_reader_holds_are_told(tmp_path: Path) -> None:
+    """As those in a pipe that nobody reads from."""
+    if filesystem(tmp_path)["type"] == "tmpfs":
+        pytest.skip("tmpfs has nowhere but the page cache for its files")
+    path = tmp_path / "f"
+    path.write_bytes(b"x" * 8192)
+    reading, writing = os.pipe()
+    with open(path, "rb") as file:
+        os.sendfile(writing, file.fileno(), 0, 8192)
+    assert cold.evict(str(path)) == 2
+    os.close(reading)
+    os.close(writing)
+    assert cold.evict(str(path)) == 0
+
+
+# --- receivers ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SINKS)
+def test_a_receiver_takes_what_is_sent_and_ends(kind: str, tmp_path: Path) -> None:
+    data = b"x" * 100_000
+    with sink(kind, str(tmp_path)) as to:
+        for _ in range(3):
+            to.expect(2 * len(data))
+            for part in (data, data):
+                assert os.write(to.fd, part) == len(part)
+            to.wait()
+        assert (children() == []) == (kind == "file")
+    assert children() == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_receiver_that_has_ended_is_told(tmp_path: Path) -> None:
+    with sink("unix", str(tmp_path)) as to:
+        to.expect(10)
+        (pid,) = children()
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(StorageError, match="ended"):
+            to.wait()
+
+
+def test_a_file_that_is_short_is_told(tmp_path: Path) -> None:
+    with sink("file", str(tmp_path)) as to:
+        to.expect(10)
+        os.write(to.fd, b"12345")
+        with pytest.raises(StorageError, match="5 bytes in place of 10"):
+            to.wait()
+
+
+def test_what_a_method_did_not_send_is_told(tmp_path: Path) -> None:
+    with sink("file", str(tmp_path)) as to, pytest.raises(StorageError, match="20 bytes were sent in place"):
+        sample(to, lambda i: 10, 11, range(2))
+
+
+KILLED = """
+import os, signal, sys
+from contextlib import ExitStack
+from segstore.bench.zero_copy.receivers import sink
+with ExitStack() as stack:
+    for kind in ("tcp", "unix", "pipe"):
+        to = stack.enter_context(sink(kind, sys.argv[1]))
+        to.expect(1000)
+        print(to.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_receivers_end_with_the_one_that_is_killed(tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", KILLED, tmp_path], capture_output=True, text=True)
+    assert ran.returncode == -signal.SIGKILL
+    pids = [int(line) for line in ran.stdout.split()]
+    assert len(pids) == 3
+    end = time.monotonic() + 30
+    while any(map(alive, pids)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_sender_and_receiver_have_a_core_each() -> None:
+    allowed = os.sched_getaffinity(0)
+    with cores.apart() as theirs:
+        ours = os.sched_getaffinity(0)
+        assert (theirs is None) == (len(allowed) == 1)
+        assert theirs is None or (len(ours) == 1 and theirs not in ours and theirs in allowed)
+    assert os.sched_getaffinity(0) == allowed
+
+
+# --- strace -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def logs() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as place:
+        root = os.path.join(place, "store")
+        layout.write(root, [16 * KIB], ["warm"], 1 << 20)
+        yield root
+
+
+@pytest.mark.judge("strace")
+@pytest.mark.parametrize(("to", "method"), PAIRS)
+def test_strace_counts_the_same_calls(logs: str, tmp_path: Path, to: str, method: str) -> None:
+    if (why := traced.why_not()) is not None:
+        pytest.skip(why if "strace" in why else f"strace: {why}")
+    if method in unavailable():
+        pytest.skip(f"{method} is not available here: {unavailable()[method]}")
+    judged = traced.judge(logs, str(tmp_path), Group(16 * KIB, "warm", to), method)
+    assert judged.counted == judged.traced
+    assert sum(judged.counted.values()) >= traced.TRANSFERS
+
+
+def test_cpu_is_of_user_and_system(found: Results) -> None:
+    for cell in found.cells:
+        if cell.figures:
+            parts = [cell.figures[name].runs for name in ("user s/GB", "system s/GB")]
+            assert [u + s for u, s in zip(*parts, strict=True)] == pytest.approx(cell.figures[CPU].runs)
