@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types sanitize fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
+.PHONY: crash help demo test lint types sanitize fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -105,6 +105,10 @@ SEEDS ?= 200
 STEPS ?= 5000
 simulate: $(VENV)/.built  ## a store against a model, SEEDS=200 runs of STEPS=5000; what fails is shrunk (FIRST=seed)
 	cd tests && ../$(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))
+
+ROUNDS ?= 200
+crash: $(VENV)/.built  ## a writer is killed ROUNDS=200 times, readers follow; 5,000 partitions with few descriptors
+	CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/test_crash_loop.py tests/test_hard_places.py --timeout 86400 $(PYTEST_ARGS)
 
 clean:  ## remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

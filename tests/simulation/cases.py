@@ -42,4 +42,32 @@ CASES: dict[str, tuple[object, list[Step]]] = {
             ("sweep",),
         ],
     ),
+    "a power cut takes the begin of a transaction whose records are durable": (
+        431,
+        [
+            ("create", "b", 1, 6),
+            ("create", "c", 2, 1),
+            ("init", "y"),
+            ("produce", "y", "b", 0, "r60", 5),
+            ("produce", "y", "c", 0, "r75", 6),
+            ("end", "y", True),
+            ("produce", "y", "c", 0, "r82", 2),
+            ("death", 18, "torn"),
+            ("widen", "b", 1),
+        ],
+    ),
+    "zeros below the recovery point, in the index of aborted transactions": (
+        317,
+        [
+            ("create", "c", 2, 7),
+            ("init", "y"),
+            ("fault", "name", 21, "EIO"),
+            ("offsets", "y", "t", "c", 0, 92),
+            ("sweep",),
+            ("close",),
+            ("death", 22, "zeros"),
+            ("commit_offset", "o", "c", 0, 28),
+            ("tick", 61000),
+        ],
+    ),
 }

@@ -41,6 +41,8 @@ class Topics(World):
             if topic is not None and name in there and name not in self.topics:
                 self.topics[name] = topic
             elif name not in there:
+                # Who dies in a deletion does not come to forget what groups have committed for the topic.
+                self.left_behind.add(name)
                 self.forget_topic(name)
         self.doubtful.clear()
         mine = {name for name in there if not name.startswith("__")}

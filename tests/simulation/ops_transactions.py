@@ -61,6 +61,19 @@ class Transactions(Records):
                 transaction.outcomes = kinds
             self.over(transaction)
 
+    def promised(self, transaction: Transaction) -> bool:
+        """Whether all that it writes survives a power cut once it was acknowledged."""
+        return all(p.topic.config.get("flush.messages") == 1 for p in transaction.first)
+
+    def doubt(self) -> None:
+        """The power is cut. Where records survive that nobody promised, and `__transaction_state` has lost what
+        it said last, an open transaction may end as the one before it did.
+        """
+        for transaction in self.transactions:
+            before = [t for t in self.transactions if t.producer == transaction.producer]
+            if not transaction.over and not self.promised(transaction) and before:
+                transaction.outcomes |= {"commit", "abort"}
+
     def over(self, transaction: Transaction) -> None:
         """It is known what became of it, or its outcomes say all that may have."""
         if transaction.over:
@@ -97,6 +110,7 @@ class Transactions(Records):
 
     def _check_offset(self, key: tuple[str, str, int], offset: int | None, cut: bool) -> None:
         held = self.offsets.setdefault(key, [None])
+        cut |= key[1] in self.left_behind
         allowed = {*(held if cut else held[-1:]), *self.tentative.get(key, ()), *self._about_to(key)}
         hold(offset in allowed, key, "has the offset", offset, "and not one of", allowed)
         if cut:
@@ -208,7 +222,7 @@ def end(world: Transactions, name: str, commit: bool) -> str:
         raise
     world.producers[name] = identity
     transaction.outcomes, transaction.decided = {wanted}, True
-    transaction.durable = commit and any(p.topic.config.get("flush.messages") == 1 for p in transaction.first)
+    transaction.durable = commit and world.promised(transaction)
     here = [part for part in transaction.first if part in world.parts()]
     world.compare_tail(*here)
     world.settle_transactions()

@@ -25,6 +25,7 @@ class Simulation(Groups, Topics):
         cut = crash == "cut"
         if cut:
             self.places.clear()
+            self.doubt()
         self.compare_all(crash)
         settle_manifests(self, known=False)
         self.settle_transactions(cut)
@@ -40,6 +41,6 @@ def play(steps: Sequence[Step], seed: object) -> World:
         return Simulation(root, seed).run(steps)
 
 
-def play_seed(seed: object, n: int) -> World:
+def play_seed(seed: object, n: int, focus: Sequence[str] = ()) -> World:
     """Run `n` steps that are drawn from a seed. `Wrong`."""
-    return play(draw(seed, n), seed)
+    return play(draw(seed, n, focus), seed)

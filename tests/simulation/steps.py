@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from faulty import MODES
 
@@ -32,14 +33,14 @@ WEIGHTS = {
 }  # fmt: skip
 
 
-def draw(seed: object, n: int) -> list[Step]:
-    """`n` steps, the first of which make something to work with."""
+def draw(seed: object, n: int, focus: Sequence[str] = ()) -> list[Step]:
+    """`n` steps, the first of which make something to work with; those in `focus` come more often."""
     rng = random.Random(f"steps {seed}")
     # Some worlds are without faults, and some without cuts: what needs long, undisturbed work happens too.
-    mild = rng.choice(["", "", "cut", "all"])
+    mild = "" if focus else rng.choice(["", "", "cut", "all"])
     without = {"": set(), "cut": {"cut"}, "all": {"cut", "fault", "death", "kill"}}[mild]
     names = [name for name in WEIGHTS if name not in without]
-    weights = [WEIGHTS[name] for name in names]
+    weights = [WEIGHTS[name] + 15 * (name in focus) for name in names]
     steps: list[Step] = [("create", name, rng.randint(1, 3), rng.randrange(8)) for name in TOPICS]
     steps += [("init", name) for name in TRANSACTIONAL]
     while len(steps) < n:
