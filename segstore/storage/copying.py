@@ -42,7 +42,11 @@ class Copied(NamedTuple):
 
 
 def copy(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], *, progress: Progress | None = None
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    files: Files | None = None,
 ) -> Copied:
     """Copy a store, one that is in use too, to `target`, which must not be there or be an empty directory.
 
@@ -52,8 +56,8 @@ def copy(
     """
     path = os.fsdecode(target)
     with os_errors(), ExitStack() as stack:
-        store = stack.enter_context(store_module.open(source, mode="r"))
-        files: Files = store._context.files
+        files = files or Files()
+        store = stack.enter_context(store_module.open(source, mode="r", files=files))
         if _lies_in(path, store.path):
             raise StorageError(errno.EINVAL, "a store can't be copied into itself", path)
         made = None
@@ -62,7 +66,7 @@ def copy(
             try:
                 made = _Copying(files, store, half).run(progress or (lambda _: None))
                 if made is not None:
-                    _settle(half)
+                    _settle(files, half)
                     break
             except BaseException:
                 _remove(files, half)
@@ -80,9 +84,9 @@ def _lies_in(path: str, root: str) -> bool:
     return path != root and os.path.commonpath((path, root)) == root
 
 
-def _settle(path: str) -> None:
+def _settle(files: Files, path: str) -> None:
     """Open the copy and close it: what is not sound is told, and the indexes are built."""
-    with store_module.open(path) as store:
+    with store_module.open(path, files=files) as store:
         for info in store.topics().values():
             for number in info.partition_ids:
                 for segment in store.partition(info.name, number)._source.view.segments:

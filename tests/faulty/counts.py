@@ -1,44 +1,28 @@
-"""Counts of what the tests of faults ran, in build/counts/ beside the repository's code: one file a process.
+"""Counts of what tests have tried: operations, failed calls, power cuts, seeds, kills, inputs. Writes nothing.
 
-`record(kind, n)` adds; `total()` is the sum over the files of the latest run, as the report takes it.
+`record(kind, n)` adds to what the test file that runs has tried; tests/counted.py gathers that over the processes of a
+run, and holds it against docs/reliability.md.
 """
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
 from collections import Counter
-from pathlib import Path
+from pathlib import PurePath
 
-DIRECTORY = Path(__file__).parents[2] / "build" / "counts"
-_counted: Counter[str] = Counter()
+Counts = dict[str, Counter[str]]
+"""Of each test file, by its path below the repository: how many of each kind."""
+
+_counted: Counts = {}
 
 
 def record(kind: str, n: int = 1) -> None:
-    """Add to a kind of things that were tried."""
-    if not _counted:
-        atexit.register(_write)
-    _counted[kind] += n
+    """Add to a kind of things that were tried; `faulty.report` knows them all."""
+    file = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
+    if file:
+        _counted.setdefault(PurePath(file).as_posix(), Counter())[kind] += n
 
 
-def _run() -> str:
-    """The same for all processes of one run."""
-    return os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"pid-{os.getpid()}"
-
-
-def _write() -> None:
-    DIRECTORY.mkdir(parents=True, exist_ok=True)
-    for old in DIRECTORY.glob("*.json"):
-        if not old.name.startswith(_run()):
-            old.unlink(missing_ok=True)
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
-    (DIRECTORY / f"{_run()}-{worker}.json").write_text(json.dumps(_counted, indent=1, sort_keys=True) + "\n")
-
-
-def total() -> Counter[str]:
-    """Of the latest run."""
-    found: Counter[str] = Counter()
-    for path in DIRECTORY.glob("*.json"):
-        found.update(json.loads(path.read_text()))
-    return found
+def taken() -> dict[str, dict[str, int]]:
+    """What this process has counted, as plain values."""
+    return {file: dict(kinds) for file, kinds in _counted.items()}

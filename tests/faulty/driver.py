@@ -37,12 +37,18 @@ Step = Callable[[World], object]
 
 class Scenario(NamedTuple):
     """`build` makes what is there, on a disk that has all of it; `before` (not counted) and `run` follow in
-    a store that is open, unless `run` opens it.
+    a store that is open, unless `before` is told not to open it.
+
+    `crashed`: what `build` did is left as by a SIGKILL. `mend` gets the store's directory before it is opened
+    again after a cut; `also` the one above it, afterwards.
     """
 
     build: Step
     run: Step
     before: Step = lambda world: world.store
+    crashed: bool = False
+    mend: Callable[[Path], object] = lambda path: None
+    also: Callable[[Path], object] = lambda root: None
 
 
 class Cut(NamedTuple):
@@ -61,11 +67,12 @@ class Bench:
         self.scenario, self.directory, self.rng = scenario, directory, rng
         world = self._world(Told(), directory / "built")
         scenario.build(world)
-        if world._store is not None:
+        if world._store is not None and not scenario.crashed:
             world.close()
         self._built = world.files.image("all", rng)
         self._told, self._count, self._now = world.told.freeze(), world.count, world.clock.now
         self._names = 0
+        _drop(world)
 
     def _world(self, told: Told, root: Path) -> World:
         root.mkdir(parents=True, exist_ok=True)
@@ -118,7 +125,9 @@ class Bench:
     def _judge(self, cut: Cut) -> None:
         root = cut.image.write(self._place())
         try:
+            self.scenario.mend(root / "s")
             judge(root / "s", cut, self._now)
+            self.scenario.also(root)
         except Exception as error:
             error.add_note(f"cut at {cut.where}; left in {root}") if hasattr(error, "add_note") else None
             raise

@@ -91,8 +91,11 @@ class World:
     def close(self) -> None:
         store, self._store = self.store, None
         store.close()
-        with self.told.guard:
-            self._all_durable()
+        if (
+            self.root / ".kafka_cleanshutdown"
+        ).exists():  # not where a sync failed, of which somebody was told
+            with self.told.guard:
+                self._all_durable()
 
     # --- topics -----------------------------------------------------------------------------------
 

@@ -1,0 +1,96 @@
+"""Power cuts and failing calls within what brings a store back or makes another: recovery, repair, a copy."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from faulty.driver import FAULTS, Bench, Scenario, run_cuts, run_faults
+from faulty.world import World, observe
+from staging import quick_dir as quick_dir
+
+import segstore
+from segstore.storage.copying import copy
+from segstore.storage.repair import repair
+
+SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
+
+
+def build(world: World) -> None:
+    world.create("t", **SMALL)
+    world.append(n=12, batch_bytes=200)
+    world.create("other", 2)
+    world.append("other", 3, 1)
+    world.flush_all()
+
+
+def crashed(world: World) -> None:
+    """Unflushed records, a deleted topic, and half a batch."""
+    build(world)
+    world.append(n=12, batch_bytes=200)
+    world.append("other", 2)
+    log = max(path for path in (world.root / "t-0").glob("*.log"))
+    with world.files.open(log, write=True) as handle:
+        world.files.pwrite(handle, world.files.pread(handle, 100, 0), world.files.size(handle))
+
+
+def closed(world: World) -> None:
+    """Nothing is open yet."""
+
+
+def recover(world: World) -> None:
+    world.append(n=2)
+    world.flush()
+
+
+def damaged(world: World) -> None:
+    """Indexes of sealed segments that say nothing, or nonsense, and a snapshot that is none."""
+    build(world)
+    world.close()
+    directory = world.root / "t-0"
+    for i, path in enumerate(sorted([*directory.glob("*.index"), *directory.glob("*.timeindex")])[:4]):
+        with world.files.open(path, write=True) as handle:
+            world.files.pwrite(handle, b"\7" * 40, 0) if i % 2 else world.files.truncate(handle, 0)
+            world.files.sync(handle)
+    for path in directory.glob("*.snapshot"):
+        with world.files.open(path, write=True) as handle:
+            world.files.pwrite(handle, b"\0\7", 0)
+            world.files.sync(handle)
+
+
+def put_right(world: World) -> None:
+    repair(world.root, files=world.files)
+
+
+def make_copy(world: World) -> None:
+    copy(world.root, world.root.parent / "copy", files=world.files)
+
+
+def is_whole(root: Path) -> None:
+    """A copy is there whole or not at all."""
+    if not (root / "copy").exists():
+        return
+    segstore.open(root / "copy").close()
+    assert segstore.check(root / "copy") == []
+    with segstore.open(root / "copy", mode="r") as store:
+        held = {place: len(log.records) for place, log in observe(store).items()}
+        assert held == {("t", 0): 12, ("other", 0): 0, ("other", 1): 3}
+
+
+SCENARIOS = {
+    "recovery": Scenario(crashed, recover, closed, crashed=True),
+    "repair": Scenario(damaged, put_right, closed, mend=repair),
+    "copy": Scenario(build, make_copy, closed, also=is_whole),
+}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_power_cuts(quick_dir: Path, rng: random.Random, name: str) -> None:
+    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=50)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_failing_calls(quick_dir: Path, rng: random.Random, name: str, fault: str) -> None:
+    run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=3)
