@@ -1,7 +1,7 @@
 """All measurements, one after the other: `python -m benchmarks.run_all`, which is `make bench`.
 
-On disk: results/ (JSON, PNG, SVG, Markdown) and the README's part of them. Threads: one; each step is a
-process, which shows its own progress and cleans up after itself.
+On disk: results/ (JSON, PNG, SVG, Markdown), the README's part of them, notebooks. Threads: one; each step is
+a process, which shows its own progress and cleans up after itself.
 
 A step that fails is told at the end, and the exit status is 1; the others are run all the same. Ctrl-C ends
 the step that runs, and everything.
@@ -143,7 +143,9 @@ def table(all_of_them: Sequence[Done]) -> Table:
 @click.option("--out", default=readme.RESULTS, type=click.Path(file_okay=False, path_type=Path))
 @click.option("--quick", is_flag=True, help="Seconds, and no figure to believe; nothing is compared.")
 @click.option("--only", multiple=True, type=click.Choice(list(STEPS)), help="These steps alone.")
-@click.option("--readme/--no-readme", "page", default=True, help="Put the tables into README.md.")
+@click.option(
+    "--readme/--no-readme", "page", default=True, help="Put the results into README.md and notebooks."
+)
 @click.option("--baseline", "keep", is_flag=True, help="The ratios of this run become baseline.json.")
 def main(out: Path, quick: bool, only: tuple[str, ...], page: bool, keep: bool) -> None:
     """Measure everything, in under a quarter of an hour on two cores."""
@@ -161,8 +163,17 @@ def main(out: Path, quick: bool, only: tuple[str, ...], page: bool, keep: bool) 
         status = max(status, judged(out))
     console.print(table(done))
     if page and not quick:
-        readme.update(directory=out)
+        status = max(status, shown(out.resolve(), everything=not only))
     raise SystemExit(status)
+
+
+def shown(out: Path, everything: bool) -> int:
+    """The pages, and the notebooks too where all was measured: exit status."""
+    readme.update(directory=out)
+    if not everything:
+        return 0
+    command = [sys.executable, "-m", "benchmarks.notebooks"]
+    return FAILED if finished(Step(command, {"SEGSTORE_RESULTS": str(out)})) else 0
 
 
 if __name__ == "__main__":

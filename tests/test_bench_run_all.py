@@ -52,6 +52,17 @@ def test_every_step_has_a_command(tmp_path: Path) -> None:
         assert asked.returncode == 0, asked.stderr
 
 
+@pytest.mark.parametrize("everything", [False, True])
+def test_pages_and_notebooks(everything: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notebooks need all results; a run of some steps leaves them as they are."""
+    ran: list[Step] = []
+    monkeypatch.setattr(run_all, "finished", lambda one: ran.append(one) or 1)
+    monkeypatch.setattr(readme, "update", lambda directory: ran.append(Step([str(directory)])))
+    assert run_all.shown(tmp_path, everything) == (run_all.FAILED if everything else 0)
+    notebooks = Step([sys.executable, "-m", "benchmarks.notebooks"], {"SEGSTORE_RESULTS": str(tmp_path)})
+    assert ran == [Step([str(tmp_path)]), *([notebooks] if everything else [])]
+
+
 COMMAND = [sys.executable, "-m", "benchmarks.run_all", "--quick", "--no-readme"]
 
 
