@@ -46,6 +46,7 @@ def _picture(results: Results, way: str, measure: str, path: str) -> list[str]:
             axes.set_title(f"{sink}, {cache}")
             label(axes, "bytes of one transfer", LABELS[measure], xlog=True, ylog=True)
             lines(axes, _series(results, measure, way, sink, cache), results.values("method"))
+            axes.tick_params(axis="x", labelsize=8)  # 10 KiB and 16 KiB lie close together
             ticks(axes, sizes, [name(size).replace(" ", "\n") for size in sizes])
         return save(all_axes[0].figure, path)
 
