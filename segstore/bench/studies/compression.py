@@ -1,13 +1,11 @@
 """Compression of whole batches against one of each record.
 
-On disk: topics of a store in the scratch directory. Threads: this one;
-segstore compresses on others, whose CPU time counts too.
+On disk: topics of a store in the scratch directory. Threads: see `compressing`.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,14 +13,12 @@ from typing import TYPE_CHECKING
 from segstore.bench.figures import Figure
 from segstore.bench.plots import bars, label, panels
 from segstore.bench.results import Finding, Progress, Results
-from segstore.bench.studies.common import concluded, measure, new_log, scratch, scratch_store
-from segstore.bench.studies.words import answer, contest, factor, size_text
+from segstore.bench.studies.common import concluded, measure, scratch, scratch_store
+from segstore.bench.studies.compressing import RATIO, READ, USUAL_BYTES, WRITE, batches, each
+from segstore.bench.studies.words import answer, contest, factor, leaders, size_text
 from segstore.files import Path
 from segstore.flights import load
-from segstore.records.codecs import compress, decompress
 from segstore.records.header import CODECS
-from segstore.storage.log import PartitionLog
-from segstore.storage.store import Store
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -40,11 +36,10 @@ each record the codec is called from Python, which adds a microsecond or two a r
 more."""
 
 RECORD = "each record"
-BATCHES = (4096, 65536, 1 << 20)
+BATCHES = (4096, USUAL_BYTES, 1 << 20)
 WIDEST = f"batches of {size_text(BATCHES[-1])}"
 USUAL = f"batches of {size_text(BATCHES[1])}"
-RATIO, WRITE, READ = SHOWN = "ratio", "write CPU s/GB", "read CPU s/GB"
-Values = Sequence[bytes]
+SHOWN = (RATIO, WRITE, READ)
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
@@ -54,63 +49,14 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
         variants: dict[tuple[str, str], Callable[[], Mapping[str, float]]] = {}
         for number, codec in enumerate(CODECS):
             if number:
-                variants[codec, RECORD] = partial(_each, store, values, number)
+                variants[codec, RECORD] = partial(each, store, values, number)
             for size in BATCHES:
                 variants[codec, f"batches of {size_text(size)}"] = partial(
-                    _batches, store, values, codec, size
+                    batches, store, values, codec, size
                 )
         cells = measure(("codec", "as one"), variants, runs, progress, NAME)
         settings = {"runs": runs, "quick": quick, "flights": len(values), "bytes": sum(map(len, values))}
         return concluded(sys.modules[__name__], path, cells, settings)
-
-
-def _each(store: Store, values: Values, codec: int) -> Mapping[str, float]:
-    """Each value a frame of its own, appended as it is."""
-
-    def write(log: PartitionLog) -> None:
-        log.append_batch([bytes(compress(codec, value)) for value in values], batch_bytes=BATCHES[1])
-
-    return _measured(store, values, write, lambda value: bytes(decompress(codec, value)))
-
-
-def _batches(store: Store, values: Values, codec: str, size: int) -> Mapping[str, float]:
-    """Batches of `size` bytes before compression."""
-
-    def write(log: PartitionLog) -> None:
-        log.append_batch(values, compression=codec, batch_bytes=size)
-
-    return _measured(store, values, write, bytes)
-
-
-def _measured(
-    store: Store,
-    values: Values,
-    write: Callable[[PartitionLog], None],
-    plain: Callable[[bytes], bytes],
-) -> Mapping[str, float]:
-    log = new_log(store, "t", max_message_bytes=4 << 20)
-    began = time.process_time()
-    write(log)
-    written = time.process_time()
-    found = _read(log, plain)
-    ended = time.process_time()
-    log.flush()
-    size, raw = log.size, sum(map(len, values))
-    store.delete_topic("t")
-    if found != values:
-        raise AssertionError("what was read back is not what was written")
-    gigabytes = raw / 1e9
-    return {RATIO: raw / size, WRITE: (written - began) / gigabytes, READ: (ended - written) / gigabytes}
-
-
-def _read(log: PartitionLog, plain: Callable[[bytes], bytes]) -> Values:
-    found: list[bytes] = []
-    at = 0
-    while at < log.end_offset:
-        records = log.read(at)
-        at = records.next_offset
-        found += [plain(value or b"") for value in records.values]
-    return found
 
 
 def findings(results: Results) -> list[Finding]:
@@ -137,18 +83,18 @@ def findings(results: Results) -> list[Finding]:
 
 
 def _choice(results: Results, codecs: Sequence[str]) -> str:
-    """The smallest and the cheapest, in ordinary batches."""
+    """The smallest and the cheapest, in ordinary batches, and those that can't be told from them."""
     cells = {codec: results.cell(codec=codec, **{"as one": USUAL}).figures for codec in codecs}
-    small = max(codecs, key=lambda codec: cells[codec][RATIO].median)
-    cheap = min(codecs, key=lambda codec: cells[codec][WRITE].median)
-    ratio = factor(cells[small][RATIO].median, cells[cheap][RATIO].median)
-    cost = factor(cells[small][WRITE].median, cells[cheap][WRITE].median)
-    if small == cheap:
-        return f"In {USUAL} {small} makes the smallest log and takes the least CPU to write."
-    return (
-        f"In {USUAL} {small} makes the smallest log and {cheap} takes the least CPU to write: {ratio} times "
-        f"the ratio for {cost} times the CPU."
-    )
+    small = leaders({codec: cells[codec][RATIO] for codec in codecs}, True)
+    cheap = leaders({codec: cells[codec][WRITE] for codec in codecs}, False)
+    best, least = cells[small[0]], cells[cheap[0]]
+    smallest, cheapest = " or ".join(small), " or ".join(cheap)
+    said = f"In {USUAL} the smallest log is {smallest}'s, the least CPU to write {cheapest}'s"
+    if small[0] == cheap[0]:
+        return f"{said}."
+    ratio = factor(best[RATIO].median, least[RATIO].median)
+    cost = factor(best[WRITE].median, least[WRITE].median)
+    return f"{said}: {small[0]} has {ratio} times the ratio of {cheap[0]} for {cost} times the CPU."
 
 
 def plot(results: Results) -> Picture:

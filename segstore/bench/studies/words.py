@@ -92,6 +92,14 @@ def factor(value: float, other: float) -> str:
     )
 
 
+def leaders(figures: Mapping[str, Figure], more_is_better: bool) -> list[str]:
+    """The one with the best median, and behind it those whose runs overlap its own."""
+    sign = 1 if more_is_better else -1
+    ordered = sorted(figures, key=lambda name: -sign * figures[name].median)
+    best = figures[ordered[0]]
+    return [name for name in ordered if figures[name].high >= best.low and figures[name].low <= best.high]
+
+
 def headline(contests: Sequence[Contest]) -> str:
     """Whether the claim, that the first of each wins, holds."""
     if not contests:
