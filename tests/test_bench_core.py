@@ -13,7 +13,7 @@ from rich.console import Console
 
 from segstore.bench import RUNS, Cell, Figure, Finding, Results, load, machine, winner, write
 from segstore.bench.figures import by_turns
-from segstore.bench.plots import bars, drawing, lines, panels, save
+from segstore.bench.plots import bars, label, lines, panels, save
 from segstore.bench.results import text
 from segstore.bench.terminal import figure_text, findings, machine_text, markdown, number_text, table
 from segstore.errors import InvalidArgumentError
@@ -194,7 +194,8 @@ def test_a_drawing_keeps_to_the_users_settings_nowhere_and_leaves_them(tmp_path:
     import matplotlib
 
     with matplotlib.rc_context({"font.size": 30.0}):
-        with drawing("T", "x, bytes", "y, µs", xlog=True, ylog=True) as axes:
+        with panels("T", 1) as (axes,):
+            label(axes, "x, bytes", "y, µs", xlog=True, ylog=True)
             lines(axes, {"a": {1: near(1), 10: near(20)}})
             assert matplotlib.rcParams["font.size"] == 10
             assert (axes.get_xscale(), axes.get_yscale(), axes.get_xlabel()) == ("log", "log", "x, bytes")

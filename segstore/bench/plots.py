@@ -43,18 +43,10 @@ Series = Mapping[str, Mapping[float, Figure]]
 
 
 @contextmanager
-def drawing(
-    title: str, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: bool = False
-) -> Iterator[Axes]:
-    """Axes to draw in; `axes.figure` is what `save` takes. InvalidArgumentError without matplotlib."""
-    with panels(title, 1) as (axes,):
-        label(axes, xlabel, ylabel, xlog=xlog, ylog=ylog)
-        yield axes
-
-
-@contextmanager
 def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[Axes]]:
-    """`count` axes under one title, side by side or in rows of `columns`."""
+    """`count` axes under one title, side by side or in rows of `columns`; the `figure` of any is what `save`
+    takes. InvalidArgumentError without matplotlib.
+    """
     try:
         from matplotlib.figure import Figure as Picture
     except ImportError:
