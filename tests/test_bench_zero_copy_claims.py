@@ -9,7 +9,7 @@ import pytest
 
 from segstore.bench.figures import Figure
 from segstore.bench.results import Cell, Results
-from segstore.bench.zero_copy import claims, report
+from segstore.bench.zero_copy import choices, claims, report
 from segstore.bench.zero_copy.cells import BARE, KIB, LOG, MIB, OS_SENDFILE, Contender, Group
 from segstore.bench.zero_copy.choices import recommended
 from segstore.bench.zero_copy.compare import compare
@@ -168,6 +168,14 @@ def test_what_auto_shall_take(name: str) -> None:
     usual = [cell(size, "sendfile", 100) for size in (SMALL, MIDDLE, LARGE)]
     found = results(*usual, *(cell(size, method, fast, cpu) for size, method, fast, cpu in others))
     assert recommended(found) == {"tcp": expected}
+
+
+def test_where_auto_takes_another_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [cell(size, "sendfile", 100) for size in (SMALL, MIDDLE, LARGE)]
+    found = results(*sizes, cell(SMALL, "read", 200))
+    monkeypatch.setattr(choices, "TABLE", {"tcp": ((MIDDLE, "read"), (float("inf"), "sendfile"))})
+    said = "tcp: read up to 1 KiB, sendfile (auto has another at 64 KiB)"
+    assert choices.what_auto_takes(found).answer == said
 
 
 # --- two runs ------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 from segstore.bench.machine import machine
 from segstore.bench.results import Cell, Finding, Results
 from segstore.bench.zero_copy.cells import Contender, Group, Plan
-from segstore.bench.zero_copy.choices import recommended
+from segstore.bench.zero_copy.choices import recommended, what_auto_takes
 from segstore.bench.zero_copy.claims import against_bare_loop, cpu_against_read, name, small_and_large
 from segstore.bench.zero_copy.copies import calls_text, copy_table
 from segstore.bench.zero_copy.counting import Counts
@@ -68,6 +68,7 @@ def _findings(
         copy_table(found),
         cpu_against_read(found),
         against_bare_loop(found),
+        what_auto_takes(found),
         zerocopy(counted, missing),
         calls_judged(judged),
         cold_enough(found),
