@@ -28,7 +28,9 @@ def rendered(found: dict[str, Results]) -> str:
     """For the README: where it was measured, and peers side by side."""
     if PEERS not in found:
         return ""
-    return f"Measured by `make bench` on {machine_text(found[PEERS])}.\n\n{report.markdown(found[PEERS])}"
+    peers = found[PEERS]
+    where = f"{machine_text(peers)}, where the load of others was {peers.machine['load']:g} when it began"
+    return f"Measured by `make bench` on {where}.\n\n{report.markdown(peers)}"
 
 
 def overview(found: dict[str, Results], directory: Path) -> str:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))
 
 import segstore  # noqa: E402
-from benchmarks.peers import report, running, works  # noqa: E402
+from benchmarks.peers import following, report, running, turn, works  # noqa: E402
 from benchmarks.peers.peer import Log, Peer  # noqa: E402
 from benchmarks.peers.records import Records, Row, checksum  # noqa: E402
 from segstore.bench import Figure, Results, load, write  # noqa: E402
@@ -31,7 +31,7 @@ BROKER = "Kafka"
 INSIDE = [name for name in running.MAKERS if name != BROKER]
 RECORDS = Records(1_000, 100)
 NOTEBOOK = ROOT / "notebooks" / "peers.ipynb"
-NOT_OFFERED = {("persist-queue", works.READ)}
+NOT_OFFERED = {("persist-queue", turn.READ)}
 LEVELS = {"page cache": False, "synced": True}
 STRACE = shutil.which("strace")
 
@@ -46,7 +46,7 @@ def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peer]:
 
 
 def works_of(name: str) -> tuple[str, ...]:
-    return (works.APPEND, works.SCAN, works.DURABLE) if name == report.COLUMNS else tuple(works.WORKS)
+    return (turn.APPEND, turn.SCAN, turn.DURABLE) if name == report.COLUMNS else tuple(turn.WORKS)
 
 
 @pytest.fixture(scope="module")
@@ -173,14 +173,14 @@ FAULTS: dict[str, tuple[Callable[[list[Row]], list[Row]], str | None]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_no_figure_of_wrong_records(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault, kind = FAULTS[name]
-    monkeypatch.setattr(works, "PATIENCE", 2.0)
+    monkeypatch.setattr(following, "PATIENCE", 2.0)
     faulty = Peer("faulty", {}, {}, lambda where, synced: Faulty(fault))
-    found, bench = running.Found(), works.Bench(faulty, RECORDS, running.QUICK, tmp_path)
+    found, bench = running.Found(), turn.Bench(faulty, RECORDS, running.QUICK, tmp_path)
     for part in works.PARTS:
         running._one(part, bench, found)
     shown = {work for (_, _, work) in found.figures if (100, "faulty", work) not in found.why}
     # What comes back in another order is noticed once there are two.
-    assert shown == (set(works.WORKS) if kind is None else {works.APPEND} & shown - {works.APPEND})
+    assert shown == (set(turn.WORKS) if kind is None else {turn.APPEND} & shown - {turn.APPEND})
     assert {key for of_it in found.why.values() for key in of_it} == ({kind} if kind else set())
     assert list(tmp_path.iterdir()) == []
 
@@ -218,9 +218,9 @@ def test_table_and_findings() -> None:
     runs = {"segstore": (10, 11, 12, 13, 14), "LMDB": (5, 6, 7, 8, 9), "SQLite": (5, 6, 7, 8, 9)}
     found = running.Found()
     for name, rates in runs.items():
-        found.figures[(100, name, works.APPEND)] = [{works.RATE: float(rate)} for rate in rates]
-        found.figures[(100, name, works.READ)] = [{works.P50: float(r), works.P99: 1.0} for r in rates]
-    found.why[(100, "persist-queue", works.READ)] = {"not offered": "a queue"}
+        found.figures[(100, name, turn.APPEND)] = [{turn.RATE: float(rate)} for rate in rates]
+        found.figures[(100, name, turn.READ)] = [{turn.P50: float(r), turn.P99: 1.0} for r in rates]
+    found.why[(100, "persist-queue", turn.READ)] = {"not offered": "a queue"}
     settings = {"runs": 5, "peers": {}, "absent": {}}
     results = Results("peers", "", {}, settings, found.cells())
     rows = {row[0][0]: row for row in report.grid(results, 100)}
@@ -229,8 +229,8 @@ def test_table_and_findings() -> None:
     assert rows["persist-queue"][6] == ("not offered", False)
     assert not any(won for row in rows.values() for _, won in row[6:7])  # LMDB and SQLite are alike
     answers = {finding.claim: finding.answer for finding in report.findings(results)}
-    assert answers[f"segstore is the best: append, {works.RATE}, values of 100 bytes"].startswith("Yes: ")
-    assert answers[f"segstore is the best: point read, {works.P50}, values of 100 bytes"].startswith("No: ")
+    assert answers[f"segstore is the best: append, {turn.RATE}, values of 100 bytes"].startswith("Yes: ")
+    assert answers[f"segstore is the best: point read, {turn.P50}, values of 100 bytes"].startswith("No: ")
 
 
 COMMAND = [sys.executable, "-m", "benchmarks.peers", "--peer", "segstore", "--peer", "SQLite"]
@@ -284,7 +284,7 @@ def test_a_broker(tmp_path: Path) -> None:
     results = running.run(tmp_path, quick=True, runs=1, peers=["segstore", BROKER])
     if why := results.settings["absent"].get(BROKER):
         pytest.skip(f"Kafka is absent (java, mvn): {why}")
-    assert [cell.keys["work"] for cell in results.where(peer=BROKER) if cell.figures] == list(works.WORKS)
+    assert [cell.keys["work"] for cell in results.where(peer=BROKER) if cell.figures] == list(turn.WORKS)
     assert list(tmp_path.iterdir()) == []
     assert segstore.__name__ in results.settings["peers"]
 

@@ -106,7 +106,7 @@ def test_pages_are_what_results_render_to() -> None:
 
 def test_pages_follow_results(tmp_path: Path) -> None:
     (page := tmp_path / "page.md").write_text(f"before\n{readme.BEGIN}old\n{readme.END}after\n")
-    where = {"cpu": "c", "cores": 2, "memory": 1, "kernel": "k", "python": "p", "packages": {}}
+    where = {"cpu": "c", "cores": 2, "memory": 1, "kernel": "k", "python": "p", "packages": {}, "load": 0.5}
     where["filesystem"] = {"type": "ext4", "device": "d", "options": ""}
     study = Results("study", "Why?", where, {}, [], [Finding("All is well", "It\nis.")])
     peers = Results("peers", "Who?", where, {"runs": 5, "peers": {}, "absent": {"X": "no Java"}}, [])

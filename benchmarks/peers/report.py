@@ -17,7 +17,7 @@ from segstore.bench import Figure, Finding, Results, winner
 from segstore.bench.plots import bars, label, panels, save
 from segstore.bench.terminal import figure_text, number_text
 
-from .works import APPEND, DURABLE, DURABLE_ONE, ONE, P50, P99, RATE, READ, SCAN, TAIL, WORKS
+from .turn import APPEND, DURABLE, DURABLE_ONE, ONE, P50, P99, RATE, READ, SCAN, TAIL, WORKS
 
 OURS, COLUMNS = "segstore", "segstore, columns"
 KEYS = "value bytes", "peer", "work"

@@ -20,7 +20,8 @@ from segstore.bench import Cell, Figure, Progress, Results, machine
 from .peer import POLL, AbsentError, NotOfferedError, Peer
 from .records import Records
 from .report import findings
-from .works import PARTS, WORKS, Bench, Effort, WrongError
+from .turn import WORKS, Bench, Effort, WrongError
+from .works import PARTS
 
 QUESTION = "How do segstore and other stores compare at the work of an event log, on the same records?"
 SIZES = {100: 200_000, 1_000: 50_000}
@@ -103,9 +104,10 @@ def run(
             for records in [Records(count, size) for size, count in sizes.items()]
             for peer in here
         ]
+        here_it_was = machine(where)  # its load is that of others
         found = _rounds(benches, runs, progress)
         settings = _settings(here, absent, effort, sizes, runs)
-        results = Results("peers", QUESTION, machine(where), settings, found.cells())
+        results = Results("peers", QUESTION, here_it_was, settings, found.cells())
         return replace(results, findings=findings(results))
 
 
