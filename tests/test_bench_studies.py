@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -210,6 +211,22 @@ def test_where_o_direct_is_refused_it_is_told(quick: Callable[[str], Results]) -
     cells = [cell for cell in results.cells if cell.keys["way"] != "O_DIRECT"]
     found = study("append-ways").findings(dataclasses.replace(results, cells=cells, settings=settings))[3]
     assert found.answer == "Not measured: this file system refuses O_DIRECT (EINVAL)."
+
+
+def test_where_pages_stay_no_restart_of_the_machine_is_told() -> None:
+    """tmpfs is nothing but page cache."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        results = study("caches").run(directory, True, 1, lambda *_: None)
+        assert os.listdir(directory) == []
+    assert results.values("restarted") == ["process"]
+    assert "Not measured: the file system kept 1,024 pages" in results.findings[2].answer
+    study("caches").plot(results)
+
+
+def test_the_page_cache_has_all_or_nothing(quick: Callable[[str], Results]) -> None:
+    found = {cell.keys["restarted"]: cell.figures["cached before %"].median for cell in quick("caches").cells}
+    assert found["process"] == 100
+    assert found.get("machine", 0) == 0
 
 
 def near(*levels: float, runs: int = 5) -> tuple[Figure, Figure]:

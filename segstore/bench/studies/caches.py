@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from segstore.bench.plots import bars, label, panels
 from segstore.bench.results import Finding, Progress, Results
 from segstore.bench.studies.child import ask
-from segstore.bench.studies.common import concluded, drop_pages, measure, noise, scratch
-from segstore.bench.studies.readers import MAPPED, OWN_ALL, OWN_QUARTER, PREAD, WAYS
+from segstore.bench.studies.common import concluded, measure, noise, scratch
+from segstore.bench.studies.readers import BLOCK, MAPPED, OWN_ALL, OWN_QUARTER, PREAD, WAYS
 from segstore.bench.studies.words import answer, contest, size_text
 from segstore.bench.terminal import number_text
+from segstore.bench.zero_copy.cold import evict, pages, resident
 from segstore.files import Path
 
 if TYPE_CHECKING:
@@ -30,12 +31,11 @@ of the reads), by one pread each; from a mapping, where each block is copied to 
 others; and through a least-recently-used cache of blocks in the process, an OrderedDict of bytes, which
 holds a quarter of the file or all of it and preads what it misses. Each run is a process of its own, just
 started: its first pass is what follows a restart of the process, its second finds the process warm. Before
-that the page cache has all of the file (the process was restarted) or nothing (the machine was). Memory is
-what the process has grown by of its own; pages of a mapped file belong to the page cache, which all
-processes share. What it can't show: a cache in C would be quicker, and one of decoded records saves
-decoding too."""
+that the page cache has all of the file (the process was restarted) or nothing (the machine was), which
+mincore confirms. Memory is what the process has grown by of its own; pages of a mapped file belong to the
+page cache, which all processes share. What it can't show: a cache in C would be quicker, and one of decoded
+records saves decoding too."""
 
-BLOCK = 4096
 SHOWN = ("1st reads/s", "2nd reads/s", "hits 2nd %", "own MiB")
 FIRST, SECOND = "1st reads/s", "2nd reads/s"
 WARM, COLD = "process", "machine"
@@ -46,34 +46,31 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
     size, reads = (4 << 20, 2_000) if quick else (64 << 20, 12_000)
     with scratch(directory) as path:
         name = os.path.join(path, "file")
-        fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.pwrite(fd, noise(size), 0)
-            variants = {
-                (way, restarted): partial(_read, fd, name, way, restarted, reads)
-                for restarted in (WARM, COLD)
-                for way in WAYS
-            }
-            cells = measure(("way", "restarted"), variants, runs, progress, NAME)
-        finally:
-            os.close(fd)
-        settings = {
-            "runs": runs,
-            "quick": quick,
-            "file bytes": size,
-            "reads a pass": reads,
-            "block bytes": BLOCK,
+        with open(name, "wb") as file:
+            file.write(noise(size))
+        kept = evict(name)
+        restarts = (WARM,) if kept else (WARM, COLD)
+        variants = {
+            (way, restarted): partial(_read, name, way, restarted, reads)
+            for restarted in restarts
+            for way in WAYS
         }
-        return concluded(sys.modules[__name__], path, cells, settings)
+        cells = measure(("way", "restarted"), variants, runs, progress, NAME)
+        settings = {"runs": runs, "quick": quick, "file bytes": size, "reads a pass": reads}
+        more = {"block bytes": BLOCK, "pages that can't be dropped": kept}
+        return concluded(sys.modules[__name__], path, cells, {**settings, **more})
 
 
-def _read(fd: int, name: str, way: str, restarted: str, reads: int) -> Mapping[str, float]:
-    drop_pages(fd)
+def _read(name: str, way: str, restarted: str, reads: int) -> Mapping[str, float]:
+    """A child's figures, and how much of the file the page cache had before it."""
+    evict(name)
     if restarted == WARM:
-        for at in range(0, os.fstat(fd).st_size, 1 << 20):
-            os.pread(fd, 1 << 20, at)
+        with open(name, "rb") as file:
+            while file.read(1 << 20):
+                pass
+    cached = 100 * resident(name) / pages(name)
     told: dict[str, float] = ask("segstore.bench.studies.readers", "passes", path=name, way=way, reads=reads)
-    return told
+    return {"cached before %": cached, **told}
 
 
 def findings(results: Results) -> list[Finding]:
@@ -90,16 +87,20 @@ def findings(results: Results) -> list[Finding]:
         ),
         Finding(
             "A process that relies on the page cache is restarted more cheaply than the machine.",
-            answer(
-                [
-                    contest(results, "restarted", (WARM, COLD), FIRST, True, {"way": way})
-                    for way in results.values("way")
-                ]
-            ),
+            _restarts(results),
         ),
         Finding("A mapping reads faster than pread.", _between(results, (MAPPED,), PREAD, SECOND)),
         Finding("What the process caches lies in memory twice.", _memory(results)),
     ]
+
+
+def _restarts(results: Results) -> str:
+    """The two restarts, for each way."""
+    if COLD not in results.values("restarted"):
+        kept = results.settings["pages that can't be dropped"]
+        return f"Not measured: the file system kept {kept:,} pages that it was told to drop."
+    ways = results.values("way")
+    return answer([contest(results, "restarted", (WARM, COLD), FIRST, True, {"way": way}) for way in ways])
 
 
 def _between(results: Results, ways: Sequence[str], other: str, figure: str) -> str:
@@ -130,16 +131,19 @@ def _memory(results: Results) -> str:
 
 def plot(results: Results) -> Picture:
     """Reads per second of both passes, and memory."""
-    with panels("The page cache, and a cache in the process", 3) as all_axes:
-        for axes, restarted in zip(all_axes, (WARM, COLD), strict=False):
+    restarts = results.values("restarted")
+    with panels("The page cache, and a cache in the process", len(restarts) + 1) as all_axes:
+        for axes, restarted in zip(all_axes, restarts, strict=False):
             label(axes, f"after a restart of the {restarted}", "4 KiB reads/s")
             cells = {cell.keys["way"]: cell.figures for cell in results.where(restarted=restarted)}
             passes = (("first pass", FIRST), ("second pass", SECOND))
             bars(axes, {way: {name: f[key] for name, key in passes} for way, f in cells.items()}, values=True)
-        label(all_axes[2], "restarted process, after both passes", "MiB")
+        label(all_axes[-1], "restarted process, after both passes", "MiB")
         cells = {cell.keys["way"]: cell.figures for cell in results.where(restarted=WARM)}
         kinds = (("the process' own", "own MiB"), ("mapped pages", "mapped MiB"))
         bars(
-            all_axes[2], {way: {name: f[key] for name, key in kinds} for way, f in cells.items()}, values=True
+            all_axes[-1],
+            {way: {name: f[key] for name, key in kinds} for way, f in cells.items()},
+            values=True,
         )
         return all_axes[0].figure  # type: ignore[return-value]

@@ -24,10 +24,10 @@ ABOUT = """\
 The same bytes go to the same file by one pwrite a block: appended to it while it grows, as a log is; over
 what is there already, in order; and over what is there, each block once, shuffled. Into the page cache
 alone; with one fdatasync after all of them, in the time; and with one after each (fewer blocks then).
-Before each run the file is on the disk and out of the page cache, and blocks are whole pages, so that none
-is read first. An append has to allocate blocks and to sync the file's size, which the two others have not.
-What it can't show: a disk with heads. On an SSD, or a virtual disk whose host has a cache of its own, a far
-place costs what a near one does, and the kernel sorts what it writes back."""
+Before each run the file is synced and the page cache told to drop it, and blocks are whole pages, so that
+none is read first. An append has to allocate blocks and to sync the file's size, which the two others have
+not. What it can't show: a disk with heads. On an SSD, or a virtual disk whose host has a cache of its own,
+a far place costs what a near one does, and the kernel sorts what it writes back."""
 
 SHOWN = ("MB/s", "writes/s")
 APPEND, IN_ORDER, SHUFFLED = "append", "in order", "shuffled"
