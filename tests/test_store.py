@@ -94,6 +94,29 @@ def test_add_partitions(store_dir: Path) -> None:
         assert [values(store.partition("t", p)) for p in range(4)] == [[], [b"one"], [], [b"three"]]
 
 
+def test_a_topic_whose_deletion_could_not_begin_stays(tmp_path: Path) -> None:
+    """What is appended to it then is not deleted by the next open."""
+    for nth in range(1, 100):
+        path = tmp_path / f"store-{nth}"
+        files = FailingFiles(MUTATING, OSError(errno.EIO, "Input/output error"), 0)
+        with segstore.open(path, files=files) as store:
+            store.create_topic("t")
+            files.arm(nth)
+            with suppress(StorageError):
+                store.delete_topic("t")
+            files.arm(0)
+            there = "t" in store.topics()
+            if there:
+                store.partition("t").append(b"acknowledged")
+        with segstore.open(path) as store:
+            assert ("t" in store.topics()) == there, f"call {nth}"
+            assert not there or values(store.partition("t")) == [b"acknowledged"]
+        assert segstore.check(path) == []
+        if not there:
+            break
+    assert nth > 3
+
+
 def test_no_topic_and_no_partition_is_made_in_part(store_dir: Path) -> None:
     """Whatever call the disk has no room for: all of them, or none and nothing of them on disk."""
     files = FailingFiles(MUTATING, OSError(errno.ENOSPC, "No space left on device"), 0)

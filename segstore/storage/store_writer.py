@@ -272,7 +272,13 @@ class StoreWriter:
         with self._lock:
             self.context.check_open()
             info = find_topic(self.topics, name)
-            self._topic_files.write(info, deleting=True)
+            try:
+                self._topic_files.write(info, deleting=True)
+            except OSError:
+                # It may say so all the same, and the topic goes on: the next open must not delete it.
+                with suppress(OSError):
+                    self._topic_files.write(info)
+                raise
             self.topics = {n: t for n, t in self.topics.items() if n != name}
             for key in [k for k in self._partitions if k[0] == name]:
                 self._partitions.pop(key).abandon()

@@ -180,6 +180,8 @@ class Judge:
         if 0 <= most <= seen.size:
             return
         gone = [e for e in part.entries.values() if e.offset < seen.start and not e.removed]
+        # What compaction has emptied goes with what follows it.
+        gone = [e for e in gone if not self._may_go(part, e.offset)]
         young = [e.offset for e in gone if age < 0 or e.content[3] >= self.now - age]
         hold(not young, part, "let go", young, "with", seen.size, "bytes left; it keeps", config)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from segstore.client.shared import shared
 from segstore.client.transactions.producer_ids import ProducerIds
-from segstore.errors import InvalidRecordError, OutOfOrderSequenceError
+from segstore.errors import InvalidArgumentError, InvalidRecordError, OutOfOrderSequenceError
 from segstore.records import Columns, Template
 from segstore.storage.context import os_errors
 from segstore.storage.producing import append_batches
@@ -134,7 +134,10 @@ def idempotent(world: Records, name: str, number: int, who: str, tag: str, n: in
         if last is None or last[2] < part.start or world.cut:
             raise Skip
         template = Template(0, *producer, last[0])
-        found = append_batches(log, columns(last[3].records, world.now), template=template)
+        try:
+            found = append_batches(log, columns(last[3].records, world.now), template=template)
+        except InvalidArgumentError:
+            return "the clock was set back: it comes from too far ahead"
         hold(found.duplicate and found.first == last[2], part, who, "repeats", last[:3], "and gets", found)
         world.compare_tail(part)
         return f"again at {found.first}"
@@ -145,7 +148,7 @@ def idempotent(world: Records, name: str, number: int, who: str, tag: str, n: in
             append_batches(
                 log, columns(last[3].records, world.now), template=Template(0, *producer, following + 3)
             )
-        except OutOfOrderSequenceError:
+        except (OutOfOrderSequenceError, InvalidArgumentError):
             return "out of order"
         hold(False, part, who, "was not refused")
     attempt = world.attempt(part, tag, n, True, "rising", sequence=(*producer, following))

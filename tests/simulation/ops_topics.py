@@ -42,7 +42,9 @@ class Topics(World):
                 self.topics[name] = topic
             elif name not in there:
                 # Who dies in a deletion does not come to forget what groups have committed for the topic.
-                self.left_behind.add(name)
+                for key, held in self.offsets.items():
+                    if key[1] == name:
+                        self.left_behind.setdefault(key, set()).update(held)
                 self.forget_topic(name)
         self.doubtful.clear()
         mine = {name for name in there if not name.startswith("__")}

@@ -66,8 +66,8 @@ class Transactions(Records):
         return all(p.topic.config.get("flush.messages") == 1 for p in transaction.first)
 
     def doubt(self) -> None:
-        """The power is cut. Where records survive that nobody promised, and `__transaction_state` has lost what
-        it said last, an open transaction may end as the one before it did.
+        """The power is cut. Where records survive that nobody promised, and `__transaction_state` has lost
+        what it said last, an open transaction may end as the one before it did.
         """
         for transaction in self.transactions:
             before = [t for t in self.transactions if t.producer == transaction.producer]
@@ -110,8 +110,8 @@ class Transactions(Records):
 
     def _check_offset(self, key: tuple[str, str, int], offset: int | None, cut: bool) -> None:
         held = self.offsets.setdefault(key, [None])
-        cut |= key[1] in self.left_behind
         allowed = {*(held if cut else held[-1:]), *self.tentative.get(key, ()), *self._about_to(key)}
+        allowed |= self.left_behind.get(key, set())
         hold(offset in allowed, key, "has the offset", offset, "and not one of", allowed)
         if cut:
             held[:] = [offset]

@@ -69,7 +69,7 @@ class World(Judge):
         self.trace: list[str] = []
         self.counts: dict[str, int] = {}
         self.impaired = self.cut = False
-        self.left_behind: set[str] = set()
+        self.left_behind: dict[tuple[str, str, int], set[int | None]] = {}
         self.files = self._new_files()
         self.store: segstore.Store | None = None
         self.forget_clients()

@@ -118,6 +118,9 @@ class TransactionCoordinator:
             _check(entry, identity)
             if known.state is not State.ONGOING or not known.partitions.issuperset(partitions):
                 self._write(entry, known.with_partitions(partitions, self._clock()))
+                if self._ending.durable(partitions):
+                    # Else a power cut may leave records of it, and of the log only how the last one ended.
+                    self._log.sync(transactional_id)
             yield
 
     def add_partitions(
