@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 
 .DEFAULT_GOAL := help
-.PHONY: crash help demo test lint types sanitize fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
+.PHONY: crash help demo test lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -73,6 +73,12 @@ types: $(VENV)/.built  ## mypy --strict
 
 sanitize: $(VENV)/.built  ## the C parts under AddressSanitizer and UndefinedBehaviorSanitizer
 	./tools/sanitize.sh $(BIN)/python $(SANITIZED) $(PARALLEL) $(PYTEST_ARGS)
+
+coverage: $(VENV)/.built  ## lines and branches of Python and C that the tests reach, into build/coverage/
+	./tools/coverage.sh $(BIN)/python build/coverage $(PARALLEL) $(PYTEST_ARGS)
+
+reliability: $(VENV)/.installed  ## the counts in docs/reliability.md, from the latest runs of the tests
+	cd tests && ../$(BIN)/python -m faulty.report
 
 MINUTES ?= 5
 fuzz: $(VENV)/.built  ## every parser on mutated bytes for MINUTES=5, under the sanitizers (ARGS="--target store --seed 7")

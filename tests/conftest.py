@@ -17,7 +17,7 @@ import pytest
 from partitions import GOLDEN, SHARED, Partition, broker_partitions, materialize
 from spark import spark as spark
 
-pytest_plugins = ["judges", "parallel"]
+pytest_plugins = ["judges", "parallel", "counted"]
 
 SEED = int(os.environ.get("SEGSTORE_SEED") or random.SystemRandom().randrange(1 << 32))
 os.environ["SEGSTORE_SEED"] = str(SEED)  # of all processes of a run

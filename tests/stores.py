@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from faults import KillingFiles
+from faulty.counts import record
 
 import segstore
 from segstore.records import Columns, Template, encode
@@ -144,6 +145,7 @@ def in_child(run: Callable[[Callable[[str], None]], object]) -> tuple[int, list[
         lines = pipe.read().splitlines()
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
+        record("processes killed")
         return os.WTERMSIG(status), lines
     assert status == 0, "\n".join(lines).replace("\\n", "\n")
     return 0, lines

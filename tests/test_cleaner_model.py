@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from compaction import KillingUnsynced, Unsynced, clean, latest, open_compacted, roll
+from faulty.counts import record
 from stores import START_MS, Clock, in_child
 
 import segstore
@@ -96,3 +97,4 @@ def test_model(tmp_path: Path, number: int, seed: int) -> None:
     with model.open() as store:
         model.verify(store)
     assert segstore.check(model.path) == []
+    record("compaction model: seeds")

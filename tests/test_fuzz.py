@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from faulty.counts import record
 from fuzz import batches, differ, loop, run
 from fuzz.shrink import shrunk
 from fuzz.target import Target
@@ -51,6 +52,10 @@ def test_mutated_inputs_give_a_result_or_a_named_error(name: str, seed: int, tmp
     held = loop.Current.get(tmp_path / "current")[:2000]
     assert done.returncode == 0, f"{done.stderr}\n{name}, seed {seed}, input {held!r}"
     assert json.loads(done.stdout)["inputs"] >= inputs
+    record("fuzz: parsers")
+    record("fuzz: inputs", inputs)
+    if name == "batches":
+        record("fuzz: batches read by two decoders", inputs)
 
 
 def test_the_corpus_is_small_and_of_known_targets() -> None:

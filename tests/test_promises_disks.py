@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from faults import FailingFiles
+from faulty.counts import record
 from stores import (
     Clock,
     logs,
@@ -147,6 +148,7 @@ def test_each_call_of_an_operation_may_fail_once(
 ) -> None:
     for nth, store, path, error in faulty_runs(tmp_path, operation, names, OSError(fault, "injected")):
         where = f"call {nth}"
+        record("failed calls")
         assert error is None or isinstance(error, StorageError), f"{where}: {error!r}"
         if operation != "close":
             end = check_in_use(store, operation, error, where)

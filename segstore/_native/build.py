@@ -1,7 +1,7 @@
 """Builds the native part as `segstore._native._segstore`; nothing on disk but the build's own output.
 
 Run by setup.py (`cffi_modules`) and never imported by the package. SEGSTORE_SANITIZE=address,undefined builds
-with those sanitizers, and with C's asserts.
+with those sanitizers, and with C's asserts; SEGSTORE_COVERAGE=1 what counts lines and branches for gcov.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-
 
 def _flags() -> tuple[list[str], list[str]]:
     """Arguments for the compiler and for the linker."""
+    if os.environ.get("SEGSTORE_COVERAGE"):
+        count = ["--coverage", "-fprofile-update=atomic"]
+        return ["-O0", "-std=gnu11", "-g", *count, *WARNINGS], ["--coverage"]
     sanitizers = os.environ.get("SEGSTORE_SANITIZE")
     if not sanitizers:
         return ["-O3", "-std=gnu11", "-fvisibility=hidden", *WARNINGS], []

@@ -1,7 +1,7 @@
-"""Counts of what tests have tried: operations, failed calls, power cuts, seeds, kills, inputs. Writes nothing.
+"""Counts of what tests have tried: failed calls, power cuts, seeds, kills, inputs. Writes nothing.
 
-`record(kind, n)` adds to what the test file that runs has tried; tests/counted.py gathers that over the processes of a
-run, and holds it against docs/reliability.md.
+`record(kind, n)` adds to what the test file that runs has tried; tests/counted.py gathers that over the
+processes of a run, and holds docs/reliability.md to it.
 """
 
 from __future__ import annotations
