@@ -52,7 +52,8 @@ class Producers:
             # Behind the recovery point the directory may be older, or newer, than the log. What was before
             # the first segment is known by its snapshot alone.
             trusted = min(trusted, max(opened.recovered.recovery_point, opened.segments[0].base_offset))
-        taken = _drop_damaged(files, directory, _drop_snapshots_above(files, directory, trusted))
+        taken = _drop_snapshots_above(files, directory, trusted)
+        taken = _drop_damaged(files, directory, taken, every=opened.recovered is not None)
         state = _newest(files, directory, taken)
         mend(
             files,
@@ -149,18 +150,19 @@ def _read(files: Files, directory: str, offset: int) -> ProducerState:
     return ProducerState.load(files.read_file(path), offset, path)
 
 
-def _drop_damaged(files: Files, directory: str, taken: list[int]) -> list[int]:
-    """Remove the newest ones as long as they can't be read, as Kafka does: those that stay."""
-    left = list(taken)
-    while left:
+def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -> list[int]:
+    """Remove the newest as long as they can't be read, as Kafka does, or `every` such: those that stay."""
+    left: list[int] = []
+    for offset in reversed(taken):
         try:
-            _read(files, directory, left[-1])
-            break
+            if every or not left:
+                _read(files, directory, offset)
+            left.append(offset)
         except (SegstoreError, FileNotFoundError) as error:
             log.warning("%s", error)
             with contextlib.suppress(FileNotFoundError):
-                files.unlink(_path(directory, left.pop()))
-    return left
+                files.unlink(_path(directory, offset))
+    return left[::-1]
 
 
 def _drop_snapshots_above(files: Files, directory: str, offset: int) -> list[int]:

@@ -70,4 +70,25 @@ CASES: dict[str, tuple[object, list[Step]]] = {
             ("tick", 61000),
         ],
     ),
+    "a close's snapshot is empty after a power cut, and newer ones are not": (
+        725,
+        [
+            ("create", "b", 1, 7),
+            ("create", "c", 3, 2),
+            ("cut", "pages"),
+            ("stage", "r55", (("c", 0), ("a", 1)), 10),
+            ("close",),
+            ("tick", 400000),
+            ("init", "y"),
+            ("produce", "y", "b", 0, "r65", 2),
+            ("end", "y", True),
+            ("transform", "y", "u", "b", "c", "r70", True),
+            ("tick", 1000),
+            ("cut", "none"),
+        ],
+    ),
+    "a deletion could not begin, and the next open went on with it": (
+        578,
+        [("create", "b", 2, 3), ("fault", "any", 6, "EIO"), ("delete", "b"), ("close",)],
+    ),
 }
