@@ -12,7 +12,7 @@ from segstore.bench.results import Cell, Results
 from segstore.bench.zero_copy import choices, claims, report
 from segstore.bench.zero_copy.cells import BARE, KIB, LOG, MIB, OS_SENDFILE, Contender, Group
 from segstore.bench.zero_copy.choices import recommended
-from segstore.bench.zero_copy.compare import compare
+from segstore.bench.zero_copy.compare import compare, marked, who_wins
 from segstore.bench.zero_copy.copies import copy_table, rows
 from segstore.bench.zero_copy.counting import Counts
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
@@ -192,6 +192,15 @@ def test_two_runs() -> None:
     assert list(different.different.values()) == [("mmap", "sendfile")]
     once = compare(two(200, 100), two(100, 100))
     assert (once.same, once.different, list(once.once.values())) == ({}, {}, ["mmap"])
+
+
+def test_who_wins() -> None:
+    found = marked(two(200, 100))
+    assert [cell.notes["wins"] for cell in found.cells] == [[THROUGHPUT], []]
+    said = (
+        "In throughput 1 of 1 cells have a winner: mmap 1.\nIn the sender's CPU 0 of 1 cells have a winner."
+    )
+    assert who_wins(found).answer == said
 
 
 def test_what_only_one_run_measured_is_not_held_against_it() -> None:

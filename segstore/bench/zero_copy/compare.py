@@ -1,12 +1,13 @@
-"""Whether two runs agree on what they call a win. Nothing on disk. Threads: any."""
+"""Who wins in each cell, and whether two runs agree on it. Nothing on disk. Threads: any."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 
-from segstore.bench.results import Results
+from segstore.bench.results import Cell, Finding, Results
 from segstore.bench.zero_copy.cells import Group
-from segstore.bench.zero_copy.claims import contenders
+from segstore.bench.zero_copy.claims import MEASURES_SAID, contenders
 from segstore.bench.zero_copy.wins import MORE_IS_BETTER, win
 from segstore.errors import InvalidArgumentError
 
@@ -36,8 +37,36 @@ def wins(results: Results) -> Won:
     return found
 
 
+def marked(results: Results) -> Results:
+    """The same results; each cell's notes have in "wins" what its method wins there."""
+    won = wins(results)
+    return replace(results, cells=[_marked(cell, won) for cell in results.cells])
+
+
+def _marked(cell: Cell, won: Won) -> Cell:
+    way, group = _place(cell)
+    mine = [measure for measure in MORE_IS_BETTER if won.get((way, group, measure)) == cell.keys["method"]]
+    return replace(cell, notes={**cell.notes, "wins": mine})
+
+
+def who_wins(results: Results) -> Finding:
+    """How many cells have a winner, and who that is."""
+    places, won, said = _groups(results), wins(results), []
+    for measure, what in MEASURES_SAID.items():
+        counts = Counter(method for (_, _, of), method in won.items() if of == measure)
+        who = ", ".join(f"{method} {n}" for method, n in counts.most_common())
+        head = f"In {what} {counts.total()} of {len(places)} cells have a winner"
+        said.append(f"{head}: {who}." if who else f"{head}.")
+    return Finding("One way is the best", "\n".join(said))
+
+
+def _place(cell: Cell) -> tuple[str, Group]:
+    keys = cell.keys
+    return keys["way"], Group(keys["size"], keys["cache"], keys["sink"])
+
+
 def _groups(results: Results) -> set[tuple[str, Group]]:
-    return {(c.keys["way"], Group(c.keys["size"], c.keys["cache"], c.keys["sink"])) for c in results.cells}
+    return {_place(cell) for cell in results.cells}
 
 
 def compare(one: Results, other: Results) -> Comparison:

@@ -13,6 +13,7 @@ from segstore.bench.results import Cell, Finding, Results
 from segstore.bench.zero_copy.cells import Contender, Group, Plan
 from segstore.bench.zero_copy.choices import recommended, what_auto_takes
 from segstore.bench.zero_copy.claims import against_bare_loop, cpu_against_read, name, small_and_large
+from segstore.bench.zero_copy.compare import marked, who_wins
 from segstore.bench.zero_copy.copies import calls_text, copy_table
 from segstore.bench.zero_copy.counting import Counts
 from segstore.bench.zero_copy.measure import figures
@@ -36,7 +37,7 @@ def results(
     """`judged`: by sink and method, or why strace could not."""
     settings = {**asdict(plan), "margin": MARGIN, "unavailable": dict(missing)}
     cells = [cell for group in groups for cell in _cells(group, counted)]
-    found = Results(NAME, QUESTION, machine(directory, ["segstore"]), settings, cells)
+    found = marked(Results(NAME, QUESTION, machine(directory, ["segstore"]), settings, cells))
     settings["recommended"] = recommended(found)
     return replace(found, findings=_findings(found, counted, judged, missing))
 
@@ -64,6 +65,7 @@ def _findings(
     missing: Mapping[str, str],
 ) -> list[Finding]:
     return [
+        who_wins(found),
         small_and_large(found),
         copy_table(found),
         cpu_against_read(found),
