@@ -218,10 +218,18 @@ class Files(Sending):
         """Who may do what with a file or directory, nine bits. OSError as lstat(2)."""
         return stat.S_IMODE(os.lstat(path).st_mode) & 0o777
 
-    def refuse_link(self, path: Path) -> None:
-        """OSError (ELOOP) where this is a symbolic link: what is behind it is another's."""
-        if self.exists(path) and self.is_symlink(path):
-            raise OSError(errno.ELOOP, "A symbolic link in a directory's place", os.fspath(path))
+    def check_directory(self, path: Path) -> None:
+        """Nothing, where this is a directory or is missing. OSError: ELOOP for a symbolic link (what
+        is behind it is another's), ENOTDIR.
+        """
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(mode):
+            number = errno.ELOOP if stat.S_ISLNK(mode) else errno.ENOTDIR
+            what = "A symbolic link" if stat.S_ISLNK(mode) else "Something else"
+            raise OSError(number, f"{what} in a directory's place", os.fspath(path))
 
     def size(self, file: Path | Handle) -> int:
         """Bytes of a file by path (of a symbolic link itself) or handle. OSError as stat(2)."""
@@ -274,8 +282,9 @@ class Files(Sending):
     def read_file(self, path: Path, limit: int = 1 << 26) -> bytes:
         """All of a file of at most `limit` bytes. OSError: EFBIG where it is larger."""
         with self.open(path) as handle:
-            data = self.pread(handle, min(self.size(handle), limit) + 1, 0)
-        if len(data) > limit:
+            size = self.size(handle)
+            data = self.pread(handle, size + 1, 0) if size <= limit else b""
+        if max(size, len(data)) > limit:
             raise OSError(errno.EFBIG, f"larger than {limit} bytes", os.fspath(path))
         return data
 
@@ -283,6 +292,8 @@ class Files(Sending):
         """Replace a file, or make it: old or new content, never a mixture; durable where `sync`. OSError."""
         target = os.fspath(path)
         temporary = _temporary(target)
+        if _has_other_names(temporary):
+            self.unlink(temporary)  # whatever its other name is, its content stays
         try:
             with self.open(temporary, write=True, create=True) as handle:
                 self.truncate(handle, 0)
@@ -362,6 +373,13 @@ def _is_narrower(mode: int, wanted: int) -> bool:
     """Whether the umask took something of it away. What was made by others with other rights stays so."""
     held = mode & 0o777
     return held != wanted and held | wanted == wanted
+
+
+def _has_other_names(path: str) -> bool:
+    try:
+        return os.lstat(path).st_nlink > 1
+    except OSError:
+        return False  # who opens it is told
 
 
 def _temporary(target: str) -> str:

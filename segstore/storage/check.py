@@ -18,6 +18,7 @@ from segstore.storage import store as store_module
 from segstore.storage.check_partition import Look, PartitionCheck
 from segstore.storage.check_published import Said, check_published, read_checkpoints
 from segstore.storage.check_segment import SegmentCheck
+from segstore.storage.context import os_errors
 from segstore.storage.finding import Finding
 from segstore.storage.quota_file import check_quotas
 from segstore.storage.staging.checking import check_inbox
@@ -40,7 +41,7 @@ def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> 
 
 def check_with(path: str | os.PathLike[str], look: Look, progress: Progress | None = None) -> list[Finding]:
     """`check`, where `look` checks each segment."""
-    with store_module.open(path, mode="r") as store:
+    with store_module.open(path, mode="r") as store, os_errors():
         files, root = store._context.files, store.path
         return list(_check_root(files, root, store, progress or (lambda _: None), look))
 

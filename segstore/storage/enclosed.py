@@ -30,7 +30,7 @@ PLACES = (
 def check_places(files: Files, root: str) -> None:
     """Directories of ours in the store at `root`. OSError (ELOOP) where one is a symbolic link."""
     for place in PLACES:
-        files.refuse_link(os.path.join(root, *place))
+        files.check_directory(os.path.join(root, *place))
 
 
 def kept_mode(files: Files, root: str) -> int:

@@ -26,6 +26,7 @@ import numpy as np
 
 from segstore._native import ffi, lib
 from segstore.files import Files
+from segstore.storage.topics import NOT_A_FILE
 
 HEADER = lib.SEG_ENDS_HEADER
 SLOT = lib.SEG_ENDS_SLOT
@@ -266,6 +267,10 @@ def open_reader(files: Files, path: str) -> EndsReader | None:
         with files.open(path) as handle:
             head, size = files.pread(handle, HEADER, 0), files.size(handle)
     except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno not in NOT_A_FILE:
+            raise
         return None
     if len(head) < HEADER or size > _MOST or struct.unpack_from("<i", head, _MAGIC_AT)[0] != MAGIC:
         return None

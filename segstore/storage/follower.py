@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from segstore.config import TopicConfig
 from segstore.errors import StoreClosedError
+from segstore.index.sparse import MOST
 from segstore.storage.ends import Ends
 from segstore.storage.handles import HandlePool
 from segstore.storage.loader import list_segments
@@ -149,7 +150,7 @@ class Follower:
     def _grow(self, active: Segment, ends: Ends | None) -> None:
         """The active log's size as it is; its index is copied again only when much has come."""
         try:
-            size = self._pool.files.size(active.path)
+            size = min(self._pool.files.size(active.path), MOST)
         except FileNotFoundError:
             size = 0
         if size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:

@@ -9,6 +9,7 @@ import logging
 from typing import NamedTuple
 
 from segstore.config import TopicConfig
+from segstore.index.sparse import MOST
 from segstore.storage.handles import HandlePool
 from segstore.storage.loader import list_segments, settle
 from segstore.storage.recovery import PartitionRecovery, Recovered, behind_last
@@ -81,7 +82,7 @@ def load_segments(
     segments = []
     for base in bases:
         segment = Segment(pool, directory, base, 0, writable=writable, interval=config.index_interval_bytes)
-        segment.size = pool.files.size(segment.path)
+        segment.size = min(pool.files.size(segment.path), MOST)
         segments.append(segment)
     return segments
 

@@ -23,6 +23,8 @@ from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.topics import TopicFiles, TopicInfo
 from segstore.storage.writer import create_segment
 
+_LAYOUTS = 1 << 62  # whatever is published, what is counted on from there fits an int64
+
 
 class PartitionLoader:
     """`clean`: the last shutdown was; `ends_hold`: what is published is that writer's; `expiration_ms`: of
@@ -75,7 +77,7 @@ class PartitionLoader:
         """Open a partition, recovered where that is due, and publish its ends. StorageError, OSError."""
         context, key = self._context, slot_key(info.topic_id, info.name, partition)
         directory = self._topic_files.partition_path(info.name, partition)
-        context.files.refuse_link(directory)
+        context.files.check_directory(directory)
         take_own(context.files, context.root, directory)
         published = self._ends.get(key) if self._ends_hold else None
         expected = self._expected(info, (info.name, partition), published)
@@ -84,7 +86,7 @@ class PartitionLoader:
         if opened.recovered is not None:
             self.recovered.append(opened.recovered)
         producers = Producers.load(context.files, directory, opened, context.clock, self._expiration_ms)
-        layout = published.layout + 1 if published else 0
+        layout = (published.layout + 1) % _LAYOUTS if published else 0
         publisher = Publisher(self._ends, key, epochs.current)
         return Partition(context, info.settings, opened, epochs, producers, publisher, start_moved, layout)
 

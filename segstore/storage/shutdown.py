@@ -13,16 +13,21 @@ import secrets
 
 from segstore import names
 from segstore.files import Files
+from segstore.storage.topics import NOT_A_FILE
 
 
 def read_marker(files: Files, root: str) -> int | None:
-    """The marker's number (0 where it holds none), None where there is no marker. OSError."""
+    """The marker's number (0 where it holds none, or is no file), None where there is no marker. OSError."""
     path = os.path.join(root, names.CLEAN_SHUTDOWN)
     if not files.exists(path):
         return None
     try:
         return int(json.loads(files.read_file(path, 4096))["brokerEpoch"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return 0
+    except OSError as error:
+        if error.errno not in NOT_A_FILE:
+            raise
         return 0
 
 

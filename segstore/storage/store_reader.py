@@ -5,6 +5,7 @@ On disk: reads only. Threads: any.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -18,7 +19,7 @@ from segstore.storage.context import Context
 from segstore.storage.ends import Ends, EndsReader, open_reader, slot_key
 from segstore.storage.follower import Follower
 from segstore.storage.shutdown import read_marker
-from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
+from segstore.storage.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
 
 _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 
@@ -92,7 +93,7 @@ class StoreReader:
 
     def _follow(self, info: TopicInfo, partition: int) -> Follower:
         directory = self._topic_files.partition_path(info.name, partition)
-        self.context.files.refuse_link(directory)
+        self.context.files.check_directory(directory)
         # Files of an older topic of that name may be open.
         self.context.pool.forget_directory(directory)
         return Follower(
@@ -150,10 +151,13 @@ class StoreReader:
     def _is_ours(self) -> bool:
         """Whether a writer has the store that publishes: Kafka's lock is one of its process."""
         path = os.path.join(self.context.root, names.LOCK)
-        if not self.context.files.exists(path):
+        try:
+            with self.context.files.open(path) as handle:
+                return locks.holder(handle.fd) == -1
+        except OSError as error:
+            if error.errno not in NOT_A_FILE | {errno.ENOENT}:
+                raise
             return False
-        with self.context.files.open(path) as handle:
-            return locks.holder(handle.fd) == -1
 
     def _is_there(self, info: TopicInfo, partition: int) -> bool:
         """Whether this very topic is still there. OSError, CorruptCheckpointError."""

@@ -113,7 +113,7 @@ class TopicFiles:
         path = os.path.join(self.partition_path(topic, ids[0]), names.PARTITION_METADATA)
         topic_id = ""
         try:
-            self._files.refuse_link(os.path.dirname(path))
+            self._files.check_directory(os.path.dirname(path))
             # Kafka makes the file before it writes it: an empty one says as much as none.
             if self._files.exists(path) and self._files.size(path):
                 topic_id = names.parse_partition_metadata(self._files.read_file(path, _MOST_METADATA), path)

@@ -19,7 +19,7 @@ def put_aside(folder: Folder, stem: str, path: str) -> None:
     if not files.exists(path):
         return
     for made in (folder.quarantine, directory):
-        files.refuse_link(made)
+        files.check_directory(made)
         if not files.exists(made):
             files.mkdir(made)
             files.sync_dir(os.path.dirname(made))
