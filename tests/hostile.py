@@ -27,7 +27,7 @@ from segstore.storage.copying import copy
 from segstore.storage.repair.repairing import repair
 from segstore.storage.staging import Stager, seal
 
-SECONDS = 20
+SECONDS = 60
 """That all operations on one store may take, on a busy machine."""
 MEMORY = 4 << 30
 
