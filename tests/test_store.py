@@ -117,6 +117,28 @@ def test_a_topic_whose_deletion_could_not_begin_stays(tmp_path: Path) -> None:
     assert nth > 3
 
 
+def test_what_a_deletion_has_left_is_not_the_next_topics(tmp_path: Path) -> None:
+    for nth in range(1, 100):
+        path = tmp_path / f"store-{nth}"
+        files = FailingFiles(MUTATING, OSError(errno.EIO, "Input/output error"), 0)
+        with segstore.open(path, files=files) as store:
+            store.create_topic("t", 3)
+            store.partition("t", 2).append(b"old")
+            files.arm(nth)
+            with suppress(StorageError):
+                store.delete_topic("t")
+            failed = files.hits
+            files.arm(0)
+            if "t" not in store.topics():
+                store.create_topic("t", 3)
+                assert [values(store.partition("t", p)) for p in range(3)] == [[]] * 3, f"call {nth}"
+        segstore.open(path).close()
+        assert segstore.check(path) == []
+        if not failed:
+            break
+    assert nth > 10
+
+
 def test_no_topic_and_no_partition_is_made_in_part(store_dir: Path) -> None:
     """Whatever call the disk has no room for: all of them, or none and nothing of them on disk."""
     files = FailingFiles(MUTATING, OSError(errno.ENOSPC, "No space left on device"), 0)

@@ -50,6 +50,9 @@ class StoreWriter:
         self._lock = threading.RLock()
         self._partitions: dict[TopicPartitionKey, Partition] = {}
         self._broken: dict[TopicPartitionKey, Exception] = {}
+        self._dying: set[str] = (
+            set()
+        )  # topics that are deleted, and whose directories could not be moved away
         self._held = _take_lock(context)
         try:
             self._open()
@@ -188,6 +191,9 @@ class StoreWriter:
             self.context.check_open()
             if name in self.topics:
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")
+            if name in self._dying:  # what its deletion has left must not be the new one's
+                self._bury(name)
+                self._dying.discard(name)
             self._forget_lines(name)
             try:
                 self._topic_files.write(info)
@@ -283,7 +289,9 @@ class StoreWriter:
             for key in [k for k in self._partitions if k[0] == name]:
                 self._partitions.pop(key).abandon()
             self._broken = {k: e for k, e in self._broken.items() if k[0] != name}
+            self._dying.add(name)
             self._bury(name)
+            self._dying.discard(name)
             for partition in info.partition_ids:
                 self._ends.release(slot_key(info.topic_id, name, partition))
             self._topic_files.remove_buried()

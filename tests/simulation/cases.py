@@ -91,4 +91,18 @@ CASES: dict[str, tuple[object, list[Step]]] = {
         578,
         [("create", "b", 2, 3), ("fault", "any", 6, "EIO"), ("delete", "b"), ("close",)],
     ),
+    "a topic is made anew whose deletion failed midway": (
+        853,
+        [
+            ("create", "b", 3, 6),
+            ("create", "c", 1, 0),
+            ("init", "x"),
+            ("death", 10, "pages"),
+            ("offsets", "x", "t", "c", 0, 58),
+            ("fault", "name", 6, "EIO"),
+            ("idempotent", "b", 0, "q", "r37", 5, ""),
+            ("delete", "b"),
+            ("create", "b", 3, 3),
+        ],
+    ),
 }

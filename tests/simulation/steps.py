@@ -60,7 +60,7 @@ def _arguments(
     topic, part, tag = rng.choice(TOPICS), rng.choice([0, 0, 0, 1, 2]), f"r{number}"
     place, group = (topic, part), rng.choice(GROUPS)
     keyed, stamps = rng.random() < 0.8, rng.choice(["rising", "mixed", "far"])
-    size = rng.choice([100, 400, 9000])
+    size, calls = rng.choice([100, 400, 9000]), rng.choice(CALLS)
     modes = ["kill"] if mild == "cut" else ["kill", *MODES]
     drawn: dict[str, tuple[object, ...]] = {
         "append": (*place, tag, keyed, stamps),
@@ -87,7 +87,7 @@ def _arguments(
         "tick": (rng.choice([100, 1000, 20_000, 61_000, 400_000]),),
         "jump": (rng.choice([-3_600_000, -5000, -50, 50, 5000, 3_600_000]),),
         "cut": (rng.choice(list(MODES)),),
-        "fault": (rng.choice(CALLS), rng.randint(1, 25), rng.choice(ERRORS)),
+        "fault": (calls, rng.randint(1, 25), "EIO" if calls == "read" else rng.choice(ERRORS)),
         "death": (rng.randint(1, 40), rng.choice(modes)),
     }  # fmt: skip
     return drawn.get(name, ())
