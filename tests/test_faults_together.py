@@ -26,7 +26,7 @@ def build(world: World) -> None:
 
 def transact(world: World, name: str, commit: bool = True) -> None:
     parts = world.begin(name, PLACES)
-    producer = Producer(world.store, transactional_id="x")
+    producer = Producer(world.store, transactional_id="x", max_block_ms=300)
     try:
         producer.init_transactions()
         producer.begin_transaction()

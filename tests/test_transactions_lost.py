@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from faulty import FaultyFiles
 from stores import killed, logs
 
 import segstore
@@ -160,3 +164,40 @@ def test_a_power_cut_leaves_no_entry_of_the_aborted_but_its_length(tmp_path: Pat
     opened(cut).close()
     assert index.read_bytes() == right
     assert list(segstore.check(cut)) == []
+
+
+@pytest.mark.parametrize("path", ["__transaction_state-0", "b-0"])
+def test_a_commit_whose_sync_failed_is_whole_after_a_power_cut(
+    tmp_path: Path, rng: random.Random, path: str
+) -> None:
+    """Of the decision, or of one partition's marker: what was not synced is not built upon."""
+    files = FaultyFiles(tmp_path)
+    store = segstore.open(tmp_path / "s", files=files, config=CONFIG)
+    for topic in "ab":
+        store.create_topic(topic, config={"flush.messages": 1})
+    producer = Producer(store, transactional_id="x", max_block_ms=300)
+    producer.init_transactions()
+    producer.begin_transaction()
+    for topic in "ab":
+        producer.send(topic, b"x")
+    producer.flush()
+    files.names, files.fault = frozenset({"sync"}), fail_sync_of(path)
+    files.arm(1, times=1 << 30)
+    with contextlib.suppress(segstore.SegstoreError):
+        producer.commit_transaction()
+    producer.close(0)
+    with contextlib.suppress(segstore.SegstoreError):
+        store.flush()
+    files.power_cut("none", rng)
+    store._side.abandon()
+    with segstore.open(tmp_path / "s", config=CONFIG) as store:
+        shared(store, TransactionCoordinator)
+        assert committed(store, "a") == committed(store, "b")
+
+
+def fail_sync_of(path: str) -> Callable[[str, tuple[Any, ...]], None]:
+    def fail(name: str, args: tuple[Any, ...]) -> None:
+        if f"/{path}/" in args[0].path and args[0].path.endswith(".log"):
+            raise OSError(errno.EIO, "injected")
+
+    return fail

@@ -64,7 +64,8 @@ def end_transaction(
             finally:
                 # What an interrupt kept from being shown, now or when it was written, is shown too.
                 Partition.show_all([it for it in partitions if not it.shown])
-        _settle({it: offsets[it] + 1 for it in due})
+        # All of them: markers that were written before may not be durable yet, where a sync has failed.
+        _settle({it: offsets[it] + 1 if it in due else it.view.end_offset for it in partitions})
     return [offsets[it] for it in found]
 
 

@@ -208,7 +208,13 @@ class TransactionCoordinator:
         assert known is not None
         following = self._new_id() if known.exhausted and not commit else NO_PRODUCER_ID
         self._write(entry, known.decided(commit, self._clock(), following))
-        if commit and self._ending.durable(known.partitions):
+        self._sync_decision(entry)
+
+    def _sync_decision(self, entry: Entry) -> None:
+        """No marker of a commit may be durable before the decision is. StorageError."""
+        known = entry.metadata
+        assert known is not None
+        if known.state is State.PREPARE_COMMIT and self._ending.durable(known.partitions):
             self._log.sync(entry.transactional_id)
 
     def _try_complete(self, entry: Entry) -> bool:
@@ -217,6 +223,7 @@ class TransactionCoordinator:
         if known is None or not known.state.prepared:
             return True
         try:
+            self._sync_decision(entry)  # it may have failed before
             self._ending.write_markers(entry.transactional_id, known)
             self._write(entry, known.completed(self._clock()))
         except Exception as error:
