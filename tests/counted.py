@@ -33,6 +33,7 @@ class Gathered:
         self.ran: set[str] = set()
         self.incomplete: set[str] = set()
         self.said: list[str] = []
+        self.untold: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         file = report.nodeid.partition("::")[0]
@@ -60,6 +61,9 @@ class Gathered:
         self._write(whole)
         document = self.config.rootpath / report.DOCUMENT
         rows = report.rows(document.read_text(encoding="utf-8")) if document.exists() else []
+        told = {(row.kind, file) for row in rows for file in row.files}
+        found = {(kind, file) for file in whole for kind in self.counts.get(file, {})} if rows else set()
+        self.untold = [f"{kind}: {file}" for kind, file in sorted(found - told)]
         self.said = [said for row in rows if row.files <= whole and (said := row.wrong(self.counts))]
         if self.said and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -83,3 +87,7 @@ class Gathered:
             terminalreporter.section("docs/reliability.md says more than was tried", red=True)
             for said in self.said:
                 terminalreporter.write_line(said)
+        if self.untold:
+            terminalreporter.section("counted, and not in docs/reliability.md: make reliability")
+            for untold in self.untold:
+                terminalreporter.write_line(untold)

@@ -13,7 +13,7 @@ if [ -z "${SEGSTORE_COVERAGE_ADD-}" ]; then
         --build-base "$build/base" --build-lib "$build/lib" --build-temp "$build/temp" --force
 fi
 
-# Processes that the tests start count too, forked ones and those that call os._exit; what is killed does not.
+# Processes that the tests start count too; what is forked and ends by os._exit, or is killed, does not.
 cat >"$build/coveragerc" <<END
 [run]
 branch = true
@@ -22,11 +22,11 @@ parallel = true
 source_pkgs = segstore
 omit = */segstore/_native/build.py
 concurrency = thread, multiprocessing
-patch = subprocess, _exit
+patch = subprocess
 [paths]
 source =
-    segstore
     $build/lib/segstore
+    segstore
 [report]
 exclude_also =
     if TYPE_CHECKING:

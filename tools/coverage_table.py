@@ -17,7 +17,7 @@ NATIVE_KEYS = ("line_covered", "line_total", "branch_covered", "branch_total")
 def package(file: str) -> str:
     """`segstore/storage/cleaner/map.py` is of `storage`, `segstore/files.py` of itself."""
     parts = Path(file).parts
-    return parts[parts.index("segstore") + 1]
+    return parts[len(parts) - parts[::-1].index("segstore")]
 
 
 def rows(directory: Path) -> dict[str, list[int]]:
