@@ -146,6 +146,7 @@ class TransactionCoordinator:
                     raise InvalidTxnStateError(
                         f"the transaction of {transactional_id!r} is {known.state.name}"
                     )
+                self._sync_decision(entry)  # it was decided, and that may not be durable
             elif known.state is State.ONGOING:
                 self._decide(entry, commit)
             elif not commit:
