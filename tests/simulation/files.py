@@ -102,7 +102,7 @@ class SimulatedFiles(FaultyFiles):
             elif isinstance(arg, int) and name != "set_modified":  # which is by the machine's clock
                 told.append(str(arg))
         if names.INBOX in "".join(told[1:2]):
-            told = told[:2]  # a manifest says, in digits, when its files were changed
+            told = told[:1]  # names of manifests, and their lengths, tell of when files were changed
         if not told[1:] or not told[1].endswith(_UNTOLD):
             self.digest = zlib.crc32(" ".join(told).encode(), self.digest)
 
