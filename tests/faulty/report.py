@@ -22,6 +22,7 @@ KINDS = {
     "operations": "operations run with faults and power cuts within them",
     "calls": "calls of those operations that change something on disk",
     "failed calls": "of them made to fail: ENOSPC, EDQUOT, EIO, short counts, failed syncs",
+    "interrupted calls": "reads and writes that were interrupted, or did half of what was asked",
     "states that a cut may leave": "different states that a power cut within them may leave",
     "power cuts": "of them opened, judged, appended to and checked",
     "second cuts": "with a second cut while the first was recovered",
@@ -38,7 +39,7 @@ KINDS = {
     "hostile: operations": "operations on such stores",
 }
 DRAWN = {
-    "calls", "failed calls", "states that a cut may leave", "power cuts", "second cuts", "simulation steps",
+    "calls", "failed calls", "interrupted calls", "states that a cut may leave", "power cuts", "second cuts", "simulation steps",
     "processes killed",
 }  # fmt: skip
 
