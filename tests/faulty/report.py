@@ -39,8 +39,8 @@ KINDS = {
     "hostile: operations": "operations on such stores",
 }
 DRAWN = {
-    "calls", "failed calls", "interrupted calls", "states that a cut may leave", "power cuts", "second cuts", "simulation steps",
-    "processes killed",
+    "calls", "failed calls", "interrupted calls", "states that a cut may leave", "power cuts", "second cuts",
+    "simulation steps", "processes killed",
 }  # fmt: skip
 
 Counts = Mapping[str, Mapping[str, int]]
