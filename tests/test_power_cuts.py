@@ -64,3 +64,21 @@ def test_a_damaged_snapshot_is_removed(tmp_path: Path) -> None:
     with segstore.open(path) as store:
         assert store.partition("t").end_offset == 1
     assert segstore.check(path) == []
+
+
+def test_the_first_abort_is_durable_with_its_marker(tmp_path: Path, rng: random.Random) -> None:
+    """Its `.txnindex` too, whose name is new: a snapshot behind it says that nothing is to be replayed."""
+    files = FaultyFiles(tmp_path)
+    with segstore.open(tmp_path / "s", files=files, clock=Clock(step=1)) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"before")
+        store.flush()
+        with segstore.Producer(store, transactional_id="x") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", b"gone")
+            producer.flush()
+            producer.abort_transaction()
+        store.flush()
+        image = files.image("none", rng)
+        assert f"s/t-0/{0:020d}.txnindex" in dict(image.items())

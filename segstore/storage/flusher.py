@@ -84,6 +84,7 @@ class Flusher:
                 segment.unsynced_aborts = False  # first: what comes meanwhile is the next sync's
                 with pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle:
                     pool.files.sync(handle)
+                self.names_changed()  # it is made by the first abort
         sealed, self._sealed = self._sealed, []
         for segment, offset in sealed:
             indexing.sync(segment)
