@@ -276,9 +276,9 @@ def _child(root: Path, operations: dict[str, Callable[[Path], object]], tell: in
     return 0
 
 
-def made(tmp_path: Path, number: int) -> tuple[Path, Path]:
+def made(directory: Path, number: int) -> tuple[Path, Path]:
     """A store of its own, and a directory outside of it."""
-    place = tmp_path / str(number)
+    place = directory / str(number)
     outside = place / "outside"
     outside.mkdir(parents=True)
     (outside / "sentinel").write_text("mine")

@@ -113,7 +113,8 @@ def _unreadable(topic: str, partition: int, error: Exception) -> Finding:
 def _check_names(files: Files, root: str) -> Iterator[Finding]:
     topic_files = TopicFiles(files, root)
     for grave in topic_files.buried():
-        held = ", ".join(sorted(files.listdir(grave))[:3]) or "nothing"
+        inside = [] if files.is_symlink(grave) else sorted(files.listdir(grave))
+        held = ", ".join(inside[:3]) or "nothing"
         message = f"a deleted partition is still there, with {held}: an open for writing removes its files"
         yield Finding(grave, None, None, message)
     topics, dying = topic_files.load()

@@ -40,7 +40,8 @@ def put_right(files: Files, root: str) -> Iterator[Repaired]:
     for info in topics.load()[0].values():
         for number in info.partition_ids:
             directory = topics.partition_path(info.name, number)
-            if files.exists(directory):
+            # What a link leads to is another's: whoever opens the partition is told.
+            if files.exists(directory) and not files.is_symlink(directory):
                 there[info.name, number], ids[info.name, number] = directory, info.topic_id
     marker = read_marker(files, root)
     published = _published(files, root, marker, ids)
