@@ -44,7 +44,7 @@ export COVERAGE_RCFILE=$build/coveragerc
 PYTHONPATH=$build/lib PYTHONDONTWRITEBYTECODE=1 SEGSTORE_EXPECT_BUILD=$build/lib \
     "$bin/coverage" run "$bin/pytest" -p no:cacheprovider "$@" || status=$?
 
-"$bin/coverage" combine -q --keep
+"$bin/coverage" combine -q --append
 "$bin/coverage" report >"$build/python.txt"
 "$bin/coverage" html -q
 "$bin/coverage" json -q -o "$build/python.json"
