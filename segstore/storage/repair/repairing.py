@@ -23,6 +23,7 @@ from segstore.files import Files
 from segstore.storage import store as store_module
 from segstore.storage.check import check
 from segstore.storage.context import os_errors
+from segstore.storage.enclosed import kept_mode
 from segstore.storage.finding import Finding
 from segstore.storage.recovery import Recovered
 from segstore.storage.repair.checkpoints import put_right
@@ -62,6 +63,7 @@ def repair(
 def _repair(
     files: Files, root: str, found: list[Finding], quarantine: bool, progress: Progress | None
 ) -> Iterator[Repaired]:
+    files.file_mode = kept_mode(files, root)
     with _locked(files, root):
         anew = list(put_right(files, root))
     yield from anew
