@@ -61,12 +61,6 @@ def append_packed(world: World) -> None:
     world.append(n=20, compression="lz4", batch_bytes=300)
 
 
-def grow_indexes(world: World) -> None:
-    """More than the 64 KiB that an index takes at once."""
-    world.append(n=9000, size=1, batch_bytes=1) if False else world.append(n=9000, batch_bytes=1)
-    world.flush()
-
-
 def delete_some(world: World) -> None:
     world.delete_records(9)
     world.append()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -82,3 +83,24 @@ def test_the_first_abort_is_durable_with_its_marker(tmp_path: Path, rng: random.
         store.flush()
         image = files.image("none", rng)
         assert f"s/t-0/{0:020d}.txnindex" in dict(image.items())
+
+
+def test_a_segment_of_an_append_that_failed_does_not_come_back(tmp_path: Path, rng: random.Random) -> None:
+    """A roll's flush may be made before the append behind it fails: that its files are gone is new then."""
+    files = FaultyFiles(tmp_path)
+    with segstore.open(tmp_path / "s", files=files, clock=Clock(step=1)) as store:
+        store.create_topic("t", config={"segment.bytes": 1000})
+        log = store.partition("t")
+        log.append(b"x" * 700)
+        log.flush()
+        log._source.context.scheduler.soon = lambda task: task()
+        files.fail(2, errno.EIO, names=frozenset({"pwrite", "pwritev"}))  # the first writes the snapshot
+        with pytest.raises(segstore.StorageError):
+            log.append(b"y" * 700)
+        assert files.hits == 1
+        files.fail(0)
+        log.append(b"z")
+        log.flush()
+        image = files.image("none", rng)
+    logs = [path for path, _ in image.items() if path.endswith(".log")]
+    assert logs == [f"s/t-0/{0:020d}.log"]

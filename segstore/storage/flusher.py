@@ -19,6 +19,8 @@ from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
 from segstore.storage.writer import LogWriter
 
+_NEVER = (-1, 0)
+
 
 class Flusher:
     """`recovery_point` is the log end offset up to which all is synced."""
@@ -33,7 +35,7 @@ class Flusher:
         self._writer, self._view, self._advanced = writer, view, advanced
         self.recovery_point = recovery_point
         self._lock = threading.Lock()
-        self._names_synced = -1
+        self._names_synced = _NEVER
         self._sealed: list[tuple[Segment, int]] = []  # by rolls at these offsets, and not synced
         self.failed = False
 
@@ -92,9 +94,10 @@ class Flusher:
                 path = os.path.join(segment.directory, names.segment_file(offset, names.SNAPSHOT))
                 with pool.files.open(path, write=True) as handle:
                     pool.files.sync(handle)
-        if view.bases[-1] != self._names_synced:
+        held = view.bases[-1], self._writer.removals
+        if held != self._names_synced:
+            self._names_synced = held  # first: what comes meanwhile is the next sync's
             pool.files.sync_dir(self._writer.directory)
-            self._names_synced = view.bases[-1]
 
     def rolled(self, sealed: Segment, offset: int) -> None:
         """The next flush syncs the indexes and the snapshot that a roll at `offset` wrote, too."""
@@ -103,4 +106,4 @@ class Flusher:
 
     def names_changed(self) -> None:
         """A file was made: the next flush syncs the directory too."""
-        self._names_synced = -1
+        self._names_synced = _NEVER

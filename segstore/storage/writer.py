@@ -65,6 +65,7 @@ class LogWriter:
         # What is left of an append that failed, where the disk is too full to take it back.
         self._owed: Callable[[], None] | None = None
         self.closed = False
+        self.removals = 0  # of segments that a failed append had made: their names are gone, not durably so
         self.active = ActiveSegment(segments[-1], config, next_offset)
 
     @property
@@ -242,6 +243,7 @@ class LogWriter:
         self.producers.undo(restore.saved, [gone.base_offset for gone in rolled])
         for gone in reversed(rolled):
             remove_segment(gone)
+            self.removals += 1
         if restore.aborts >= 0:
             cut_index(self.pool.files, segment, restore.aborts)
         if segment.sealed:
