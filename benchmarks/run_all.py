@@ -105,9 +105,14 @@ def run(names: Sequence[str], out: Path, quick: bool, console: Console) -> Itera
             yield Done(name, time.monotonic() - began, status)
 
 
+def environment() -> dict[str, str]:
+    """This one's, without a test run's of several processes: pytest-benchmark would measure nothing."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+
+
 def finished(one: Step) -> int:
     """Its exit status. The terminal's Ctrl-C reaches it too: it has its time to clean up."""
-    with subprocess.Popen(one.command, cwd=ROOT, env={**os.environ, **one.environment}) as process:
+    with subprocess.Popen(one.command, cwd=ROOT, env={**environment(), **one.environment}) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:

@@ -48,7 +48,14 @@ def test_every_step_has_a_command(tmp_path: Path) -> None:
     for name in run_all.STEPS:
         command = run_all.step(name, tmp_path, tmp_path / "report", quick=True).command
         assert command[:2] == [sys.executable, "-m"]
-        asked = subprocess.run([*command, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        asked = subprocess.run(
+            [*command, "--help"],
+            cwd=ROOT,
+            env=run_all.environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert asked.returncode == 0, asked.stderr
 
 

@@ -178,7 +178,7 @@ def test_a_read_goes_on_with_the_segments_it_began_with(store_dir: Path) -> None
         found = []
         at = 0
         while at < view.end_offset:
-            part = log._read(view, at, 1 << 20, False, True)
+            part = log._read(view, at, 1 << 20, False, True, None)
             found += [(r.offset, r.key, r.value) for r in part]
             at = part.next_offset
         assert found == expected

@@ -15,7 +15,7 @@ from segstore.cli.app import commands, one_line
 
 NAMES = [
     *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
-    *("checkpoints", "stats", "sweep", "copy", "dump", "check", "demo"),
+    *("checkpoints", "stats", "sweep", "copy", "dump", "check", "bench", "demo"),
 ]
 
 

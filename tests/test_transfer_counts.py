@@ -137,9 +137,7 @@ def test_strace_counts_the_same(kind: str, method: str, tmp_path: Path, rng: ran
     run = subprocess.run(
         ["strace", "-ff", "-o", trace, *script], capture_output=True, text=True, check=True, timeout=120
     )
-    (lines,) = (
-        text.splitlines() for p in tmp_path.glob("trace.*") if "getsid(" in (text := p.read_text())
-    )
+    (lines,) = (text.splitlines() for p in tmp_path.glob("trace.*") if "getsid(" in (text := p.read_text()))
     marks = [i for i, line in enumerate(lines) if line.startswith("getsid(")]
     calls = [line for line in lines[marks[0] + 1 : marks[1]] if "(" in line and "MAP_ANONYMOUS" not in line]
     names = (line.partition("(")[0] for line in calls)

@@ -101,7 +101,7 @@ class SimulatedFiles(FaultyFiles):
                 told.append(str(len(arg)))
             elif isinstance(arg, int) and name != "set_modified":  # which is by the machine's clock
                 told.append(str(arg))
-        if names.INBOX in "".join(told[1:2]):
+        if any(names.INBOX in part for part in told[1:]):
             told = told[:1]  # names of manifests, and their lengths, tell of when files were changed
         if not told[1:] or not told[1].endswith(_UNTOLD):
             self.digest = zlib.crc32(" ".join(told).encode(), self.digest)

@@ -10,12 +10,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from unittest import mock
 
 from segstore.client.groups import group
-from segstore.storage import store, sweeper, topics
+from segstore.storage import pipeline, shutdown, store, sweeper, topics
 from segstore.storage.giving_way import GivingWay
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.staging import adopter, inbox, manifest, stager
@@ -88,6 +89,24 @@ class HandWatch:
         """Nothing."""
 
 
+class HandExecutor:
+    """Does in place what a thread would do beside."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Nothing."""
+
+    def submit(self, do: Callable[[], None]) -> Future[None]:
+        done: Future[None] = Future()
+        try:
+            done.set_result(do())
+        except BaseException as error:  # a death too: whoever waits gets it
+            done.set_exception(error)
+        return done
+
+    def shutdown(self, wait: bool) -> None:
+        """Nothing."""
+
+
 class _Drawn:
     """In place of `secrets`, `uuid` and `random`."""
 
@@ -109,6 +128,8 @@ def by_hand(hand: Hand) -> Iterator[None]:
         mock.patch.object(sweeper, "Scheduler", partial(HandScheduler, hand)),
         mock.patch.object(inbox, "Watch", HandWatch),
         mock.patch.object(adopter, "_AT_A_TIME", 1),
+        mock.patch.object(pipeline, "ThreadPoolExecutor", HandExecutor),
+        mock.patch.object(shutdown, "secrets", drawn),
         mock.patch.object(stager, "secrets", drawn),
         mock.patch.object(manifest, "secrets", drawn),
         mock.patch.object(topics, "uuid", drawn),

@@ -134,6 +134,7 @@ def main(arguments: Sequence[str]) -> None:
         for i in range(WARM, WARM + TRANSFERS):
             send(i % log.transfers)
         os.writev(1, [json.dumps(files.calls).encode(), b"\n"])  # which no transfer calls
+        os.read(0, 1)  # until strace has let go: what comes now is of no transfer
         to.wait()
 
 
