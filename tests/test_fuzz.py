@@ -28,9 +28,9 @@ MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
     """What is wrong with an input is told by an exception; logs of thousands are of no use."""
-    logging.getLogger("segstore").setLevel(logging.CRITICAL)
+    caplog.set_level(logging.CRITICAL, "segstore")
 
 
 @pytest.mark.parametrize("name", TARGETS)
