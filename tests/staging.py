@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,8 @@ def inbox(path: Path) -> list[str]:
 def left_in_inbox(path: Path) -> list[str]:
     """`inbox` once what is adopted has gone: its files are unlinked after their readers were told."""
     until = time.monotonic() + 30
-    while (there := inbox(path)) and time.monotonic() < until:
+    while True:
+        with suppress(FileNotFoundError):  # it goes while it is listed
+            if not (there := inbox(path)) or time.monotonic() > until:
+                return there
         time.sleep(0.01)
-    return there

@@ -253,6 +253,11 @@ def test_command(tmp_path: Path) -> None:
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 
+def interruptible() -> None:
+    """A shell's background jobs, and so their children, take no notice of Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_ended_by_a_signal(number: signal.Signals, tmp_path: Path) -> None:
     """No trace, the status that shells know, nothing left; Ctrl-C is told in one line."""
@@ -262,6 +267,7 @@ def test_ended_by_a_signal(number: signal.Signals, tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        preexec_fn=interruptible,
     ) as process:
         until = time.monotonic() + 30
         while not list(tmp_path.glob("*/*/log-*")):

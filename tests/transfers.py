@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import socket
@@ -144,6 +145,7 @@ def stored(log: segstore.PartitionLog) -> bytes:
 
 def open_descriptors() -> dict[str, str]:
     """Pipes, sockets and rings that this process has open, by descriptor."""
+    gc.collect()  # what earlier tests have left to it
     there = {}
     for fd in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # the store's own threads open files and close them
