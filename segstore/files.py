@@ -246,10 +246,6 @@ class Files(Sending):
         """Which file this is, as long as it is there. OSError as stat(2)."""
         return (os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)).st_ino
 
-    def device(self, handle: Handle) -> int:
-        """Which file system a file is on. OSError."""
-        return os.fstat(handle.fd).st_dev
-
     def links(self, path: Path) -> int:
         """How many names a file has (hard links): what is written to it, all of them see. OSError."""
         return os.lstat(path).st_nlink

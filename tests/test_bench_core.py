@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import xml.etree.ElementTree
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from segstore.bench import RUNS, Cell, Figure, Finding, Results, load, machine, winner, write
-from segstore.bench.figures import by_turns
+from segstore.bench.figures import CONFIDENCE, by_turns, outside
 from segstore.bench.plots import bars, label, lines, panels, save
 from segstore.bench.results import text
 from segstore.bench.terminal import figure_text, findings, machine_text, markdown, number_text, table
@@ -42,6 +43,19 @@ def test_a_figure() -> None:
     assert figure.times(2) == Figure((6.0, 2.0, 4.0, 20.0))
 
 
+@pytest.mark.parametrize("runs", range(1, 40))
+def test_an_interval_has_the_median_as_often_as_is_said(runs: int) -> None:
+    """As many of the runs lie below the median as coins fall on one side."""
+    left_out = outside(runs)
+    missed = [k for k in range(runs + 1) if k <= left_out or runs - k <= left_out]
+    wrong = sum(math.comb(runs, k) for k in missed) / 2**runs
+    assert wrong <= 1 - CONFIDENCE or left_out == 0
+    wider = sum(math.comb(runs, k) for k in range(left_out + 2)) * 2 / 2**runs
+    assert wider > 1 - CONFIDENCE
+    figure = Figure(tuple(range(runs, 0, -1)))
+    assert (figure.low, figure.high) == (1 + left_out, runs - left_out)
+
+
 @pytest.mark.parametrize("runs", [(), (1.0, float("nan")), (float("inf"),)], ids=str)
 def test_no_figure(runs: tuple[float, ...]) -> None:
     with pytest.raises(InvalidArgumentError, match="at least one run, all finite"):
@@ -58,6 +72,8 @@ WINNERS = {
     "alone": ({"a": near(10)}, True, None),
     "nobody": ({}, True, None),
     "one run of the best is bad": ({"a": near(10), "b": Figure((50.0,) * 6 + (5.0,))}, True, None),
+    "of 15, three are bad": ({"a": near(10, runs=15), "b": Figure((50.0,) * 12 + (5.0,) * 3)}, True, "b"),
+    "of 15, four are bad": ({"a": near(10, runs=15), "b": Figure((50.0,) * 11 + (5.0,) * 4)}, True, None),
     "one run of the others is good": ({"a": Figure((9.0,) * 6 + (99.0,)), "b": near(50)}, True, None),
 }
 

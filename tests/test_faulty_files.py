@@ -19,7 +19,7 @@ from segstore.files import Files
 
 READS = {
     *("pread", "pread_into", "seek_batch", "read_by", "read_file", "listdir", "directories", "is_symlink"),
-    *("size", "identity", "inode", "device", "changed", "modified", "exists", "lock_holder", "is_locked"),
+    *("size", "identity", "inode", "changed", "modified", "exists", "lock_holder", "is_locked"),
     *("check_directory", "mode", "links"),
 }
 OF_OTHERS = {"write_atomic", "lock"}  # made of changes

@@ -91,7 +91,7 @@ def legend(results: Results) -> str:
     """What the figures are, which versions were compared, who was absent."""
     runs, peers = results.settings["runs"], _peers(results)
     told = [
-        f"Medians of {runs} runs, and how far the farthest lies from them; bold: no other's runs overlap.",
+        f"Medians of {runs} runs, and how far their interval reaches from them; bold: no other's overlaps.",
         "; ".join(f"{peer}: {_versions(of_it)}" for peer, of_it in peers) + ".",
     ]
     told += [f"{peer} is absent: {why}." for peer, why in sorted(results.settings["absent"].items())]

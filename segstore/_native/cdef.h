@@ -257,8 +257,6 @@ typedef struct seg_sink {
     int32_t kind;           /* SEG_SINK_*; TCP, UNIX: stream sockets */
     int32_t appends;        /* a file that was opened with O_APPEND */
     int32_t options;        /* calls of getsockopt that it took */
-    int32_t reserved;
-    uint64_t device;        /* st_dev */
 } seg_sink;
 
 /* What a descriptor is. 0, -errno. */

@@ -55,7 +55,6 @@ int64_t seg_look_at(int fd, seg_sink *sink)
     memset(sink, 0, sizeof *sink);
     if (fstat(fd, &st) < 0)
         return -errno;
-    sink->device = st.st_dev;
     if (S_ISREG(st.st_mode)) {
         sink->kind = SEG_SINK_FILE;
         int flags = fcntl(fd, F_GETFL);

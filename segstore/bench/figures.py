@@ -1,8 +1,10 @@
 """What a figure is, and when one is better than others. Nothing on disk. Threads: any; no state.
 
-A figure is several runs of the same thing. Its interval is from the lowest to the highest of them: of seven
-runs, the true median lies in it with a probability of 98 % (of five 94 %), whatever the distribution, as all
-must lie on one side to miss it. So one is called better than another only where the intervals don't touch.
+A figure is several runs of the same thing. Its interval is where the true median lies with a probability of
+CONFIDENCE at least, whatever the distribution (the sign test's interval, of order statistics): of five to
+eight runs from the lowest to the highest, as all must lie on one side to miss it; of 15 from the fourth to
+the twelfth, so that what disturbs a run or two makes and unmakes no winner. One is called better than
+another only where the intervals don't touch.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
 from typing import Any, TypeVar
 
@@ -17,6 +20,7 @@ from segstore.errors import InvalidArgumentError
 
 RUNS = 7
 FEWEST_TO_WIN = 5
+CONFIDENCE = 0.93
 
 K = TypeVar("K")
 
@@ -37,15 +41,17 @@ class Figure:
 
     @property
     def low(self) -> float:
-        return min(self.runs)
+        """Where the interval begins."""
+        return sorted(self.runs)[outside(len(self.runs))]
 
     @property
     def high(self) -> float:
-        return max(self.runs)
+        """Where it ends."""
+        return sorted(self.runs)[-1 - outside(len(self.runs))]
 
     @property
     def spread(self) -> float:
-        """How far the farthest run lies from the median, as a part of the median; 0 where that is 0."""
+        """How far the interval reaches from the median, as a part of the median; 0 where that is 0."""
         middle = self.median
         return max(self.high - middle, middle - self.low) / abs(middle) if middle else 0.0
 
@@ -65,6 +71,15 @@ class Figure:
     def times(self, factor: float) -> Figure:
         """Each run in another unit."""
         return Figure(tuple(run * factor for run in self.runs))
+
+
+@cache
+def outside(runs: int) -> int:
+    """How many of so many runs the interval leaves out on each side: the most that CONFIDENCE allows."""
+    outer, missed = 0, 2.0 / 2**runs
+    while 1 - (missed := missed + 2 * math.comb(runs, outer + 1) / 2**runs) >= CONFIDENCE:
+        outer += 1
+    return outer
 
 
 def winner(figures: Mapping[K, Figure], more_is_better: bool) -> K | None:

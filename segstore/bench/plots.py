@@ -2,7 +2,7 @@
 Threads: one draws; matplotlib's settings are the process'.
 
 Colours are those of Okabe and Ito, which colour-blind people tell apart; lines differ in their markers too.
-Where a figure has several runs, a bar or band from the lowest to the highest is drawn. matplotlib is imported
+Where a figure has several runs, a bar or band shows its interval. matplotlib is imported
 by the first picture.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from segstore.bench.figures import Figure
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Picture
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C7A00")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C7A00", "#7F7F7F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
+HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--", "**")
 SETTINGS: Any = {  # a dict; matplotlib's own type for its keys is only there with it
     "svg.hashsalt": "segstore",
     "svg.fonttype": "path",
@@ -35,7 +36,9 @@ SETTINGS: Any = {  # a dict; matplotlib's own type for its keys is only there wi
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-DPI = 120
+DPI = 100
+SHADES = 256
+"""Colours in a PNG: a third of the bytes, and nothing to be seen of it."""
 PANEL = (6.4, 4.2)  # inches
 
 Series = Mapping[str, Mapping[float, Figure]]
@@ -88,7 +91,7 @@ def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: boo
 
 
 def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:
-    """A line a name through the medians, and a band from the lowest to the highest. `names`: of all lines
+    """A line a name through the medians, and a band of the intervals. `names`: of all lines
     that several axes have, so that each has the same colour in all of them.
     """
     order = list(dict.fromkeys([*names, *series]))
@@ -134,9 +137,12 @@ def ticks(axes: Axes, places: Sequence[float], texts: Sequence[str]) -> None:
 
 def save(picture: Picture | Any, path: Path) -> list[str]:
     """Write `path`.png and `path`.svg: their paths. OSError."""
-    base = os.fspath(path)
+    from PIL import Image
+
+    base, drawn = os.fspath(path), BytesIO()
     with _style():
-        picture.savefig(f"{base}.png", dpi=DPI, metadata={"Software": None})
+        picture.savefig(drawn, format="png", dpi=DPI, metadata={"Software": None})
+        Image.open(drawn).convert("RGB").quantize(SHADES).save(f"{base}.png", optimize=True)
         picture.savefig(f"{base}.svg", metadata={"Date": None, "Creator": None})
     return [f"{base}.png", f"{base}.svg"]
 

@@ -18,7 +18,7 @@ def bench(ctx: click.Context) -> None:
     """Measure why a log is fast, on this machine.
 
     Everything is measured several times and by turns; one thing is called better than another only where
-    every run of it was. Whatever else the machine does meanwhile makes the figures worse.
+    their intervals lie apart. Whatever else the machine does meanwhile makes the figures worse.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -42,18 +42,18 @@ def out_option(command: F) -> F:
     )(command)
 
 
-def effort_options(command: F) -> F:
+def effort_options(default: int = RUNS) -> Callable[[F], F]:
     """--quick and --runs N: the arguments `quick` and `runs`."""
     quick = click.option("--quick", is_flag=True, help="Seconds: to see that it works, not for its figures.")
     runs = click.option(
         "--runs",
         metavar="N",
         type=click.IntRange(min=1),
-        default=RUNS,
+        default=default,
         show_default=True,
         help="How often each is measured, by turns. Of fewer than 5 nothing is called better.",
     )
-    return quick(runs(command))
+    return lambda command: quick(runs(command))
 
 
 def json_option(command: F) -> F:

@@ -36,7 +36,7 @@ _WIDEST = 100  # columns of running text
 @click.argument("name", metavar="[NAME|all]", required=False, type=click.Choice([*MODULES, ALL]))
 @directory_option
 @out_option
-@effort_options
+@effort_options()
 @json_option
 def run_study(
     name: str | None, directory: str | None, out: str | None, quick: bool, runs: int, as_json: bool

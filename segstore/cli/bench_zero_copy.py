@@ -37,7 +37,7 @@ _FILE = click.Path(exists=True, dir_okay=False)
 @click.command("zero-copy")
 @directory_option
 @out_option
-@effort_options
+@effort_options(cells.RUNS)
 @click.option("--sizes", metavar="A,B", callback=some_of(SIZES), help=f"Of {', '.join(SIZES)}.")
 @click.option("--caches", metavar="A,B", callback=some_of(CACHES), help=f"Of {', '.join(CACHES)}.")
 @click.option("--sinks", metavar="A,B", callback=some_of(SINKS), help=f"Of {', '.join(SINKS)}.")

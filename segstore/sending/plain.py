@@ -24,7 +24,6 @@ class SinkInfo(NamedTuple):
     kind: int
     appends: bool
     options: int
-    device: int
 
 
 class Plain:
@@ -38,7 +37,7 @@ class Plain:
         """What a sink is. OSError (EBADF)."""
         out = ffi.new("seg_sink *")
         sent(lib.seg_look_at(sink, out))
-        return SinkInfo(out.kind, bool(out.appends), out.options, out.device)
+        return SinkInfo(out.kind, bool(out.appends), out.options)
 
     def wait_for(self, sink: int, events: int, timeout_ms: int | None = None) -> int:
         """poll(2): what of `events` came (errors and hang-ups always do), 0 after the timeout."""

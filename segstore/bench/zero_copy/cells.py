@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from segstore.bench.figures import RUNS
 from segstore.bench.zero_copy.receivers import SINKS
 from segstore.storage.transfer import METHODS
 
@@ -24,6 +23,8 @@ SIZES = {
     "16 MiB": 16 * MIB,
 }
 SIZE_NAMES = {size: name for name, size in SIZES.items()}
+RUNS = 15
+"""Short ones: what else the machine does bears on some of them, and their interval leaves these out."""
 CACHES = ("warm", "cold")
 WAYS = LOG, BARE = ("log", "bare")
 OS_SENDFILE = "os.sendfile"

@@ -1,8 +1,8 @@
-"""What is called a win: runs that all lie on one side of the other's. Nothing on disk. Threads: any.
+"""What is called a win: an interval that lies on one side of the other's. Nothing on disk. Threads: any.
 
-One method beats another where every run of its was better than every run of the other's, by MARGIN at
-least, and there were enough runs. Whatever bears on all methods alike then makes no winner, nor does a
-difference that the next run may turn round.
+One method beats another where its interval (see `figures`) lies apart from the other's, by MARGIN at least,
+and there were enough runs. Whatever bears on all methods alike then makes no winner, nor does a difference
+that the next run may turn round.
 """
 
 from __future__ import annotations

@@ -15,16 +15,14 @@ Choice = tuple[float, str]
 TABLE: dict[str, tuple[Choice, ...]] = {
     sinks.TCP: ((inf, methods.SENDFILE),),
     sinks.UNIX: ((inf, methods.SENDFILE),),
-    sinks.PIPE: ((inf, methods.SPLICE),),
-    sinks.FILE: ((inf, methods.COPY_FILE_RANGE),),
+    sinks.PIPE: ((inf, methods.SENDFILE),),
+    sinks.FILE: ((inf, methods.SENDFILE),),
     sinks.OTHER: ((inf, methods.READ),),
 }
 """For each kind: up to so many bytes, this method; the last row has no limit."""
 
 
-def choose(sink: Sink, count: int, device: int) -> str:
-    """The method for `count` bytes of a file on `device`: never one that this sink would refuse."""
+def choose(sink: Sink, count: int) -> str:
+    """The method for `count` bytes: never one that this sink would refuse."""
     method = next(method for most, method in TABLE[sink.kind] if count <= most)
-    if method == methods.COPY_FILE_RANGE and sink.device != device:
-        method = methods.SENDFILE  # copy_file_range may not cross file systems
     return methods.READ if sink.appends and method in sinks.NO_APPEND else method

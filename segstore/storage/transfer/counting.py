@@ -51,10 +51,6 @@ class CountedFiles(Files):
         self._count("getsockopt", info.options)
         return info
 
-    def device(self, handle: Handle) -> int:
-        self.calls["fstat"] += 1
-        return super().device(handle)
-
     def wait_for(self, sink: int, events: int, timeout_ms: int | None = None) -> int:
         self.calls["poll"] += 1
         return super().wait_for(sink, events, timeout_ms)

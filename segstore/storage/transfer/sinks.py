@@ -37,12 +37,11 @@ NO_APPEND = frozenset({methods.SENDFILE, methods.SPLICE, methods.COPY_FILE_RANGE
 
 
 class Sink(NamedTuple):
-    """A descriptor and what it is; `device` is that of its file."""
+    """A descriptor and what it is."""
 
     fd: int
     kind: str
     appends: bool
-    device: int
 
 
 def descriptor(sink: Any) -> int:
@@ -70,15 +69,15 @@ def _fileno(sink: Any) -> int:
 def look_at(files: Files, fd: int) -> Sink:
     """What a descriptor is. SinkError where it is none."""
     try:
-        kind, appends, _, device = files.look_at(fd)
+        kind, appends, _ = files.look_at(fd)
     except OSError as error:
         raise refusal(error) from None
-    return Sink(fd, _NAMES[kind], appends, device)
+    return Sink(fd, _NAMES[kind], appends)
 
 
 def unseen(fd: int) -> Sink:
     """A descriptor that is not looked at."""
-    return Sink(fd, OTHER, False, -1)
+    return Sink(fd, OTHER, False)
 
 
 def kind_of(fd: int) -> str:

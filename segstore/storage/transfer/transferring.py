@@ -96,7 +96,7 @@ def _sender(method: str, fd: int, count: int, handle: Handle, files: Files) -> S
         return SENDERS[method](files, sinks.unseen(fd))
     sink = sinks.look_at(files, fd)
     if method == methods.AUTO:
-        method = choose(sink, count, files.device(handle))
+        method = choose(sink, count)
     sinks.check(method, sink)
     try:
         return SENDERS[method](files, sink)
