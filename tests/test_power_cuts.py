@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,25 @@ def test_half_an_entry_of_the_time_index_is_none(tmp_path: Path, rng: random.Ran
     assert index.read_bytes() == data
 
 
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "killed"])
+@pytest.mark.parametrize("left", [0, 12])
+def test_a_time_index_that_lost_its_last_entries(tmp_path: Path, left: int, clean: bool) -> None:
+    """The offset index still has those behind the largest timestamp: the closing entry knows of it."""
+    path = tmp_path / "s"
+    with segstore.open(path, clock=Clock(step=0)) as store:
+        store.create_topic("t", config={"index.interval.bytes": 1, "segment.bytes": 400})
+        for stamp in (50, 100, 300, 200, 200):
+            store.partition("t").append(b"x", timestamp=stamp)
+    index = path / "t-0" / f"{0:020d}.timeindex"
+    index.write_bytes(index.read_bytes()[:left])
+    if not clean:
+        (path / ".kafka_cleanshutdown").unlink()
+    with segstore.open(path) as store:
+        store.partition("t").append(b"y" * 200, timestamp=150)
+    assert index.read_bytes()[-12:] == (300).to_bytes(8, "big") + (2).to_bytes(4, "big")
+    assert segstore.check(path) == []
+
+
 def test_a_damaged_snapshot_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with segstore.open(path) as store:
@@ -104,3 +125,64 @@ def test_a_segment_of_an_append_that_failed_does_not_come_back(tmp_path: Path, r
         image = files.image("none", rng)
     logs = [path for path, _ in image.items() if path.endswith(".log")]
     assert logs == [f"s/t-0/{0:020d}.log"]
+
+
+def with_a_hole(path: Path, *, broker: bool = False) -> tuple[int, int]:
+    """A compacted topic as a cut has left it: of a sealed segment above the recovery point the last batch is
+    missing. Where that begins, and the log's end. `broker`: one was here since, and was killed.
+    """
+    store = segstore.open(path / "whole", clock=Clock(step=1), config={"log.cleaner.threads": 0})
+    store.create_topic("t", config={"segment.bytes": 1000, "cleanup.policy": "compact"})
+    log = store.partition("t")
+    log.append(b"durable", key=b"first")
+    store.flush()
+    log._source.context.scheduler.soon = lambda task: None  # nothing is synced behind a roll
+    for i in range(30):
+        log.append(b"x" * 60, key=b"%02d" % i)
+    bases, end = log._source.view.bases, log.end_offset
+    shutil.copytree(path / "whole", path / "s")
+    store.close()
+    segment = path / "s" / "t-0" / f"{bases[1]:020d}.log"
+    batches = bases[2] - bases[1]  # all of one size
+    os.truncate(segment, segment.stat().st_size // batches * (batches - 1))
+    ends = path / "s" / ".segstore" / "ends"
+    if broker:
+        ends.write_bytes((path / "whole" / ".segstore" / "ends").read_bytes())  # with a clean close's number
+    else:
+        ends.unlink()
+    return bases[2] - 1, end
+
+
+@pytest.mark.parametrize("broker", [False, True], ids=["a power cut", "a broker was killed"])
+def test_a_hole_above_the_recovery_point_is_none_of_compactions(tmp_path: Path, broker: bool) -> None:
+    """A compaction makes the recovery point durable first, so what it leaves out lies below that: a hole
+    above is records that were lost, unless a broker compacted the log and was killed.
+    """
+    hole, end = with_a_hole(tmp_path, broker=broker)
+    with segstore.open(tmp_path / "s") as store:
+        assert store.partition("t").end_offset == (end if broker else hole)
+        offsets = [r.offset for r in store.partition("t").read(0)]
+        assert offsets == [n for n in range(end) if n < hole or (broker and n > hole)]
+    assert segstore.check(tmp_path / "s") == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_compaction_left_out_is_no_hole(tmp_path: Path, rng: random.Random, mode: str) -> None:
+    """Whatever a power cut leaves of a store that was just compacted, and never wrote a checkpoint before."""
+    files = FaultyFiles(tmp_path)
+    config = {"log.cleaner.threads": 0, "log.flush.offset.checkpoint.interval.ms": 2**31 - 1}
+    store = segstore.open(tmp_path / "s", files=files, clock=Clock(step=1), config=config)
+    store.create_topic(
+        "t", config={"segment.bytes": 1000, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+    )
+    for i in range(60):
+        store.partition("t").append(b"x" * 60, key=b"%d" % (i % 3))
+    assert store.sweep()
+    sealed = store.partition("t")._source.view.bases[-1]
+    files.power_cut(mode, rng)
+    store._side.abandon()
+    with segstore.open(tmp_path / "s") as store:
+        log = store.partition("t")
+        assert log.end_offset >= sealed
+        assert {r.key for r in log.read(0)} == {b"0", b"1", b"2"}
+    assert segstore.check(tmp_path / "s") == []

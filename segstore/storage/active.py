@@ -74,14 +74,18 @@ class ActiveSegment:
         self._times = ActiveTimeIndex(self._files, segment.file(names.TIME_INDEX), index_bytes, times.entries)
         largest = timestamp, segment.base_offset + relative if times.entries else -1
         self._builder.state = (segment.size - position if last >= 0 else segment.size, *largest, timestamp)
-        self._recall_largest(position)
+        # What a power cut took of the time index is missed by nobody: entries before the last offset's.
+        told = offsets.lookup(relative) if times.entries else None
+        self._recall_largest(told[1] if told else 0)
         segment.attach((self._offsets, self._times))
 
     def _recall_largest(self, position: int) -> None:
-        """The largest timestamp may lie behind the last entries; the first batch tells when to roll."""
+        """The largest timestamp may lie behind the last time entry's batch, which is at `position` or behind
+        it; the first batch tells when to roll.
+        """
         since, timestamp, offset, entry = self._builder.state
         files, handle, end = self._files, self.handle, self.segment.size
-        for step in walk(files, handle, position, end, check_crcs=False, chunk=1 << 16):
+        for step in walk(files, handle, position, end, check_crcs=False, chunk=1 << 16, sparse=True):
             for batch in step.batches[["max_timestamp", "last_offset"]].tolist():
                 if batch[0] > timestamp:
                     timestamp, offset = batch

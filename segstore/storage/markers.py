@@ -31,6 +31,13 @@ class OpenTransaction(NamedTuple):
     last_timestamp: int
 
 
+class Shown(NamedTuple):
+    """A partition and its marker's offset; -1: it needs none."""
+
+    partition: Partition
+    offset: int
+
+
 def end_transaction(
     logs: Sequence[PartitionLog],
     producer_id: int,
@@ -48,25 +55,51 @@ def end_transaction(
     ReadOnlyError, ForkedError: nothing is written in any of them then. `flush.messages` is kept when the
     markers are visible: a StorageError of that leaves them so.
     """
+    shown = show_end(logs, producer_id, producer_epoch, coordinator_epoch, commit)
+    settle(shown)
+    return [offset for _, offset in shown]
+
+
+def show_end(
+    logs: Sequence[PartitionLog],
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    commit: bool,
+) -> list[Shown]:
+    """The first half of `end_transaction`: all is visible, and perhaps not durable before `settle`."""
     if producer_id < 0 or producer_epoch < 0:
         raise InvalidArgumentError(f"producer {producer_id}, epoch {producer_epoch}: both must be 0 or more")
     marker = Marker(producer_id, producer_epoch, COMMIT if commit else ABORT, coordinator_epoch)
     found = [log._writing() for log in logs]
     partitions = sorted(set(found), key=lambda it: it.directory)
     offsets = dict.fromkeys(partitions, -1)
+    with os_errors(), ExitStack() as tokens:
+        for it in partitions:
+            tokens.enter_context(it.exclusively())
+        due = [it for it in partitions if _is_due(it, marker)]
+        try:
+            offsets |= _write(due, marker)
+        finally:
+            # What an interrupt kept from being shown, now or when it was written, is shown too.
+            Partition.show_all([it for it in partitions if not it.shown])
+    return [Shown(it, offsets[it]) for it in found]
+
+
+def settle(shown: Sequence[Shown]) -> None:
+    """Keep the flush settings of all; then the first error is raised. StorageError.
+
+    Of all: markers that were written before may not be durable yet, where a sync has failed.
+    """
+    errors: list[StorageError] = []
     with os_errors():
-        with ExitStack() as tokens:
-            for it in partitions:
-                tokens.enter_context(it.exclusively())
-            due = [it for it in partitions if _is_due(it, marker)]
+        for it, offset in dict(shown).items():
             try:
-                offsets |= _write(due, marker)
-            finally:
-                # What an interrupt kept from being shown, now or when it was written, is shown too.
-                Partition.show_all([it for it in partitions if not it.shown])
-        # All of them: markers that were written before may not be durable yet, where a sync has failed.
-        _settle({it: offsets[it] + 1 if it in due else it.view.end_offset for it in partitions})
-    return [offsets[it] for it in found]
+                it.settle(offset + 1 or it.view.end_offset)
+            except StorageError as error:
+                errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _is_due(partition: Partition, marker: Marker) -> bool:
@@ -89,18 +122,6 @@ def _write(partitions: Sequence[Partition], marker: Marker) -> dict[Partition, i
             it.writer.put_back(restore)
         raise
     return {it: restore.mark.next_offset for it, restore in done}
-
-
-def _settle(ends: dict[Partition, int]) -> None:
-    """Keep the flush settings of all; then the first error is raised."""
-    errors: list[StorageError] = []
-    for it, end in ends.items():
-        try:
-            it.settle(end)
-        except StorageError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
 
 
 def open_transactions(log: PartitionLog) -> list[OpenTransaction]:

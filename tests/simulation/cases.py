@@ -105,4 +105,16 @@ CASES: dict[str, tuple[object, list[Step]]] = {
             ("create", "b", 3, 3),
         ],
     ),
+    "a sync fails behind the markers of a commit: its records are shown, and so are its offsets": (
+        "mutation 10",
+        [
+            ("create", "c", 3, 3),
+            ("init", "x"),
+            ("batch", "c", 0, "r26", 5, True, "mixed", None, 100),
+            ("commit_offset", "o", "c", 2, 19),
+            ("fault", "sync", 7, "ENOSPC"),
+            ("transform", "x", "t", "c", "c", "r41", True),
+            ("verify",),
+        ],
+    ),
 }
