@@ -50,9 +50,9 @@ def offsets_of(store: segstore.Store) -> GroupOffsets:
 def end(store: segstore.Store, group: str, producer_id: int, commit: bool) -> None:
     """What the transaction coordinator does when a producer's transaction ends."""
     offsets = offsets_of(store)
-    log = store.partition(TOPIC, offsets.partition_for(group))
-    markers.end_transaction([log], producer_id, 0, 0, commit)
-    offsets.complete(producer_id, commit)
+    number = offsets.partition_for(group)
+    markers.end_transaction([store.partition(TOPIC, number)], producer_id, 0, 0, commit)
+    offsets.complete(producer_id, commit, [number])
 
 
 def member(

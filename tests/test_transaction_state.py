@@ -88,11 +88,11 @@ def test_a_transaction_goes_through_its_states(store_dir: Path) -> None:
         coordinator.add_partitions("x", me, [T0, U1])
         assert look().partitions == {T0, U1}
         assert began.started_ms == look().started_ms == clock.now - 10
-        assert coordinator.end("x", me, commit=True) == me
-        assert look().partitions == frozenset()
-        coordinator.add_partitions("x", me, [T0])
-        after = coordinator.end("x", me, commit=False)
+        after = coordinator.end("x", me, commit=True)
         assert after == (me[0], me[1] + 1)
+        assert look().partitions == frozenset()
+        coordinator.add_partitions("x", after, [T0])
+        assert coordinator.end("x", after, commit=False) == (me[0], me[1] + 2)
         look()
         ongoing, done = State.ONGOING, State.COMPLETE_COMMIT
         assert seen == [State.EMPTY, ongoing, ongoing, ongoing, done, State.COMPLETE_ABORT]
@@ -128,16 +128,16 @@ def test_who_is_taken_over_is_fenced(store_dir: Path, ask: Any, began: bool) -> 
         coordinator.add_partitions("x", new, [T0])
 
 
-@pytest.mark.parametrize("how", ["init", "abort"])
+@pytest.mark.parametrize("how", ["init", "abort", "commit"])
 def test_epochs_run_out(store_dir: Path, how: str) -> None:
     with coordinated(store_dir) as (store, coordinator):
         me = coordinator.init_producer_id("x", 1000)
         entry = coordinator._entries["x"]
         entry.metadata = replace(entry.metadata, producer_epoch=MAX_EPOCH)
         me = me[0], MAX_EPOCH
-        if how == "abort":
+        if how != "init":
             coordinator.add_partitions("x", me, [T0])
-            fresh = coordinator.end("x", me, commit=False)
+            fresh = coordinator.end("x", me, commit=how == "commit")
             assert markers.producer_epoch(store.partition(*T0), me[0]) == MAX_EPOCH + 1
         else:
             fresh = coordinator.init_producer_id("x", 1000)

@@ -109,7 +109,7 @@ def test_empty_transactions(store: segstore.Store, producer: Producer) -> None:
     assert store.partition("b").end_offset == 2
 
 
-def test_sequences_go_on_over_commits_and_begin_anew_after_aborts(
+def test_each_transaction_has_an_epoch_in_which_sequences_begin_anew(
     store: segstore.Store, producer: Producer
 ) -> None:
     for commit in (True, True, False, True):
@@ -120,9 +120,9 @@ def test_sequences_go_on_over_commits_and_begin_anew_after_aborts(
         producer.commit_transaction() if commit else producer.abort_transaction()
     batches = store.partition("b").read(0, 1 << 20).batches
     control = batches["attributes"] == 0x30
-    assert batches["base_sequence"][~control].tolist() == [0, 1, 2, 3, 4, 5, 0, 1]
-    assert batches["producer_epoch"][~control].tolist() == [0] * 6 + [1] * 2
-    assert batches["producer_epoch"][control].tolist() == [0, 0, 1, 1]
+    assert batches["base_sequence"][~control].tolist() == [0, 1] * 4
+    assert batches["producer_epoch"][~control].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert batches["producer_epoch"][control].tolist() == [1, 2, 3, 4]
     assert set(batches["attributes"].tolist()) == {0x10, 0x30}
 
 

@@ -1,7 +1,7 @@
 """`open`, as applications call it: a store, and an end to what transactions a process that is gone left open.
 
-On disk: through `storage.store` and, where a transaction is open in a store that has had transactions,
-`client.transactions`. A broker's directory is not touched.
+On disk: through `storage.store` and, where a transaction is open in a store that has had transactions, or
+the store was not closed, `client.transactions`. A broker's directory is not touched.
 Threads: any.
 """
 
@@ -56,7 +56,9 @@ def _end_transactions(store: Store) -> None:
     """Making the coordinator ends them. What fails is tried again: the store is open all the same."""
     try:
         info = store.topics().get(TRANSACTIONS)
-        if info is None or not info.ours or not store._writer().unstable():
+        writer = store._writer()
+        # After a power cut the partitions may know more than it does, and nobody asks all of them later.
+        if info is None or not info.ours or not (writer.unstable() or writer.opened()):
             return
         from segstore.client.transactions.coordinator import TransactionCoordinator
 

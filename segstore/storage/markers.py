@@ -55,29 +55,29 @@ def end_transaction(
     ReadOnlyError, ForkedError: nothing is written in any of them then. `flush.messages` is kept when the
     markers are visible: a StorageError of that leaves them so.
     """
-    shown = show_end(logs, producer_id, producer_epoch, coordinator_epoch, commit)
+    kind = COMMIT if commit else ABORT
+    shown = show_end(logs, Marker(producer_id, producer_epoch, kind, coordinator_epoch), producer_epoch)
     settle(shown)
     return [offset for _, offset in shown]
 
 
-def show_end(
-    logs: Sequence[PartitionLog],
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    commit: bool,
-) -> list[Shown]:
-    """The first half of `end_transaction`: all is visible, and perhaps not durable before `settle`."""
-    if producer_id < 0 or producer_epoch < 0:
-        raise InvalidArgumentError(f"producer {producer_id}, epoch {producer_epoch}: both must be 0 or more")
-    marker = Marker(producer_id, producer_epoch, COMMIT if commit else ABORT, coordinator_epoch)
+def show_end(logs: Sequence[PartitionLog], marker: Marker, transaction_epoch: int) -> list[Shown]:
+    """The first half of `end_transaction`: all is visible, and perhaps not durable before `settle`.
+
+    `transaction_epoch`: of the records that the marker is for. What is open there in a later one is another
+    transaction, and stays open.
+    """
+    if marker.producer_id < 0 or marker.producer_epoch < 0:
+        raise InvalidArgumentError(
+            f"producer {marker.producer_id}, epoch {marker.producer_epoch}: both must be 0 or more"
+        )
     found = [log._writing() for log in logs]
     partitions = sorted(set(found), key=lambda it: it.directory)
     offsets = dict.fromkeys(partitions, -1)
     with os_errors(), ExitStack() as tokens:
         for it in partitions:
             tokens.enter_context(it.exclusively())
-        due = [it for it in partitions if _is_due(it, marker)]
+        due = [it for it in partitions if _is_due(it, marker, transaction_epoch)]
         try:
             offsets |= _write(due, marker)
         finally:
@@ -102,12 +102,13 @@ def settle(shown: Sequence[Shown]) -> None:
         raise errors[0]
 
 
-def _is_due(partition: Partition, marker: Marker) -> bool:
+def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> bool:
     entry = partition.producers.state.producers.get(marker.producer_id)
     if entry is None:
         return True
     check_epoch(entry, marker.producer_id, marker.producer_epoch)
-    return entry.current_txn_first_offset >= 0 or entry.producer_epoch < marker.producer_epoch
+    is_open = entry.current_txn_first_offset >= 0 and entry.producer_epoch <= transaction_epoch
+    return is_open or entry.producer_epoch < marker.producer_epoch
 
 
 def _write(partitions: Sequence[Partition], marker: Marker) -> dict[Partition, int]:

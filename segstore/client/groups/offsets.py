@@ -74,10 +74,12 @@ class GroupOffsets(OffsetsCleanup):
                 else:
                     state.put_pending(template.producer_id, group, tp, commit, at)
 
-    def complete(self, producer_id: int, committed: bool) -> None:
-        """The producer's transaction was ended, its markers are written: its offsets count, or never will."""
+    def complete(self, producer_id: int, committed: bool, partitions: Collection[int]) -> None:
+        """The producer's transaction was ended in these partitions of the topic, its markers are written: its
+        offsets count, or never will.
+        """
         with self._lock:
-            read = list(self._partitions.values())
+            read = [held for number, held in self._partitions.items() if number in partitions]
         for held in read:
             with held.lock:
                 # What was not read yet will be found with its marker.

@@ -186,7 +186,7 @@ class Transactions:
                 self._check_failed()
             identity = self._patiently("commit_transaction()", lambda: self._end(commit=True))
             self._wait_for_markers()
-            self._over(identity)
+            self._restart(identity)
 
     def abort(self) -> None:
         """See `Producer.abort_transaction`."""
@@ -199,8 +199,7 @@ class Transactions:
             self._accumulator.flush(None)
             identity = self._patiently("abort_transaction()", lambda: self._end(commit=False))
             self._wait_for_markers()
-            self.restart()
-            self._over(identity)
+            self._restart(identity)
 
     def close(self) -> None:
         """Nothing will be sent any more: abort what is open. What can't be is left to the coordinator."""
@@ -224,7 +223,9 @@ class Transactions:
         with contextlib.suppress(KafkaTimeoutError):
             self._patiently("the end of a transaction", lambda: self._coordinator().complete(self._id))
 
-    def _over(self, identity: Identity) -> None:
+    def _restart(self, identity: Identity) -> None:
+        """Each transaction has an epoch of its own, in which sequences begin anew."""
+        self.restart()
         with self._lock:
             self._identity, self._failed = identity, None
             self.phase = Phase.READY

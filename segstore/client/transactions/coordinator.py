@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 
 from segstore.client.shared import shared
 from segstore.client.structs import TopicPartition
 from segstore.client.transactions.ending import Ending
+from segstore.client.transactions.lost import Lost
 from segstore.client.transactions.metadata import State, TransactionMetadata
 from segstore.client.transactions.producer_ids import ProducerIds
 from segstore.client.transactions.state_log import TransactionStateLog
@@ -40,15 +40,15 @@ class Entry:
     """One transactional id; `metadata` is what its log says, None before the first record of it.
 
     `orphan`: what is ongoing is to be aborted. It was loaded, so that whoever began it is gone, or it is open
-    for too long. `aborting`: who asked for the last abort, and may ask again, though its epoch is over.
+    for too long. `ending`: who asked for the last end, and may ask again, though its epoch is over.
     """
 
-    __slots__ = ("aborting", "lock", "metadata", "orphan", "transactional_id")
+    __slots__ = ("ending", "lock", "metadata", "orphan", "transactional_id")
 
     def __init__(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
         self.transactional_id, self.metadata = transactional_id, metadata
         self.orphan = metadata is not None
-        self.aborting: Identity | None = None
+        self.ending: Identity | None = None
         self.lock = threading.Lock()
 
 
@@ -64,8 +64,7 @@ class TransactionCoordinator:
         self._lock = threading.Lock()
         loaded = self._log.load()
         self._entries = {name: Entry(name, metadata) for name, metadata in loaded.items()}
-        self._dangling = self._ending.dangling(loaded.values())
-        self._newer = self._ending.newer(loaded.values())
+        self._lost = Lost(store, self._ending, self._log, loaded.values())
         self._upkeep = Upkeep(self, store, self._config)
         self.settle()
 
@@ -83,7 +82,6 @@ class TransactionCoordinator:
                 f"transaction_timeout_ms={timeout_ms}: must be from 1 to transaction.max.timeout.ms={longest}"
             )
         with self._locked(transactional_id, make=True) as entry:
-            entry.aborting = None
             if entry.metadata is not None and entry.metadata.state is State.ONGOING:
                 self._decide(entry, commit=False)
             self._settled(entry)
@@ -93,9 +91,7 @@ class TransactionCoordinator:
         now, known = self._clock(), entry.metadata
         if known is None:
             known = TransactionMetadata(self._new_id(), NO_EPOCH, timeout_ms)
-        newer = self._newer.get(known.producer_id, NO_EPOCH)
-        if newer > known.producer_epoch:
-            known = replace(known, producer_epoch=newer)
+        known = self._lost.raised(known, now)
         if known.exhausted:
             fresh = known.rotated(self._new_id(), timeout_ms, now)
         else:
@@ -118,9 +114,6 @@ class TransactionCoordinator:
             _check(entry, identity)
             if known.state is not State.ONGOING or not known.partitions.issuperset(partitions):
                 self._write(entry, known.with_partitions(partitions, self._clock()))
-                if self._ending.durable(partitions):
-                    # Else a power cut may leave records of it, and of the log only how the last one ended.
-                    self._log.sync(transactional_id)
             yield
 
     def add_partitions(
@@ -138,17 +131,10 @@ class TransactionCoordinator:
         other outcome was decided; StorageError: asking for the same again may help.
         """
         with self._locked(transactional_id) as entry:
-            known = entry.metadata if not commit and entry.aborting == identity else None
-            known = known or _check(entry, identity)
-            entry.aborting = None if commit else identity
-            if known.state.prepared:
-                if (known.state is State.PREPARE_COMMIT) != commit:
-                    raise InvalidTxnStateError(
-                        f"the transaction of {transactional_id!r} is {known.state.name}"
-                    )
-                self._sync_decision(entry)  # it was decided, and that may not be durable
-            elif known.state is State.ONGOING:
-                self._decide(entry, commit)
+            if entry.ending == identity:
+                self._ask_again(entry, commit)
+            elif (known := _check(entry, identity)).state is State.ONGOING:
+                self._decide(entry, commit, identity)
             elif not commit:
                 # Nothing was written: only the epoch goes on, so that sequences may begin anew.
                 return self._next_producer(entry, known.timeout_ms)
@@ -158,6 +144,14 @@ class TransactionCoordinator:
             if after.next_producer_id != NO_PRODUCER_ID:
                 return after.next_producer_id, 0
             return after.producer_id, after.producer_epoch
+
+    def _ask_again(self, entry: Entry, commit: bool) -> None:
+        """It was decided, and that may not be durable."""
+        known = entry.metadata
+        assert known is not None
+        if known.state.commits != commit:
+            raise InvalidTxnStateError(f"the transaction of {entry.transactional_id!r} is {known.state.name}")
+        self._sync_decision(entry)
 
     def complete(self, transactional_id: str) -> None:
         """See that markers are written where an end was decided. ConcurrentTransactionsError: not yet."""
@@ -195,20 +189,23 @@ class TransactionCoordinator:
         """What is in the log is what is known: if it can't be written, nothing has changed."""
         self._log.append(entry.transactional_id, metadata)
         entry.metadata, entry.orphan = metadata, False
+        if metadata.state in (State.EMPTY, State.ONGOING):
+            entry.ending = None  # who ended the one before has heard of it
 
     def _settled(self, entry: Entry) -> TransactionMetadata:
         """See that a decided transaction is complete. ConcurrentTransactionsError."""
-        if entry.metadata is not None and entry.metadata.state.prepared and not self._try_complete(entry):
+        if not self._try_complete(entry):
             raise ConcurrentTransactionsError(
                 f"the last transaction of {entry.transactional_id!r} is still being ended"
             )
         return entry.metadata  # type: ignore[return-value]
 
-    def _decide(self, entry: Entry, commit: bool) -> None:
+    def _decide(self, entry: Entry, commit: bool, asked: Identity | None = None) -> None:
         known = entry.metadata
         assert known is not None
-        following = self._new_id() if known.exhausted and not commit else NO_PRODUCER_ID
+        following = self._new_id() if known.exhausted else NO_PRODUCER_ID
         self._write(entry, known.decided(commit, self._clock(), following))
+        entry.ending = asked
         self._sync_decision(entry)
 
     def _sync_decision(self, entry: Entry) -> None:
@@ -219,14 +216,18 @@ class TransactionCoordinator:
             self._log.sync(entry.transactional_id)
 
     def _try_complete(self, entry: Entry) -> bool:
-        """Write what a decided transaction still lacks; where that fails it is planned again."""
+        """Write what a decided transaction, or one that was lost, still lacks; where that fails it is planned
+        again.
+        """
         known = entry.metadata
-        if known is None or not known.state.prepared:
+        if known is None:
             return True
         try:
-            self._sync_decision(entry)  # it may have failed before
-            self._ending.write_markers(entry.transactional_id, known)
-            self._write(entry, known.completed(self._clock()))
+            self._lost.end(known.producer_id)  # first: an end is that of all that is open in a partition
+            if known.state.prepared:
+                self._sync_decision(entry)  # it may have failed before
+                self._ending.write_markers(entry.transactional_id, known)
+                self._write(entry, known.completed(self._clock()))
         except Exception as error:
             self._upkeep.failed(f"the transaction of {entry.transactional_id!r} is {known.state.name}", error)
             return False
@@ -241,17 +242,28 @@ class TransactionCoordinator:
                 known = entry.metadata
                 try:
                     if known is not None and known.state is State.ONGOING and entry.orphan:
-                        self._decide(entry, commit=False)
+                        self._decide(entry, self._lost.was_committed(known))
                 except Exception as error:
-                    self._upkeep.failed(f"{entry.transactional_id!r} can't be aborted", error)
+                    self._upkeep.failed(f"{entry.transactional_id!r} can't be ended", error)
                     continue
-                self._try_complete(entry)
-        for left in list(self._dangling):
+                if self._try_complete(entry):
+                    self._raise_epoch(entry)
+        for producer_id in self._lost.producers:
             try:
-                self._ending.abort_dangling(left)
-                self._dangling.remove(left)
+                self._lost.end(producer_id)
             except Exception as error:
-                self._upkeep.failed(f"{left} can't be aborted", error)
+                self._upkeep.failed(f"transactions of producer {producer_id} can't be ended", error)
+
+    def _raise_epoch(self, entry: Entry) -> None:
+        """Let the log know what the partitions do, before they forget it."""
+        known = entry.metadata
+        assert known is not None
+        raised = self._lost.raised(known, self._clock())
+        if raised is not known:
+            try:
+                self._write(entry, raised)
+            except Exception as error:
+                self._upkeep.failed(f"the epoch of {entry.transactional_id!r} can't be raised", error)
 
     def abort_timed_out(self) -> None:
         """Abort transactions that are open for longer than their producer's `transaction_timeout_ms`."""

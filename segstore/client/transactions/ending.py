@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable
+
 from segstore.client.retriable import passes
 from segstore.client.shared import existing
 from segstore.client.structs import TopicPartition
@@ -23,6 +24,7 @@ from segstore.errors import (
 from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.storage import markers
 from segstore.storage.log import PartitionLog
+from segstore.storage.markers import Shown
 from segstore.storage.store import Store
 
 log = logging.getLogger("segstore")
@@ -43,15 +45,14 @@ class Ending:
         self.end(decided.partitions, marker, decided.transaction_epoch)
 
     def end(self, partitions: Collection[TopicPartition], marker: Marker, transaction_epoch: int) -> None:
-        """Show the end of a transaction, whose records have that epoch, in all its partitions at once, then to
-        the groups. Doing it again does nothing. What was deleted meanwhile needs no end. StorageError: nobody
-        sees any of it. Of a partition that is damaged, so that nobody can open it, the error is raised when
-        the others have their ends.
+        """Show the end of a transaction, whose records have that epoch, in all its partitions at once, then
+        to the groups, and make it as durable as they ask for. Doing it again does nothing. What was deleted
+        meanwhile needs no end. StorageError: nobody sees any of it, or all do, and it may not be durable. Of
+        a partition that is damaged, so that nobody can open it, the error is raised when the others have
+        their ends.
         """
         unusable: list[SegstoreError] = []
-        logs = self._logs(partitions, unusable)
-        if logs:
-            self._mark(logs, marker, transaction_epoch)
+        shown = self._show(self._logs(partitions, unusable), marker, transaction_epoch)
         kept = [at.partition for at in partitions if at.topic == OFFSETS]
         if kept:
             from segstore.client.groups.offsets import GroupOffsets
@@ -60,19 +61,19 @@ class Ending:
             offsets = existing(self._store, GroupOffsets)
             if offsets is not None:
                 offsets.complete(marker.producer_id, marker.kind == COMMIT, kept)
+        markers.settle(shown)
         if unusable:
             raise unusable[0]
 
-    def _mark(self, logs: list[PartitionLog], marker: Marker, transaction_epoch: int) -> None:
-        producer_id, epoch, kind, coordinator_epoch = marker
-        told = producer_id, epoch, coordinator_epoch, kind == COMMIT, transaction_epoch
+    def _show(self, logs: list[PartitionLog], marker: Marker, transaction_epoch: int) -> list[Shown]:
         try:
-            markers.end_transaction(logs, *told)
+            return markers.show_end(logs, marker, transaction_epoch)
         except InvalidProducerEpochError as error:
             # A power cut took the end of `__transaction_state`, which knew that these were ended before.
             log.warning("%s", error)
-            logs = [each for each in logs if markers.producer_epoch(each, producer_id) <= epoch]
-            markers.end_transaction(logs, *told)
+            known = marker.producer_id, marker.producer_epoch
+            logs = [each for each in logs if markers.producer_epoch(each, known[0]) <= known[1]]
+            return markers.show_end(logs, marker, transaction_epoch)
 
     def _logs(
         self, partitions: Iterable[TopicPartition], unusable: list[SegstoreError]

@@ -8,6 +8,7 @@ Threads: any for `append`; `load` once, before.
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection, Iterator
 
 from segstore.client.javahash import partition_of
 from segstore.client.transactions import schema
@@ -28,25 +29,33 @@ class TransactionStateLog:
     def load(self) -> dict[str, TransactionMetadata]:
         """The last of each transactional id. CorruptRecordError, StorageError."""
         found: dict[str, TransactionMetadata] = {}
-        info = self._store.topics().get(TOPIC)
-        for partition in () if info is None else info.partition_ids:
-            self._load(self._store.partition(TOPIC, partition), found)
+        for transactional_id, metadata in self._records():
+            if metadata is None:
+                found.pop(transactional_id, None)
+            else:
+                found[transactional_id] = metadata
         return found
 
-    def _load(self, log: PartitionLog, found: dict[str, TransactionMetadata]) -> None:
-        offset, end = log.start_offset, log.end_offset
-        while offset < end:
-            records = log.read(offset)
-            for record in records:
-                made = schema.decode(record.key, record.value, repr(log), record.offset)
-                if made is None:
-                    continue
-                transactional_id, metadata = made
-                if metadata is None:
-                    found.pop(transactional_id, None)
-                else:
-                    found[transactional_id] = metadata
-            offset = records.next_offset
+    def committed(self, producer_ids: Collection[int]) -> set[tuple[int, int]]:
+        """Producer id and epoch of each transaction of theirs that was decided to be committed, as far as
+        compaction has left that. CorruptRecordError, StorageError.
+        """
+        told = {metadata.committed for _, metadata in self._records() if metadata is not None}
+        return {each for each in told if each is not None and each[0] in producer_ids}
+
+    def _records(self) -> Iterator[tuple[str, TransactionMetadata | None]]:
+        """Of each partition in order."""
+        info = self._store.topics().get(TOPIC)
+        for partition in () if info is None else info.partition_ids:
+            log = self._store.partition(TOPIC, partition)
+            offset, end = log.start_offset, log.end_offset
+            while offset < end:
+                records = log.read(offset)
+                for record in records:
+                    made = schema.decode(record.key, record.value, repr(log), record.offset)
+                    if made is not None:
+                        yield made
+                offset = records.next_offset
 
     def append(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
         """Write what is known now; None: the id is forgotten. StorageError: nothing was written."""
