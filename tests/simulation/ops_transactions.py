@@ -53,9 +53,9 @@ class Transactions(Records):
             raise Skip  # its end is decided, or may be
         return found
 
-    def settle_transactions(self, cut: bool = False) -> None:
+    def settle_transactions(self) -> None:
         """Those that have ended are over: with their offsets, if they were committed."""
-        for transaction in self.whole(set(self.parts()), cut):
+        for transaction in self.whole(set(self.parts())):
             kinds = set(transaction.ended.values())
             if len(kinds) == 1:
                 transaction.outcomes = kinds
@@ -64,15 +64,6 @@ class Transactions(Records):
     def promised(self, transaction: Transaction) -> bool:
         """Whether all that it writes survives a power cut once it was acknowledged."""
         return all(p.topic.config.get("flush.messages") == 1 for p in transaction.first)
-
-    def doubt(self) -> None:
-        """The power is cut. Where records survive that nobody promised, and `__transaction_state` has lost
-        what it said last, an open transaction may end as the one before it did.
-        """
-        for transaction in self.transactions:
-            before = [t for t in self.transactions if t.producer == transaction.producer]
-            if not transaction.over and not self.promised(transaction) and before:
-                transaction.outcomes |= {"commit", "abort"}
 
     def over(self, transaction: Transaction) -> None:
         """It is known what became of it, or its outcomes say all that may have."""

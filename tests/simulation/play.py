@@ -25,10 +25,9 @@ class Simulation(Groups, Topics):
         cut = crash == "cut"
         if cut:
             self.places.clear()
-            self.doubt()
         self.compare_all(crash)
         settle_manifests(self, known=False)
-        self.settle_transactions(cut)
+        self.settle_transactions()
         if crash:
             for transaction in self.transactions:
                 self.over(transaction)
