@@ -3,19 +3,17 @@
 On disk: results/ (JSON, PNG, SVG, Markdown), the README's part of them, notebooks. Threads: one; each step is
 a process, which shows its own progress and cleans up after itself.
 
-A step that fails is told at the end, and the exit status is 1; the others are run all the same. Ctrl-C ends
-the step that runs, and everything.
+A step that fails is told at the end, and the exit status is 1; the others are run all the same. Ctrl-C,
+SIGTERM and SIGHUP end the step that runs, and everything.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,10 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from segstore.bench import write
+from segstore.bench.ending import ended_by_signals, status
 
 from . import baseline, readme
+from .steps import ROOT, Step, finished
 
-ROOT = Path(__file__).parents[1]
 STEPS = {
     "zero-copy": "how transfers compare, by sink and size",
     "studies": "why a log is fast, one question a study",
@@ -41,17 +40,9 @@ SMALLER = {"SEGSTORE_COMPACT_MIB": "64", "SEGSTORE_COMPACT_ROUNDS": "3", "STAGED
 QUICK_BENCH, QUICK_SIZE = "bench_retention.py", {"SEGSTORE_RETENTION_MIB": "2"}
 SPARK = ["--ignore-glob=*/bench_spark_*.py", "--ignore=benchmarks/bench_checkpoints.py"]
 INTERRUPTED = 130
-PATIENCE = 5.0
 RUNS = 5
 """Of each figure: the fewest that tell who wins. Zero copy has a number of its own."""
 FAILED = 1
-
-
-class Step(NamedTuple):
-    """A command, and what its environment has on top."""
-
-    command: list[str]
-    environment: Mapping[str, str] = {}
 
 
 class Done(NamedTuple):
@@ -98,37 +89,12 @@ def run(names: Sequence[str], out: Path, quick: bool, console: Console) -> Itera
         for number, name in enumerate(names, 1):
             console.rule(f"{number} of {len(names)}: {name}, {STEPS[name]}", align="left")
             began = time.monotonic()
-            status = finished(step(name, out, report, quick))
-            if status == INTERRUPTED:
+            ended = finished(step(name, out, report, quick))
+            if ended == INTERRUPTED:
                 raise KeyboardInterrupt
-            if name == "ratios" and not status:
+            if name == "ratios" and not ended:
                 write(baseline.ratios(report, Path(directory)), out / "ratios.json")
-            yield Done(name, time.monotonic() - began, status)
-
-
-def environment() -> dict[str, str]:
-    """This one's, without a test run's of several processes: pytest-benchmark would measure nothing."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
-
-
-def finished(one: Step) -> int:
-    """Its exit status. The terminal's Ctrl-C reaches it too: it has its time to clean up."""
-    with subprocess.Popen(one.command, cwd=ROOT, env={**environment(), **one.environment}) as process:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            _ended(process)
-            raise
-
-
-def _ended(process: subprocess.Popen[bytes]) -> None:
-    """It ends by the terminal's signal, else by ours."""
-    for signal_number in (signal.SIGINT, signal.SIGKILL):
-        try:
-            process.wait(PATIENCE)
-            return
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal_number)
+            yield Done(name, time.monotonic() - began, ended)
 
 
 def judged(out: Path) -> int:
@@ -157,20 +123,26 @@ def main(out: Path, quick: bool, only: tuple[str, ...], page: bool, keep: bool) 
     """Measure everything, in under a quarter of an hour on two cores."""
     console = Console()
     try:
-        done = list(run(only or tuple(STEPS), out.resolve(), quick, console))
-    except KeyboardInterrupt:
+        with ended_by_signals():
+            done = list(run(only or tuple(STEPS), out.resolve(), quick, console))
+            result = max((FAILED for one in done if one.status), default=0)
+            if any(one.name == "ratios" and not one.status for one in done):
+                result = max(result, compared(out, quick, keep))
+            console.print(table(done))
+            if page and not quick:
+                result = max(result, shown(out.resolve(), everything=not only))
+    except KeyboardInterrupt as error:
         console.print("Interrupted; nothing is left behind.")
-        raise SystemExit(INTERRUPTED) from None
-    status = max((FAILED for one in done if one.status), default=0)
-    measured = any(one.name == "ratios" and not one.status for one in done)
-    if keep and measured:
+        result = status(error)
+    raise SystemExit(result)
+
+
+def compared(out: Path, quick: bool, keep: bool) -> int:
+    """What becomes of the ratios: the baseline, or compared with it. Exit status."""
+    if keep:
         write(baseline.load(out / "ratios.json"), baseline.BASELINE)
-    elif measured and not quick:
-        status = max(status, judged(out))
-    console.print(table(done))
-    if page and not quick:
-        status = max(status, shown(out.resolve(), everything=not only))
-    raise SystemExit(status)
+        return 0
+    return 0 if quick else judged(out)
 
 
 def shown(out: Path, everything: bool) -> int:

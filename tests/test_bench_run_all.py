@@ -18,7 +18,7 @@ sys.path.append(str(ROOT))
 
 from rich.console import Console  # noqa: E402
 
-from benchmarks import readme, run_all  # noqa: E402
+from benchmarks import readme, run_all, steps  # noqa: E402
 from benchmarks.run_all import Step  # noqa: E402
 from segstore.bench import Finding, Results, load, write  # noqa: E402
 
@@ -51,7 +51,7 @@ def test_every_step_has_a_command(tmp_path: Path) -> None:
         asked = subprocess.run(
             [*command, "--help"],
             cwd=ROOT,
-            env=run_all.environment(),
+            env=steps.environment(),
             capture_output=True,
             text=True,
             timeout=60,

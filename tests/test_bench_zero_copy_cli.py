@@ -146,6 +146,17 @@ def test_progress_on_a_terminal_of_80_columns(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_ctrl_c_while_strace_counts(tmp_path: Path) -> None:
+    """It reaches all processes of the terminal."""
+    arguments = ("bench", "zero-copy", "--runs", "1", "--sizes", "1 KiB", "--sinks", "tcp,unix")
+    with Terminal(*arguments, "--caches", "warm", "--directory", tmp_path) as terminal:
+        wait_for_children(terminal.process.pid, 3)  # two receivers, and what strace watches
+        terminal.type(CTRL_C)
+        assert terminal.end() == 130
+        assert "Traceback" not in terminal.plain()
+    assert os.listdir(tmp_path) == []
+
+
 def test_tables_fit_80_columns_without_colour(tmp_path: Path) -> None:
     arguments = ("bench", "zero-copy", "--quick", "--runs", "1", "--sizes", "1 KiB", "--sinks", "tcp,file")
     with Terminal(*arguments, "--directory", tmp_path, NO_COLOR="1") as terminal:

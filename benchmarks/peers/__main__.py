@@ -1,12 +1,12 @@
 """`python -m benchmarks.peers`: runs, shows, and writes peers.json, .md, .png and .svg where it is told to.
 
-On disk: those. Threads: one. Ctrl-C ends it with one line; the broker and all logs are gone then.
+On disk: those. Threads: one. Ctrl-C, SIGTERM and SIGHUP end it with one line; the broker and all logs are
+gone then.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from segstore.bench import Results, write
+from segstore.bench.ending import ended_by_signals, status
 from segstore.bench.terminal import findings as findings_text
 from segstore.bench.terminal import machine_text
 
@@ -22,7 +23,6 @@ from . import report
 from .running import MAKERS, RUNS, SIZES, run
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
-INTERRUPTED = 130
 
 
 @click.command()
@@ -77,12 +77,12 @@ def keep(results: Results, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # the broker ends with us
     try:
-        main(standalone_mode=False)
-    except (KeyboardInterrupt, click.Abort):
+        with ended_by_signals():
+            main(standalone_mode=False)
+    except click.Abort as error:  # what click makes of a KeyboardInterrupt
         print("Interrupted; nothing is left behind.", file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(status(error.__context__)) from None
     except click.ClickException as error:
         error.show()
         raise SystemExit(error.exit_code) from None

@@ -23,7 +23,7 @@ class EndedError(KeyboardInterrupt):
         self.number = number
 
 
-def status(error: KeyboardInterrupt) -> int:
+def status(error: BaseException | None) -> int:
     """The exit status that shells have for what ended us: 130 of Ctrl-C, 143 of SIGTERM, 129 of SIGHUP."""
     return 128 + (error.number if isinstance(error, EndedError) else signal.SIGINT)
 
@@ -64,8 +64,8 @@ def ended_later() -> Iterator[None]:
     finally:
         for number, handler in heeded.items():
             signal.signal(number, handler)
-    for number in came[:1]:
-        signal.raise_signal(number)
+    if came:
+        signal.raise_signal(came[0])
 
 
 def _of_main_thread(numbers: Iterable[signal.Signals]) -> tuple[signal.Signals, ...]:

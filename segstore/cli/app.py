@@ -11,7 +11,7 @@ import sys
 
 import rich_click as click
 
-from segstore.cli import INTERRUPTED
+from segstore.bench.ending import status
 from segstore.cli.alter import alter
 from segstore.cli.bench import bench
 from segstore.cli.check import check
@@ -50,8 +50,8 @@ class Commands(click.RichGroup):
         except BrokenPipeError:
             _drop_output()
             ctx.exit(BROKEN_PIPE)
-        except (KeyboardInterrupt, click.Abort):
-            ctx.exit(INTERRUPTED)
+        except (KeyboardInterrupt, click.Abort) as error:
+            ctx.exit(status(error))
         except (SegstoreError, OSError) as error:
             click.echo(f"segstore: {one_line(error)}", err=True)
             ctx.exit(1)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import rich_click as click
 
+from segstore.bench.ending import ended_by_signals
 from segstore.cli.bench_report import report
 from segstore.cli.bench_study import run_study
 from segstore.cli.bench_zero_copy import compare, zero_copy
@@ -20,6 +21,7 @@ def bench(ctx: click.Context) -> None:
     Everything is measured several times and by turns; one thing is called better than another only where
     their intervals lie apart. Whatever else the machine does meanwhile makes the figures worse.
     """
+    ctx.with_resource(ended_by_signals())
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.text import Text
 
 from segstore.bench import results as bench
+from segstore.bench.ending import status
 from segstore.bench.plots import save
 from segstore.bench.results import Results
 from segstore.bench.studies import MODULES, Study, study
 from segstore.bench.terminal import findings, machine_text, table
-from segstore.cli import INTERRUPTED
 from segstore.cli.bench_options import (
     directory_option,
     effort_options,
@@ -58,9 +58,9 @@ def run_study(
             if out is not None:
                 _write(one, found, out)
             _show(one, found, as_json)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         click.echo("segstore: interrupted; no files of the measurement are left behind", err=True)
-        return INTERRUPTED
+        return status(error)
     return 0
 
 

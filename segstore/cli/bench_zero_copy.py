@@ -12,13 +12,13 @@ from typing import Any
 import rich_click as click
 
 from segstore.bench import results as bench
+from segstore.bench.ending import status
 from segstore.bench.results import Results
 from segstore.bench.zero_copy import cells, running
 from segstore.bench.zero_copy import compare as comparing
 from segstore.bench.zero_copy.cells import CACHES, SIZES, Group, Plan
 from segstore.bench.zero_copy.receivers import SINKS
 from segstore.bench.zero_copy.tables import details, summary
-from segstore.cli import INTERRUPTED
 from segstore.cli.bench_options import (
     directory_option,
     effort_options,
@@ -74,9 +74,9 @@ def zero_copy(
     try:
         with progress_shown("zero-copy") as progress:
             found = running.run(directory or tempfile.gettempdir(), plan, progress, strace=not quick)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         click.echo("segstore: interrupted; nothing is left behind, and nothing was written", err=True)
-        return INTERRUPTED
+        return status(error)
     if out is not None:
         _write(found, out)
     _show(found, everything, as_json)

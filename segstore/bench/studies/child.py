@@ -10,12 +10,10 @@ import json
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
+from segstore.bench.ending import ended_later
 from segstore.errors import StorageError
 
 
@@ -24,7 +22,7 @@ def ask(module: str, function: str, **arguments: Any) -> Any:
     command = [sys.executable, "-m", __name__, module, function, json.dumps(arguments)]
     process = None
     try:
-        with _interrupt_later():
+        with ended_later():
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         told, error = process.communicate()
     finally:
@@ -35,22 +33,6 @@ def ask(module: str, function: str, **arguments: Any) -> Any:
         why = error.decode(errors="replace").strip().rpartition("\n")[2]
         raise StorageError(f"{module}.{function} failed in its process: {why}")
     return json.loads(told)
-
-
-@contextmanager
-def _interrupt_later() -> Iterator[None]:
-    """A Ctrl-C meanwhile is raised behind the block: in Popen it would leave a child that nobody knows."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt
 
 
 def memory() -> dict[str, int]:

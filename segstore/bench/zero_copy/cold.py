@@ -66,11 +66,10 @@ def resident(path: str) -> int:
     if not size:
         return 0
     there = np.zeros(pages(path), np.uint8)
-    with open(path, "rb") as file, mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapped:
-        data = np.frombuffer(mapped, np.uint8)
-        failed = _libc.mincore(data.ctypes.data, size, there.ctypes.data)
+    with open(path, "rb") as file:
+        # Goes with its last reference: a close would refuse where an interrupt left a pointer into it.
+        data = np.frombuffer(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ), np.uint8)
+    if _libc.mincore(data.ctypes.data, size, there.ctypes.data):
         number = ctypes.get_errno()
-        del data  # the mapping can be let go of once nothing points into it
-    if failed:
         raise OSError(number, os.strerror(number), path)
     return int((there & 1).sum())

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
+from segstore.bench.ending import ended_later
 from segstore.errors import StorageError
 
 _DRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py")
@@ -105,11 +106,11 @@ def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Sink]:
             control, asked = socket.socketpair()
             stack.enter_context(closing(control))
             control.settimeout(_PATIENCE)
-            with asked:
+            with asked, ended_later():
                 process = _start(theirs, asked.fileno())
+                stack.callback(_stop, process)
         finally:
             os.close(theirs)
-        stack.callback(_stop, process)
         if core is not None:
             os.sched_setaffinity(process.pid, {core})
         yield _Drained(ours, process.pid, control)

@@ -72,7 +72,10 @@ def judge(root: str, directory: str, group: Group, method: str) -> Judged:
     ]
     with (
         tempfile.NamedTemporaryFile("r", dir=directory, prefix="strace-") as report,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as watched,
+        # A session of its own: Ctrl-C is for this one, which then ends it.
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as watched,
     ):
         try:
             counted = _watch(watched, report.name)
