@@ -20,7 +20,7 @@ from segstore.files import Files
 READS = {
     *("pread", "pread_into", "seek_batch", "read_by", "read_file", "listdir", "directories", "is_symlink"),
     *("size", "identity", "inode", "changed", "modified", "exists", "lock_holder", "is_locked"),
-    *("check_directory", "mode", "links"),
+    *("check_directory", "mode", "links", "boot"),
 }
 OF_OTHERS = {"write_atomic", "lock"}  # made of changes
 TO_SINKS = {"sendfile", "splice", "copy", "write"}
@@ -176,6 +176,19 @@ def test_pages_are_lost_whole(tmp_path: Path, rng: random.Random) -> None:
     assert len(drawn) > 10
     for data in drawn:
         assert {data[at : at + 4096] for at in range(0, 20480, 4096)} <= {b"x" * 4096, bytes(4096)}
+
+
+def test_a_number_in_a_mapping_is_stored_whole(tmp_path: Path, rng: random.Random) -> None:
+    """Processors store eight bytes at once; of those beside them each is there or not."""
+    files = FaultyFiles(tmp_path)
+    put(files, tmp_path / "a", bytes(1024), sync=True)
+    files.sync_dir(tmp_path)
+    with files.open(tmp_path / "a", write=True) as handle:
+        memory = files.map(handle, 1024, write=True)
+        memory[64:128] = b"\xff" * 64
+        drawn = {files.image("torn", rng)["a"] or b"" for _ in range(100)}
+    assert len(drawn) > 5
+    assert {data[at : at + 8] for data in drawn for at in range(0, 1024, 8)} == {bytes(8), b"\xff" * 8}
 
 
 def test_names_go_each_for_itself_but_what_rests_on_a_lost_one(tmp_path: Path, rng: random.Random) -> None:

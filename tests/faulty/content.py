@@ -39,11 +39,14 @@ class Draw(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Bytes of one write."""
+    """Bytes of one write. `grain`: how many of them are written whole: numbers that are stored in a mapping
+    are, of a copy any byte may be the last.
+    """
 
     moment: int
     at: int
     data: bytes
+    grain: int = 1
 
 
 class Sized(NamedTuple):
@@ -60,10 +63,10 @@ class Content:
         self.base, self.size = base, len(base)
         self.pending: list[Written | Sized] = []
 
-    def write(self, moment: int, at: int, data: bytes) -> None:
+    def write(self, moment: int, at: int, data: bytes, grain: int = 1) -> None:
         """A write, from here on unsynced."""
         if data:
-            self.pending.append(Written(moment, at, data))
+            self.pending.append(Written(moment, at, data, grain))
             self.size = max(self.size, at + len(data))
 
     def resize(self, moment: int, size: int) -> None:
@@ -160,7 +163,7 @@ def _until(ops: list[Written | Sized], draw: Draw) -> list[Written | Sized]:
     """Those before the moment `upto`, and the beginning of the one at it."""
     upto = draw.upto or 0
     torn = [op for op in ops if op.moment == upto and isinstance(op, Written)]
-    parts = [op._replace(data=op.data[: draw.rng.randrange(len(op.data))]) for op in torn]
+    parts = [op._replace(data=op.data[: draw.rng.randrange(0, len(op.data), op.grain)]) for op in torn]
     return [*(op for op in ops if op.moment < upto), *parts]
 
 

@@ -153,10 +153,10 @@ class Disk:
         """`node` is `target` too."""
         self._rename((self._place(target), node))
 
-    def written(self, node: Node, at: int, data: bytes) -> None:
+    def written(self, node: Node, at: int, data: bytes, grain: int = 1) -> None:
         """Bytes of a file."""
         self.moment += 1
-        node.write(self.moment, at, data)
+        node.write(self.moment, at, data, grain)
 
     def resized(self, node: Node, size: int) -> None:
         """A file has another size."""
@@ -186,7 +186,7 @@ class Disk:
             for at in range(0, len(now), 512):
                 piece = now[at : at + 512]
                 if piece != node.seen[at : at + 512]:
-                    self.written(node, at, piece)
+                    self.written(node, at, piece, grain=8)
             node.seen = now
 
     def synced_dir(self, directory: Directory) -> None:
