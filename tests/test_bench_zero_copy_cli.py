@@ -150,7 +150,8 @@ def test_ctrl_c_while_strace_counts(tmp_path: Path) -> None:
     """It reaches all processes of the terminal."""
     arguments = ("bench", "zero-copy", "--runs", "1", "--sizes", "1 KiB", "--sinks", "tcp,unix")
     with Terminal(*arguments, "--caches", "warm", "--directory", tmp_path) as terminal:
-        wait_for_children(terminal.process.pid, 3)  # two receivers, and what strace watches
+        terminal.read_until(lambda text: "counting again" in text)
+        wait_for_children(terminal.process.pid, 1)  # what strace watches
         terminal.type(CTRL_C)
         assert terminal.end() == 130
         assert "Traceback" not in terminal.plain()

@@ -86,13 +86,13 @@ def progress_shown(what: str) -> Iterator[bench.Progress]:
     with Progress(
         *columns, console=err, transient=True, auto_refresh=False, disable=not err.is_terminal
     ) as bar:
-        task, seen = bar.add_task(what, total=None), 0.0
+        task, seen, said = bar.add_task(what, total=None), 0.0, ""
 
         def report(done: int, total: int, now: str) -> None:
-            nonlocal seen
+            nonlocal seen, said
             bar.update(task, completed=done, total=total, description=f"{what}: {now}")
-            if time.monotonic() - seen >= _EVERY:
-                seen = time.monotonic()
+            if now != said or time.monotonic() - seen >= _EVERY:  # what comes now may take long
+                seen, said = time.monotonic(), now
                 bar.refresh()
 
         yield report
