@@ -186,3 +186,33 @@ def test_what_compaction_left_out_is_no_hole(tmp_path: Path, rng: random.Random,
         assert log.end_offset >= sealed
         assert {r.key for r in log.read(0)} == {b"0", b"1", b"2"}
     assert segstore.check(tmp_path / "s") == []
+
+
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_what_a_recovery_could_not_sync_is_written_again(
+    tmp_path: Path, rng: random.Random, nth: int
+) -> None:
+    """The kernel calls its pages clean: a second recovery that synced them alone would prove nothing."""
+    files = FaultyFiles(tmp_path)
+    store = segstore.open(tmp_path / "s", files=files, clock=Clock(step=1))
+    store.create_topic("t")
+    store.flush()
+    for i in range(5):
+        store.partition("t").append(b"%d" % i)
+    killed(store)
+    files.fail(nth, errno.EIO, names={"sync"})
+    with pytest.raises(segstore.StorageError):
+        segstore.open(tmp_path / "s", files=files).close()
+    assert files.hits == 1
+    store = segstore.open(tmp_path / "s", files=files)
+    store.partition("t").flush()
+    files.power_cut("none", rng)
+    killed(store)
+    with segstore.open(tmp_path / "s") as store:
+        assert store.partition("t").end_offset == 5
+
+
+def killed(store: segstore.Store) -> None:
+    store._side.abandon()
+    store._context.closed = True
+    store._side._held.close()

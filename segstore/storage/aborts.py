@@ -83,8 +83,9 @@ def mend(
         if right != data:
             _replace(files, segment, right)
         elif data:
-            # What is replayed counts as durable from now on.
+            # What is replayed counts as durable from now on. Written: a sync of it may have failed before.
             with files.open(path, write=True) as handle:
+                files.pwrite(handle, data, 0)
                 files.sync(handle)
 
 

@@ -49,6 +49,7 @@ class PartitionLoader:
         )
         self.clean, self._ends_hold, self._expiration_ms = clean, ends_hold, expiration_ms
         self._made: set[TopicPartitionKey] = set()
+        self._doubted: set[int] = set()
         self.recovered: list[Recovered] = []
 
     def make(self, info: TopicInfo, partition: int) -> bool:
@@ -81,7 +82,11 @@ class PartitionLoader:
         take_own(context.files, context.root, directory)
         published = self._ends.get(key) if self._ends_hold else None
         expected = self._expected(info, (info.name, partition), published)
-        opened = open_partition(context.pool, directory, info.settings, expected)
+        try:
+            opened = open_partition(context.pool, directory, info.settings, expected)
+        except OSError:
+            self._doubt(key, published)
+            raise
         epochs = self._begin_epoch(directory, opened, expected.clean)
         if opened.recovered is not None:
             self.recovered.append(opened.recovered)
@@ -101,8 +106,17 @@ class PartitionLoader:
             log_start=max(checkpoints.log_starts.get(key) or 0, published.start if published else 0),
             quarantine=os.path.join(self._context.root, names.OURS, names.QUARANTINE),
             gaps_end=info.gaps_end(key[1], checkpoints.cleaner_offsets.get(key)),
-            suspect=suspect,
+            suspect=suspect or slot_key(info.topic_id, *key) in self._doubted,
         )
+
+    def _doubt(self, key: int, published: Ends | None) -> None:
+        """A sync of recovery's may have failed, and what it found be on no disk: the next one, of another
+        process too, writes it anew.
+        """
+        self._doubted.add(key)
+        if published is not None and published.recovery_point >= 0:
+            doubted = published._replace(recovery_point=~published.recovery_point)
+            self._ends.publish([self._ends.claim(key)], [doubted])
 
     def _begin_epoch(self, directory: str, opened: Opened, clean: bool) -> LeaderEpochs:
         """The latest is the one to write under: a new one after an unclean shutdown, durable before any
