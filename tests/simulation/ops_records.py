@@ -192,7 +192,8 @@ def stage(world: Records, tag: str, where: tuple[tuple[str, int], ...], n: int) 
 def adopt(world: Records) -> str:
     """The inbox is looked at."""
     failed = world.failures
-    world.live._side.inbox.adopt_all()
+    with os_errors():
+        world.live._side.inbox.adopt_all()
     world.compare_all()
     done = settle_manifests(world, known=not world.tolerated(failed))
     return f"{done} adopted"

@@ -249,6 +249,8 @@ class World(Judge):
                 self.settle_topics()
                 self.verify("")
                 return
+            except Killed:
+                return  # it is opened anew
             except StorageError:
                 self.files.forget_plans()  # a look may fail too
         raise Wrong("it can't be read")
