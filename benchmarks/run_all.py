@@ -58,7 +58,7 @@ def step(name: str, out: Path, report: Path, quick: bool) -> Step:
         return benches(report, quick)
     module = {"peers": ["benchmarks.peers"], "zero-copy": ["segstore", "bench", "zero-copy"]}
     command = module.get(name, ["segstore", "bench", "study", "all"])
-    runs = [] if name == "zero-copy" else ["--runs", str(RUNS)]
+    runs = [] if quick or name == "zero-copy" else ["--runs", str(RUNS)]
     return Step([sys.executable, "-m", *command, "--out", str(out), *runs, *short])
 
 

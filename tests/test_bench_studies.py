@@ -369,6 +369,30 @@ def test_the_command_writes_results(tmp_path: Path) -> None:
     ]
 
 
+RUNS_CHOSEN = {
+    "by itself": ((), 7),
+    "quick": (("--quick",), 1),
+    "quick, but so many": (("--runs", 3, "--quick"), 3),
+    "so many": (("--runs", 4), 4),
+}
+
+
+@pytest.mark.parametrize("name", RUNS_CHOSEN)
+def test_how_often_it_is_measured(
+    name: str, quick: Callable[[str], Results], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, wanted = RUNS_CHOSEN[name]
+    results, asked = quick("partitions"), []
+
+    def run(_directory: str, _quick: bool, runs: int, _progress: object) -> Results:
+        asked.append(runs)
+        return results
+
+    monkeypatch.setattr(study("partitions"), "run", run)
+    ok("bench", "study", "partitions", *arguments)
+    assert asked == [wanted]
+
+
 def test_results_are_shown_again(tmp_path: Path, quick: Callable[[str], Results]) -> None:
     for name in ("partitions", "caches"):
         write(quick(name), tmp_path / f"{name}.json")

@@ -18,6 +18,7 @@ from segstore.bench import results as bench
 from segstore.cli.output import console
 
 F = TypeVar("F", bound=Callable[..., Any])
+QUICK_RUNS = 1
 _EVERY = 0.1  # seconds between two looks
 
 
@@ -44,13 +45,19 @@ def out_option(command: F) -> F:
 
 def effort_options(default: int = RUNS) -> Callable[[F], F]:
     """--quick and --runs N: the arguments `quick` and `runs`."""
-    quick = click.option("--quick", is_flag=True, help="Seconds: to see that it works, not for its figures.")
+    quick = click.option(
+        "--quick", is_flag=True, is_eager=True, help="Seconds: to see that it works, not for its figures."
+    )
+
+    def chosen(ctx: click.Context, _param: click.Parameter, runs: int | None) -> int:
+        return runs or (QUICK_RUNS if ctx.params["quick"] else default)
+
     runs = click.option(
         "--runs",
         metavar="N",
         type=click.IntRange(min=1),
-        default=default,
-        show_default=True,
+        callback=chosen,
+        show_default=f"{default}; {QUICK_RUNS} with --quick",
         help="How often each is measured, by turns. Of fewer than 5 nothing is called better.",
     )
     return lambda command: quick(runs(command))
