@@ -256,6 +256,29 @@ def _append(store: segstore.Store, me: tuple[int, int]) -> None:
         append_record(store.partition(*at), b"v", None, (), now, None, template)
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_asked_for_again(store_dir: Path, commit: bool) -> None:
+    """By who knows its epoch's successor, or not yet; while markers can't be written, and when they are."""
+    files = FailingFiles({"pwrite"}, full(), 0)
+    with coordinated(store_dir, files=files) as (store, coordinator):
+        me = coordinator.init_producer_id("x", 1000)
+        coordinator.add_partitions("x", me, [T0, U1])
+        _append(store, me)
+        files.arm(2, 1000)
+        after = coordinator.end("x", me, commit)
+        for known in (me, after):
+            assert coordinator.end("x", known, commit) == after == (me[0], me[1] + 1)
+        with pytest.raises(errors.InvalidTxnStateError):
+            coordinator.end("x", me, not commit)
+        assert coordinator.transactions()["x"].state.prepared
+        files.arm(0)
+        assert coordinator.end("x", me, commit) == after
+        assert coordinator.transactions()["x"].state.settled
+        coordinator.add_partitions("x", after, [T0])
+        with pytest.raises(errors.ProducerFencedError):
+            coordinator.end("x", me, commit)
+
+
 def test_an_end_is_retried_without_being_asked(store_dir: Path) -> None:
     files = FailingFiles({"pwrite"}, full(), 0)
     with coordinated(store_dir, files=files) as (store, coordinator):

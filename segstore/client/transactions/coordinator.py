@@ -135,7 +135,7 @@ class TransactionCoordinator:
                 self._ask_again(entry, commit)
             elif (known := _check(entry, identity)).state is State.ONGOING:
                 self._decide(entry, commit, identity)
-            elif not commit:
+            elif not commit and known.state.settled:
                 # Nothing was written: only the epoch goes on, so that sequences may begin anew.
                 return self._next_producer(entry, known.timeout_ms)
             self._try_complete(entry)
