@@ -13,7 +13,9 @@ import hashlib
 import mmap
 import os
 import stat
+import uuid
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from segstore import locks
@@ -347,6 +349,10 @@ class Files(Sending):
             raise _named(e, handle.path) from None
         return handle
 
+    def boot(self) -> int:
+        """A number of 63 bits that a start of the machine has, and no other; 0 where it can't be told."""
+        return _boot()
+
     def lock_holder(self, path: Path) -> int | None:
         """The pid that has locked the file, 0 where it can't be told, None where nobody has. OSError."""
         try:
@@ -363,6 +369,15 @@ class Files(Sending):
     def is_locked(self, path: Path) -> bool:
         """Whether anybody holds a lock on the file; False where it is missing. OSError as `open`."""
         return self.lock_holder(path) is not None
+
+
+@cache
+def _boot() -> int:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return uuid.UUID(file.read().strip()).int & (1 << 63) - 1
+    except (OSError, ValueError):
+        return 0
 
 
 def _is_narrower(mode: int, wanted: int) -> bool:

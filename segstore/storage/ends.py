@@ -3,7 +3,8 @@
 A header of 64 bytes (see _native/ends.c), then a slot of eight int64 for each partition: key, log
 start offset, log end offset, high watermark, last stable offset, recovery point, layout (counts
 changes of the segment files), leader epoch. The key is a hash of topic id and partition, so that a
-slot says itself whose it is. Host byte order: the file is of use on this machine only.
+slot says itself whose it is. Host byte order: the file is of use on this machine only, and what an open store
+has published until the machine is booted anew: a power cut leaves any mixture of what was and is.
 
 Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file
 only grows, in place, and is never truncated, so that a mapping of it is always safe.
@@ -32,7 +33,7 @@ HEADER = lib.SEG_ENDS_HEADER
 SLOT = lib.SEG_ENDS_SLOT
 STEP = 65536
 MAGIC = 0x53454731
-_PUBLICATIONS_AT, _MAGIC_AT, _NONCE_AT, _GENERATION_AT = 8, 12, 16, 24
+_PUBLICATIONS_AT, _MAGIC_AT, _NONCE_AT, _GENERATION_AT, _BOOT_AT = 8, 12, 16, 24, 32
 _LONGEST_WAIT = 86_400.0  # seconds
 _SPINS = 1000
 _PATIENCE = 50  # milliseconds
@@ -212,6 +213,20 @@ class EndsWriter(_Mapped):
         """Tie the published ends to a clean shutdown marker; 0 for an open store."""
         struct.pack_into("<q", self._memory, _NONCE_AT, nonce)
 
+    def begin(self) -> None:
+        """What is published from now on is an open store's. Durable: else the last shutdown's number could be
+        there again after a power cut, and a broker would seem to have been here. OSError.
+        """
+        self.set_nonce(0)
+        struct.pack_into("<q", self._memory, _BOOT_AT, self._files.boot())
+        self.sync()
+
+    def sync(self) -> None:
+        """Make durable what is published, and the file's name. OSError."""
+        with self._files.open(self._path, write=True) as handle:
+            self._files.sync(handle)
+        self._files.sync_dir(os.path.dirname(self._path))
+
     def _bump_generation(self) -> None:
         struct.pack_into("<q", self._memory, _GENERATION_AT, _after(self._read_generation()))
 
@@ -259,10 +274,13 @@ def _create(files: Files, path: str) -> None:
     with files.open(path, write=True, create=True) as handle:
         files.allocate(handle, 0, STEP)
         files.pwrite(handle, struct.pack("<i", MAGIC), _MAGIC_AT)
+        files.pwrite(handle, struct.pack("<q", files.boot()), _BOOT_AT)
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
-    """The published ends, None where there are none or the file is no such. OSError."""
+    """The published ends, None where there are none, the file is no such, or it is what the machine's end has
+    left of an open store's. OSError.
+    """
     try:
         with files.open(path) as handle:
             head, size = files.pread(handle, HEADER, 0), files.size(handle)
@@ -273,5 +291,8 @@ def open_reader(files: Files, path: str) -> EndsReader | None:
             raise
         return None
     if len(head) < HEADER or size > _MOST or struct.unpack_from("<i", head, _MAGIC_AT)[0] != MAGIC:
+        return None
+    nonce, boot = (struct.unpack_from("<q", head, at)[0] for at in (_NONCE_AT, _BOOT_AT))
+    if nonce == 0 and boot != files.boot():
         return None
     return EndsReader(files, path)

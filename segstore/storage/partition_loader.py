@@ -27,8 +27,8 @@ _LAYOUTS = 1 << 62  # whatever is published, what is counted on from there fits 
 
 
 class PartitionLoader:
-    """`clean`: the last shutdown was; `ends_hold`: what is published is that writer's; `expiration_ms`: of
-    producers.
+    """`clean`: the last shutdown was; `ends_hold`: what is published is that writer's; `gaps_known`: no
+    broker that was killed has compacted logs since; `expiration_ms`: of producers.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class PartitionLoader:
         checkpoints: RootCheckpoints,
         clean: bool,
         ends_hold: bool,
+        gaps_known: bool,
         expiration_ms: int,
     ) -> None:
         self._context, self._topic_files, self._ends, self._checkpoints = (
@@ -48,6 +49,7 @@ class PartitionLoader:
             checkpoints,
         )
         self.clean, self._ends_hold, self._expiration_ms = clean, ends_hold, expiration_ms
+        self._gaps_known = gaps_known
         self._made: set[TopicPartitionKey] = set()
         self._doubted: set[int] = set()
         self.recovered: list[Recovered] = []
@@ -79,9 +81,9 @@ class PartitionLoader:
         context, key = self._context, slot_key(info.topic_id, info.name, partition)
         directory = self._topic_files.partition_path(info.name, partition)
         context.files.check_directory(directory)
-        take_own(context.files, context.root, directory)
         published = self._ends.get(key) if self._ends_hold else None
         expected = self._expected(info, (info.name, partition), published)
+        take_own(context.files, context.root, directory)
         try:
             opened = open_partition(context.pool, directory, info.settings, expected)
         except OSError:
@@ -97,15 +99,17 @@ class PartitionLoader:
 
     def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
         checkpoints = self._checkpoints
+        flushed = checkpoints.recovery_points.get(key)
+        known = flushed if self._gaps_known else None
         # The complement of the recovery point is published where a sync has failed.
         suspect = published is not None and published.recovery_point < 0
         synced = 0 if published is None else published.recovery_point ^ -int(suspect)
         return Expected(
             clean=self.clean or key in self._made,
-            recovery_point=max(checkpoints.recovery_points.get(key) or 0, synced),
+            recovery_point=max(flushed or 0, synced),
             log_start=max(checkpoints.log_starts.get(key) or 0, published.start if published else 0),
             quarantine=os.path.join(self._context.root, names.OURS, names.QUARANTINE),
-            gaps_end=info.gaps_end(key[1], checkpoints.cleaner_offsets.get(key)),
+            gaps_end=info.gaps_end(key[1], checkpoints.cleaner_offsets.get(key), known),
             suspect=suspect or slot_key(info.topic_id, *key) in self._doubted,
         )
 

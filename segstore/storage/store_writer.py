@@ -78,7 +78,9 @@ class StoreWriter:
         if not self._ends_hold:
             # Gone before the number is: a second crash must not find them believable.
             self._ends.clear()
-        self._ends.set_nonce(0)
+        # A broker that was killed has left a number of ours without a marker.
+        gaps_known = marker is not None or self._ends.nonce == 0
+        self._ends.begin()
         self._checkpoints = RootCheckpoints(files, root)
         self._loader = PartitionLoader(
             self.context,
@@ -87,6 +89,7 @@ class StoreWriter:
             self._checkpoints,
             self._clean,
             self._ends_hold,
+            gaps_known,
             self.config.producer_id_expiration_ms,
         )
         self.topics, dying = self._topic_files.load()
@@ -106,7 +109,9 @@ class StoreWriter:
         seconds = self.config.producer_id_expiration_check_interval_ms / 1000
         self.context.scheduler.every(seconds, self._expire_producers)
         cleaned = self._checkpoints.cleaner_offsets
-        self.sweeper = Sweeper(self.context, self.config, lambda: self.topics, self.partition, cleaned)
+        self.sweeper = Sweeper(
+            self.context, self.config, lambda: self.topics, self.partition, cleaned, self.checkpoint
+        )
         self.sweeper.start()
         self.inbox.begin()
 
@@ -198,12 +203,19 @@ class StoreWriter:
             try:
                 self._topic_files.write(info)
                 self._make_partitions(info)
+                self._begin_recovery_points(info)
             except OSError:
                 self._bury(name)
                 self._topic_files.remove_buried()
                 raise
             self._show_topic(info)
         return info
+
+    def _begin_recovery_points(self, info: TopicInfo) -> None:
+        """Recovery tells compaction's gaps from those of a power cut by these lines. OSError."""
+        if info.gapped:
+            held, keys = self._checkpoints.recovery_points, ((info.name, n) for n in info.partition_ids)
+            held.update({key: 0 for key in keys if held.get(key) is None})
 
     def _show_topic(self, info: TopicInfo) -> None:
         self.topics = {**self.topics, info.name: info}
@@ -222,6 +234,7 @@ class StoreWriter:
             self._configure(info)
             try:
                 info = remembering(before, info, self._views(before))
+                self._begin_recovery_points(info)
                 self._topic_files.write(info)
             except BaseException:
                 self._configure(before)
@@ -263,6 +276,7 @@ class StoreWriter:
             try:
                 self._topic_files.write(info)
                 self._make_partitions(info)
+                self._begin_recovery_points(info)
             except OSError:
                 # The settings last: while they tell of partitions, the next open makes what is missing.
                 for directory in self._topic_files.bury(name, before.partition_ids):
@@ -388,6 +402,7 @@ class StoreWriter:
                 )
                 if whole:
                     self.checkpoint()
+                    self._ends.sync()  # what the marker says holds after a power cut
                     self._ends.set_nonce(put_marker(self.context.files, self.context.root))
             finally:
                 self.context.pool.close()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from segstore import names
@@ -29,7 +29,7 @@ log = logging.getLogger("segstore")
 
 class Sweeper:
     """`topics()` are those there are now; `partition(topic, n)` opens one; `cleaned` is the cleaner's
-    checkpoint.
+    checkpoint; `checkpoint` writes those of the store.
 
     A partition that could not be compacted is left alone by the background until the store is opened anew
     (Kafka: LogCleanerManager.markPartitionUncleanable); `sweep` tries it again.
@@ -42,6 +42,7 @@ class Sweeper:
         topics: Topics,
         partition: Open,
         cleaned: OffsetCheckpoint,
+        checkpoint: Callable[[], None],
     ) -> None:
         self._context, self._config, self._topics = context, config, topics
         self.states = SweepStates(context.files, context.root)
@@ -54,7 +55,7 @@ class Sweeper:
         self._retained = time.monotonic()  # when retention was last done, seconds
         self._compacted: TopicPartitionKey | None = None  # the one that is just being
         self._retention = Retention(topics, partition)
-        self._compaction = Compaction(topics, partition, config, cleaned, throttle)
+        self._compaction = Compaction(topics, partition, config, cleaned, throttle, checkpoint)
 
     def start(self) -> None:
         """Sweep from now on, as often as the settings say."""

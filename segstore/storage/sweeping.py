@@ -94,9 +94,11 @@ class Compaction:
         config: StoreConfig,
         cleaned: OffsetCheckpoint,
         throttle: Throttle,
+        checkpoint: Callable[[], None],
     ) -> None:
+        """`checkpoint` makes the recovery points durable."""
         self._topics, self._partition, self._config = topics, partition, config
-        self._cleaned, self._throttle = cleaned, throttle
+        self._cleaned, self._throttle, self._checkpoint = cleaned, throttle, checkpoint
 
     def due(self, now: int) -> list[TopicPartitionKey]:
         ranked = [(self._rank(key, now), key) for key in _swept(self._topics, _is_compacted)]
@@ -128,7 +130,16 @@ class Compaction:
             freed = counts if freed is None else freed.plus(counts)
 
         try:
-            clean(partition, self._config, now, self._throttle, cleaned.get(key), advanced, swapped)
+            clean(
+                partition,
+                self._config,
+                now,
+                self._throttle,
+                cleaned.get(key),
+                advanced,
+                swapped,
+                self._checkpoint,
+            )
         except StoreClosedError:
             raise
         except (SegstoreError, OSError) as error:

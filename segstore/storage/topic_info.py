@@ -62,11 +62,14 @@ class TopicInfo:
         """Whether there may be gaps anywhere: what a broker did with its topic, our settings don't say."""
         return not self.ours or "compact" in self.settings.cleanup_policy
 
-    def gaps_end(self, partition: int, cleaned: int | None) -> int:
+    def gaps_end(self, partition: int, cleaned: int | None, flushed: int | None = None) -> int:
         """Below which offset compaction may have left gaps: -1 for anywhere. `cleaned`: the cleaner's offset,
-        which says less than `compacted` where a compaction was stopped.
+        which says less than `compacted` where a compaction was stopped. `flushed`: the recovery point that
+        our own checkpoint has, which is written before a compaction changes anything below it.
         """
-        return -1 if self.gapped else max(cleaned or 0, dict(self.compacted).get(partition, 0))
+        if self.gapped and (flushed is None or not self.ours):
+            return -1
+        return max(cleaned or 0, flushed or 0, dict(self.compacted).get(partition, 0))
 
 
 def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:

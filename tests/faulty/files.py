@@ -7,6 +7,7 @@ each change and its note one step; reads and transfers to sinks pass it by.
 from __future__ import annotations
 
 import errno
+import itertools
 import mmap
 import os
 import random
@@ -34,6 +35,9 @@ class Call(NamedTuple):
     path: str
 
 
+_BOOTS = itertools.count(1)
+
+
 class FaultyFiles(FailingFiles):
     """See the package. `calls` are all changes that were begun."""
 
@@ -45,8 +49,13 @@ class FaultyFiles(FailingFiles):
         self.calls: list[Call] = []
         self.watch: Callable[[Call], object] | None = None
         self.dead = False
+        self._boot = next(_BOOTS)
         self._part, self._sync_mode = 0.0, "none"
         self._nodes: weakref.WeakKeyDictionary[Handle, Node] = weakref.WeakKeyDictionary()
+
+    def boot(self) -> int:
+        """Another one than that of whoever opens what a cut has left."""
+        return self._boot
 
     # --- faults -------------------------------------------------------------------------------
 

@@ -68,12 +68,14 @@ def clean(
     checkpoint_offset: int | None = None,
     advanced: Callable[[int], object] = lambda offset: None,
     swapped: Callable[[CleanResult], object] = lambda counts: None,
+    flushed: Callable[[], object] = lambda: None,
 ) -> CleanResult:
     """Compact all that may be, in as many passes as the dedupe buffer needs.
 
     `advanced` is called with the offset up to which the log is clean, each time that this has moved: that is
     what the cleaner's checkpoint is to say; `swapped` with the counts of each group of segments that were
-    replaced. CorruptRecordError, StorageError, OSError: nothing is lost, and what was done before stays.
+    replaced; `flushed` before each pass, to make the recovery point durable: recovery believes in gaps only
+    below it. CorruptRecordError, StorageError, OSError: nothing is lost, and what was done before stays.
     """
     if partition.unsettled is not None:
         raise StorageError(
@@ -94,6 +96,7 @@ def clean(
                 raise CleaningStopped
             # What supersedes older records must not be lost with the power when these are gone.
             partition.flusher.flush(dirty.until)
+            flushed()
             end = _Pass(partition, config, now_ms, throttle, dirty, counted).run()
             done = done.plus(CleanResult(end, passes=1))
             advanced(end)
