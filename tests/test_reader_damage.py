@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stores import logs, raw_batches, value_of, write_segment, write_topic
 
 import segstore
+from segstore.files import Files, Handle
 
 PER_BATCH, N = 10, 100
 LENGTH_AT, MAGIC_AT, DELTA_AT = 8, 16, 23
@@ -121,6 +124,33 @@ def test_the_documented_loop_reaches_all_that_is_good(damaged: tuple[Path, range
             assert at > before
         assert found == [o for o in range(N) if o not in lost]
         assert at == N
+
+
+class RefusingFiles(Files):
+    """The disk refuses the `nth` header that is looked for, and those behind it."""
+
+    def __init__(self, nth: int) -> None:
+        super().__init__()
+        self.left = nth
+
+    def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
+        self.left -= 1
+        return super().seek_batch(handle, position, end, target, out) if self.left > 0 else -errno.EIO
+
+
+@pytest.mark.parametrize("nth", range(1, 7))
+def test_a_disk_that_refuses_is_no_damage(tmp_path: Path, nth: int) -> None:
+    """Behind a damaged batch, too, where headers are looked for one by one."""
+    with segstore.open(tmp_path) as store:
+        store.create_topic("t")
+        for i in range(3):
+            store.partition("t").append(b"%d" % i * 50)
+    poke(tmp_path / "t-0" / f"{0:020d}.log", 80, b"?")
+    files = RefusingFiles(nth)
+    with segstore.open(tmp_path, "r", files=files) as store, pytest.raises(segstore.StorageError) as caught:
+        store.partition("t").read(0)
+    assert files.left <= 0
+    assert caught.value.errno == errno.EIO
 
 
 def test_offsets_beyond_the_log_are_no_way_on_without_crcs(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ class Segment:
         if hint is None or hint[1] >= end:
             return self.locate_from(0, target, end, out)
         relative, position = hint
-        code = self.pool.files.seek_batch(handle or self.handle, position, end, target, out)
+        code = self._seek(handle or self.handle, position, end, target, out)
         if out.position == position and (code < 0 or out.last_offset != self.base_offset + relative):
             self.distrust()
             return self.locate_from(0, target, end, out)
@@ -138,11 +138,9 @@ class Segment:
     def locate_from(self, position: int, target: int, end: int, out: Any) -> Any:
         """As `locate`, from a byte on where a batch begins that is not behind the wanted one."""
         while True:
-            code = self.pool.files.seek_batch(self.handle, position, end, target, out)
+            code = self._seek(self.handle, position, end, target, out)
             if code >= 0:
                 return out if code else None
-            if code > _FIRST_BAD:
-                raise StorageError(-code, os.strerror(-code), self.path)
             bad, least = self._first_damage(position, int(out.position))
             # Offsets that don't rise may be the fault of the batch before: then that is the one.
             reason = BAD[_FIRST_BAD - code if bad == out.position else lib.SEG_BAD_CRC]
@@ -184,9 +182,16 @@ class Segment:
 
     def header_at(self, position: int, end: int, out: Any) -> int | None:
         """Put the header of the batch at `position` into `out`: its last offset; None where there is none."""
-        if self.pool.files.seek_batch(self.handle, position, end, 0, out) != 1:
+        if self._seek(self.handle, position, end, 0, out) != 1:
             return None
         return int(out.last_offset)
+
+    def _seek(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
+        """`Files.seek_batch`. StorageError where the disk refuses, which is no damage."""
+        code = self.pool.files.seek_batch(handle, position, end, target, out)
+        if _FIRST_BAD < code < 0:
+            raise StorageError(-code, os.strerror(-code), self.path)
+        return code
 
     def last_offset_before(self, position: int) -> int:
         """The last offset of the batches below a position; one less than the base offset without any."""
