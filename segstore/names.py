@@ -164,6 +164,16 @@ def is_topic_id(text: str) -> bool:
     return len(data) == 16 and canonical == text and any(data)
 
 
+def topic_id_bytes(topic_id: str) -> bytes:
+    """The 16 bytes of a topic id."""
+    return base64.urlsafe_b64decode(topic_id + "==")
+
+
+def topic_id_of(data: bytes) -> str:
+    """The topic id of 16 bytes; "" for any other number of them, and for the zero id."""
+    return base64.urlsafe_b64encode(data).decode().rstrip("=") if len(data) == 16 and any(data) else ""
+
+
 def partition_metadata(topic_id: str) -> bytes:
     """The content of partition.metadata; like Kafka's it ends without a newline."""
     return f"version: 0\ntopic_id: {topic_id}".encode()

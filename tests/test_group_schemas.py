@@ -16,6 +16,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 from stores import START_MS
 
 import segstore
+from segstore import names
 from segstore.client.groups import schemas
 from segstore.client.groups.admin import Groups
 from segstore.client.groups.assignors import Subscription
@@ -130,7 +131,21 @@ def test_an_offset_of_every_version(version: int) -> None:
     found = schemas.parse_offset(OFFSETS[version])
     assert found.offset == at(5, "né", 7 if version >= 3 else -1)
     assert (found.timestamp, found.expires) == (START_MS, START_MS + 9 if version == 1 else -1)
-    assert schemas.offset_value(at(5, "né", 7), START_MS) == OFFSETS[3]
+    commit = schemas.Commit(at(5, "né", 7), START_MS)
+    assert schemas.offset_value(commit) == OFFSETS[3]
+
+
+@pytest.mark.parametrize("note", ["né", "", "x" * 200])
+def test_an_offset_tells_the_topics_id(note: str) -> None:
+    topic_id = names.new_topic_id()
+    commit = schemas.Commit(at(5, note, 7), START_MS, topic_id=topic_id)
+    assert schemas.parse_offset(schemas.offset_value(commit)) == commit
+    head = int16(4) + int64(5) + int32(7) + schemas.string(note, compact=True) + STAMP
+    assert schemas.offset_value(commit) == head + b"\1\0\x10" + names.topic_id_bytes(topic_id)
+    # Of another length, and the zero id, which stand for none.
+    for data in (b"", b"abc", bytes(16)):
+        value = head + b"\1\0" + bytes([len(data)]) + data
+        assert schemas.parse_offset(value) == commit._replace(topic_id="")
 
 
 def kept(version: int) -> bytes:
@@ -270,6 +285,7 @@ def test_kafkas_dump_tool_reads_what_we_write(store_dir: Path) -> None:
         offsets.commit_transactional("g", {tp(2): at(9)}, 7, 0)
         end(store, "g", 7, True)
         offsets.delete("g")
+        topic_id = store.topics()["t"].topic_id
     directory = store_dir / f"{TOPIC}-0"
     dump = kafka_tools.judge(directory)
     assert dump.errors == []
@@ -283,8 +299,14 @@ def test_kafkas_dump_tool_reads_what_we_write(store_dir: Path) -> None:
     assert found[0] == (
         {"type": "1", "data": {"group": "g", "topic": "t", "partition": 0}},
         {
-            "version": "3",
-            "data": {"offset": 5, "leaderEpoch": 3, "metadata": "note é", "commitTimestamp": START_MS},
+            "version": "4",
+            "data": {
+                "offset": 5,
+                "leaderEpoch": 3,
+                "metadata": "note é",
+                "commitTimestamp": START_MS,
+                "topicId": topic_id,
+            },
         },
     )
     group: Any = found[2][1]["data"]

@@ -41,10 +41,6 @@ class Topics(World):
             if topic is not None and name in there and name not in self.topics:
                 self.topics[name] = topic
             elif name not in there:
-                # Who dies in a deletion does not come to forget what groups have committed for the topic.
-                for key, held in self.offsets.items():
-                    if key[1] == name:
-                        self.left_behind.setdefault(key, set()).update(held)
                 self.forget_topic(name)
         self.doubtful.clear()
         mine = {name for name in there if not name.startswith("__")}
@@ -71,7 +67,7 @@ class Topics(World):
                 transaction.first.pop(part, None)
             transaction.offsets = [sent for sent in transaction.offsets if sent.key[1] != name]
         for key in [key for key in self.offsets if key[1] == name]:
-            self.offsets[key].append(None)
+            self.offsets[key] = [None]  # one that is made later begins without them
 
 
 def create(world: Topics, name: str, partitions: int, config: int) -> str:
@@ -116,16 +112,12 @@ def delete(world: Topics, name: str) -> str:
     """A topic goes."""
     if name not in world.topics:
         raise Skip
-    failed, keys = world.failures, [key for key in world.offsets if key[1] == name]
-    for key in keys:
+    for key in [key for key in world.offsets if key[1] == name]:
         world.tentative.setdefault(key, set()).add(None)
     world.doubtful[name] = world.topics[name]
     world.live.delete_topic(name)
     del world.doubtful[name]
     world.forget_topic(name)
-    for key in keys:
-        if world.tolerated(failed):  # what could not be forgotten is told, and stays
-            world.tentative[key].add(world.offsets[key][-2])
     return "deleted"
 
 

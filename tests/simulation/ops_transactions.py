@@ -102,7 +102,6 @@ class Transactions(Records):
     def _check_offset(self, key: tuple[str, str, int], offset: int | None, cut: bool) -> None:
         held = self.offsets.setdefault(key, [None])
         allowed = {*(held if cut else held[-1:]), *self.tentative.get(key, ()), *self._about_to(key)}
-        allowed |= self.left_behind.get(key, set())
         hold(offset in allowed, key, "has the offset", offset, "and not one of", allowed)
         if cut:
             held[:] = [offset]
@@ -166,9 +165,14 @@ def produce(world: Transactions, name: str, topic: str, number: int, tag: str, n
 def offsets(world: Transactions, name: str, group: str, topic: str, number: int, part_of: int) -> str:
     """The open transaction commits an offset for a group."""
     part = world.part(topic, number)
-    transaction, failed = world.begun(name), world.failures
+    offset = part.start + (part.end - part.start) * part_of // 100
+    return send_offset(world, world.begun(name), group, part, offset)
+
+
+def send_offset(world: Transactions, transaction: Transaction, group: str, part: Part, offset: int) -> str:
+    name, failed = transaction.name, world.failures
     try:
-        send_offset(world, transaction, group, part, part.start + (part.end - part.start) * part_of // 100)
+        commit_transactional(world, transaction, group, part, offset)
     except ProducerFencedError:
         return world.fenced(name)
     except ConcurrentTransactionsError:
@@ -177,7 +181,9 @@ def offsets(world: Transactions, name: str, group: str, topic: str, number: int,
     return "sent"
 
 
-def send_offset(world: Transactions, transaction: Transaction, group: str, part: Part, offset: int) -> None:
+def commit_transactional(
+    world: Transactions, transaction: Transaction, group: str, part: Part, offset: int
+) -> None:
     kept = world.group_offsets
     at = TopicPartition(OFFSETS, kept.partition_for(group))
     world.place += 1
@@ -244,10 +250,9 @@ def transform(
         told = produce(world, name, *to.key, tag, len(records))
         if not told.startswith("at"):
             return told
-    try:
-        send_offset(world, transaction, group, part, records.next_offset)
-    except (ProducerFencedError, ConcurrentTransactionsError):
-        return world.fenced(name)
+    told = send_offset(world, transaction, group, part, records.next_offset)
+    if told != "sent":
+        return told
     return f"{len(records)} {end(world, name, commit)}"
 
 

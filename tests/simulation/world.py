@@ -69,7 +69,6 @@ class World(Judge):
         self.trace: list[str] = []
         self.counts: dict[str, int] = {}
         self.impaired = self.cut = False
-        self.left_behind: dict[tuple[str, str, int], set[int | None]] = {}
         self.files = self._new_files()
         self.store: segstore.Store | None = None
         self.forget_clients()

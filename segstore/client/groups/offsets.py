@@ -65,10 +65,13 @@ class GroupOffsets(OffsetsCleanup):
         if not known:
             return
         with self._writing(group) as (state, writer):
-            keys = [offset_key(group, tp) for tp in known]
-            first = writer.write(keys, [offset_value(o, writer.now) for o in known.values()], template)
-            for at, (tp, offset) in enumerate(known.items(), first):
-                commit = Commit(offset, writer.now)
+            commits = {
+                tp: Commit(offset, writer.now, topic_id=self._topic.topic_id(tp.topic))
+                for tp, offset in known.items()
+            }
+            keys = [offset_key(group, tp) for tp in commits]
+            first = writer.write(keys, [offset_value(each) for each in commits.values()], template)
+            for at, (tp, commit) in enumerate(commits.items(), first):
                 if template is PLAIN:
                     state.put_offset(group, tp, commit, at)
                 else:
@@ -95,8 +98,8 @@ class GroupOffsets(OffsetsCleanup):
         """
         with self._held(self.partition_for(group)) as state:
             held = state.usable(group).offsets
-            wanted = held if partitions is None else [tp for tp in partitions if tp in held]
-            return {tp: held[tp].commit.offset for tp in wanted}
+            wanted = held if partitions is None else {tp: held[tp] for tp in partitions if tp in held}
+            return self._topic.held(wanted)
 
     def pending(self, group: str) -> set[TopicPartition]:
         """Those that open transactions are about to commit (Kafka: unstable offsets)."""

@@ -78,6 +78,7 @@ class OffsetsCleanup(OffsetsCache):
         retention = self._config.offsets_retention_minutes * _MINUTE_MS
         pending = state.pending_of(group)
         old = {tp for tp in expired(held, since, now, retention) if held.offsets[tp] in seen} - pending
+        old |= held.offsets.keys() - self._topic.held(held.offsets).keys()  # of topics that are gone
         nothing_left = len(old) == len(held.offsets) and not pending
         whole = nothing_left and since is not None and record is not None
         if old or whole:

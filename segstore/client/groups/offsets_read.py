@@ -18,15 +18,14 @@ class ReadOffsets:
     """Answers as `GroupOffsets` does. All partitions are read, wherever a group's records should lie."""
 
     def __init__(self, store: Store) -> None:
-        topic = OffsetsTopic(store)
-        self._states = [_load(store, topic, partition) for partition in topic.ids]
+        self._topic = OffsetsTopic(store)
+        self._states = [_load(store, self._topic, partition) for partition in self._topic.ids]
 
     def groups(self) -> set[str]:
         return {name for state in self._states for name in state.names()}
 
     def fetch(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        held = self._of(group).usable(group).offsets
-        return {tp: own.commit.offset for tp, own in held.items()}
+        return self._topic.held(self._of(group).usable(group).offsets)
 
     def pending(self, group: str) -> set[TopicPartition]:
         return self._of(group).pending_of(group)

@@ -7,7 +7,12 @@ Threads: any; the store says at each call what is there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from segstore.client.groups.offsets_state import Held
+from segstore.client.groups.schemas import Commit
 from segstore.client.javahash import partition_of
+from segstore.client.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 from segstore.storage.log import PartitionLog
 from segstore.storage.store import Store
@@ -74,6 +79,22 @@ class OffsetsTopic:
             "compression.type": "producer",
             "segment.bytes": config.offsets_topic_segment_bytes,
         }
+
+    def topic_id(self, topic: str) -> str:
+        """Of the topic that has the name now; "" where there is none, or it has no id."""
+        info = self._store._side.topics.get(topic)
+        return "" if info is None else info.topic_id
+
+    def held(self, offsets: Mapping[TopicPartition, Held]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What was committed for the topics that are there now, and not for others that had their names, of
+        which no tombstone may be there: their deletion was cut short.
+        """
+        return {tp: own.commit.offset for tp, own in offsets.items() if self._is_of(tp.topic, own.commit)}
+
+    def _is_of(self, topic: str, commit: Commit) -> bool:
+        """Where either id is not told, as of a topic that can't be read now, nothing speaks against it."""
+        info = self._store._side.topics.get(topic)
+        return not commit.topic_id or (info is not None and info.topic_id in ("", commit.topic_id))
 
     def check_topic(self, topic: str, partition: int) -> None:
         """UnknownTopicOrPartitionError, which says what is there."""

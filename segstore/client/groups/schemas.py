@@ -1,8 +1,9 @@
 """The records of `__consumer_offsets`: a group's committed offsets and its membership, in Kafka's schemas.
 
-On disk: OffsetCommitKey v1 (v0 is read), OffsetCommitValue v3 (v0 to v4 are read), GroupMetadataKey v2,
-GroupMetadataValue v3 (v0 to v4 are read); a null value is a tombstone. The first int16 of a key says which it
-is: 0 and 1 an offset, 2 a group; those above are of the newer group protocols (KIP-848, KIP-932, KIP-1071).
+On disk: OffsetCommitKey v1 (v0 is read), OffsetCommitValue v4, which has the topic's id, or v3 for a topic
+without one (v0 to v4 are read; Kafka reads v4 since KIP-915), GroupMetadataKey v2, GroupMetadataValue v3 (v0
+to v4 are read); a null value is a tombstone. The first int16 of a key says which it is: 0 and 1 an offset, 2
+a group; those above are of the newer group protocols (KIP-848, KIP-932, KIP-1071).
 Threads: any; values and functions without state.
 """
 
@@ -11,12 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from segstore.client.groups.schemas_wire import Reader, array, byte_string, int16, int32, int64, string
+from segstore import names
+from segstore.client.groups.schemas_wire import Reader, array, byte_string, int16, int32, int64, string, tags
 from segstore.client.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import UnsupportedVersionError
 
 OFFSET_VERSION, GROUP_VERSION = 3, 3  # as Kafka 4.1 writes them
 FIRST_FLEXIBLE = LAST_VERSION = 4
+TOPIC_ID_TAG = 0  # of OffsetCommitValue
 GROUP_KEY = 2
 
 
@@ -44,11 +47,14 @@ Key = OffsetKey | GroupKey | ForeignKey
 
 
 class Commit(NamedTuple):
-    """What was committed, when, and when it expires by its own (-1: by the retention); ms since the epoch."""
+    """What was committed, when, and when it expires by its own (-1: by the retention); ms since the epoch.
+    `topic_id`: of the topic that had the name then, "" where that is not told.
+    """
 
     offset: OffsetAndMetadata
     timestamp: int
     expires: int = -1
+    topic_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,9 +88,12 @@ def offset_key(group: str, partition: TopicPartition) -> bytes:
     return int16(1) + string(group) + string(partition.topic) + int32(partition.partition)
 
 
-def offset_value(offset: OffsetAndMetadata, timestamp: int) -> bytes:
-    head = int16(OFFSET_VERSION) + int64(offset.offset) + int32(offset.leader_epoch)
-    return head + string(offset.metadata) + int64(timestamp)
+def offset_value(commit: Commit) -> bytes:
+    """Nothing of `expires`: no such commit is made any more."""
+    (offset, metadata, epoch), flexible = commit.offset, bool(commit.topic_id)
+    head = int16(FIRST_FLEXIBLE if flexible else OFFSET_VERSION) + int64(offset) + int32(epoch)
+    told = head + string(metadata, flexible) + int64(commit.timestamp)
+    return told + tags({TOPIC_ID_TAG: names.topic_id_bytes(commit.topic_id)}) if flexible else told
 
 
 def group_key(group: str) -> bytes:
@@ -135,7 +144,8 @@ def parse_offset(data: bytes) -> Commit:
     epoch = read.int32() if version >= 3 else -1
     metadata, timestamp = read.string(flexible), read.int64()
     expires = read.int64() if version == 1 else -1
-    return Commit(OffsetAndMetadata(offset, metadata, epoch), timestamp, expires)
+    topic_id = names.topic_id_of(read.tags().get(TOPIC_ID_TAG, b"")) if flexible else ""
+    return Commit(OffsetAndMetadata(offset, metadata, epoch), timestamp, expires, topic_id)
 
 
 def parse_group(group: str, data: bytes) -> GroupRecord:
@@ -158,7 +168,7 @@ def _parse_member(read: Reader, version: int) -> MemberRecord:
     session = read.int32()
     subscription, assignment = (read.nullable_bytes(flexible) or b"" for _ in range(2))
     if flexible:
-        read.skip_tags()
+        read.tags()
     # Version 0 knew one timeout for both.
     rebalance = session if version == 0 else rebalance
     return MemberRecord(member_id, instance, client_id, host, rebalance, session, subscription, assignment)

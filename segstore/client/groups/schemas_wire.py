@@ -8,7 +8,7 @@ Threads: a `Reader` belongs to one; functions without state.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from segstore.errors import InvalidArgumentError
@@ -31,10 +31,24 @@ def int64(value: int) -> bytes:
     return struct.pack(">q", value)
 
 
-def string(text: str | None) -> bytes:
+def varint(value: int) -> bytes:
+    """An unsigned one."""
+    data = b""
+    while value > 0x7F:
+        data, value = data + bytes([value & 0x7F | 0x80]), value >> 7
+    return data + bytes([value])
+
+
+def tags(fields: Mapping[int, bytes]) -> bytes:
+    """The tagged fields at the end of a flexible structure, by tags that rise."""
+    parts = [varint(tag) + varint(len(data)) + data for tag, data in fields.items()]
+    return varint(len(parts)) + b"".join(parts)
+
+
+def string(text: str | None, compact: bool = False) -> bytes:
     """InvalidArgumentError where it is too long, or no text (a lone surrogate)."""
     if text is None:
-        return b"\xff\xff"
+        return varint(0) if compact else b"\xff\xff"
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
@@ -43,7 +57,7 @@ def string(text: str | None) -> bytes:
         raise InvalidArgumentError(
             f"{text!r:.80}: {len(data):,} bytes of UTF-8, allowed are {LONGEST_STRING:,}"
         )
-    return int16(len(data)) + data
+    return (varint(len(data) + 1) if compact else int16(len(data))) + data
 
 
 def byte_string(data: bytes | None) -> bytes:
@@ -112,8 +126,6 @@ class Reader:
             raise ValueError(f"{count} elements are expected at {self._at}, {self.left} bytes are left")
         return [read() for _ in range(count)]
 
-    def skip_tags(self) -> None:
-        """Pass by the tagged fields at the end of a flexible structure: none is known."""
-        for _ in range(self.varint()):
-            self.varint()
-            self._take(self.varint())
+    def tags(self) -> dict[int, bytes]:
+        """The tagged fields at the end of a flexible structure."""
+        return {self.varint(): self._take(self.varint()) for _ in range(self.varint())}
