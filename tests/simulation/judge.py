@@ -76,14 +76,14 @@ class Judge:
 
     def _lost_from(self, part: Part, seen: Seen) -> int:
         """Where the log ended that the cut left; from there on all is new."""
-        controls = {b.first: b.kind for b in seen.batches if b.kind}
+        controls = {b.first: (b.kind, b.producer) for b in seen.batches if b.kind}
         end = min(seen.end, part.end)
         for offset, content in seen.records.items():
             entry = part.entries.get(offset)
             if offset < end and (entry is None or not same(entry.content, content)):
                 end = min(end, offset)
-        for offset, kind in controls.items():
-            if offset < end and part.controls.get(offset) != kind != "empty":
+        for offset, told in controls.items():
+            if offset < end and part.controls.get(offset) != told and told[0] != "empty":
                 end = min(end, offset)
         for offset, entry in part.entries.items():
             gone = seen.start <= offset < end and offset not in seen.records and not entry.removed
@@ -148,7 +148,7 @@ class Judge:
                 rows.append((first, len(attempt.records), offset, attempt))
 
     def _marker(self, part: Part, batch: Batch) -> None:
-        part.controls[batch.first] = batch.kind
+        part.controls[batch.first] = batch.kind, batch.producer
         for transaction in self.transactions:
             mine = transaction.producer[0] == batch.producer[0] and part in transaction.first
             if mine and part not in transaction.ended and batch.kind != "empty":

@@ -78,7 +78,7 @@ class Entry:
 
 
 class Part:
-    """A partition. `controls`: offset to (timestamp, "commit" or "abort"). `durable`: below it nothing may be
+    """A partition. `controls`: offset to ("commit" or "abort", producer). `durable`: below it nothing may be
     lost, whatever happens. `owner`: by (leader epoch, offset), what was ever seen there. `sequences`: of each
     producer, (first sequence, records, offset, whose they are) of its appends.
     """
@@ -87,7 +87,7 @@ class Part:
         self.topic, self.number = topic, number
         self.start = self.end = self.durable = 0
         self.entries: dict[int, Entry] = {}
-        self.controls: dict[int, str] = {}
+        self.controls: dict[int, tuple[str, tuple[int, int]]] = {}
         self.owner: dict[tuple[int, int], object] = {}
         self.sequences: dict[tuple[int, int], list[tuple[int, int, int, Attempt]]] = {}
         self.attempts: list[Attempt] = []
@@ -128,7 +128,7 @@ class Part:
             transaction = entry.attempt.transaction
             if transaction is not None and transaction.first.get(self) == offset:
                 del transaction.first[self]
-        self.controls = {o: kind for o, kind in self.controls.items() if o < end}
+        self.controls = {o: told for o, told in self.controls.items() if o < end}
         self.sequences = {
             who: kept for who, rows in self.sequences.items() if (kept := [r for r in rows if r[2] < end])
         }
