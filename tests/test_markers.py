@@ -310,3 +310,20 @@ def test_a_kill_between_two_markers_is_finished_by_asking_again(store_dir: Path)
         assert end_transaction(logs, 7, 0, 0, True) == [-1, 2, 2]
         assert [committed(log) for log in logs] == [[0, 1]] * 3
         assert [len(list(records(log))) for log in logs] == [2] * 3
+
+
+def test_an_abort_that_was_taken_back_is_not_waited_for(store_dir: Path) -> None:
+    """Its index of aborted transactions is gone again when the next flush comes."""
+    files = FailingFiles({"pwrite", "pwritev"}, OSError(errno.EIO, "io"), nth=0)
+    with segstore.open(store_dir, clock=Clock(step=1), files=files) as store:
+        store.create_topic("t", 2)
+        logs = [store.partition("t", n) for n in range(2)]
+        for log in logs:
+            send(log, 7, 0, 3, txn=True)
+        files.arm(3)  # behind the first partition's marker and index
+        with pytest.raises(StorageError):
+            end_transaction(logs, 7, 0, 0, False)
+        files.arm(0)
+        assert not list(store_dir.glob("*/*.txnindex"))
+        store.flush()
+        assert end_transaction(logs, 7, 0, 0, False) == [3, 3]

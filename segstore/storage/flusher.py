@@ -84,7 +84,10 @@ class Flusher:
                 pool.files.sync(pool.get(segment.path, write=True))
             if segment.unsynced_aborts:
                 segment.unsynced_aborts = False  # first: what comes meanwhile is the next sync's
-                with pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle:
+                with (
+                    suppress(FileNotFoundError),  # the abort was taken back, or the segment deleted meanwhile
+                    pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle,
+                ):
                     pool.files.sync(handle)
                 self.names_changed()  # it is made by the first abort
         sealed, self._sealed = self._sealed, []
