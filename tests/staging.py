@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import memory
 import pytest
 from faults import HookedFiles, KillingFiles
 from stores import in_child, killed, values
@@ -26,12 +25,9 @@ PARTS = (("t", 1), ("u", 0))
 
 
 @pytest.fixture
-def quick_dir(tmp_path: Path) -> Iterator[Path]:
+def quick_dir() -> Iterator[Path]:
     """In memory, where there is such a place: what is killed a hundred times is copied a hundred times."""
-    if not os.access("/dev/shm", os.W_OK | os.X_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="segstore-", dir="/dev/shm") as path:
+    with memory.directory() as path:
         yield Path(path)
 
 

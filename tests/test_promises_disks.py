@@ -26,6 +26,8 @@ from stores import (
 import segstore
 from segstore import StorageError
 
+pytestmark = pytest.mark.in_memory
+
 # --- fsync ------------------------------------------------------------------------------
 
 
