@@ -95,6 +95,14 @@ class Files(Sending):
             os.fchmod(fd, self.file_mode)
         return handle
 
+    def open_anew(self, path: Path) -> Handle:
+        """Open a new, empty file to read and write. What had its name loses it, and keeps its bytes: they may
+        have another name. OSError.
+        """
+        if self.exists(path):
+            self.unlink(path)
+        return self.open(path, write=True, create=True)
+
     def pread(self, handle: Handle, size: int, position: int) -> bytes:
         """`size` bytes from `position`; fewer only at the end of the file. OSError as pread(2)."""
         try:
@@ -290,11 +298,8 @@ class Files(Sending):
         """Replace a file, or make it: old or new content, never a mixture; durable where `sync`. OSError."""
         target = os.fspath(path)
         temporary = _temporary(target)
-        if _has_other_names(temporary):
-            self.unlink(temporary)  # whatever its other name is, its content stays
         try:
-            with self.open(temporary, write=True, create=True) as handle:
-                self.truncate(handle, 0)
+            with self.open_anew(temporary) as handle:
                 self.pwrite(handle, data, 0)
                 if sync:
                     self.sync(handle)
@@ -306,6 +311,20 @@ class Files(Sending):
             raise
         if sync:
             self.sync_dir(os.path.dirname(target) or ".")
+
+    def take_own(self, path: Path) -> None:
+        """Before a file is written in place: where it has other names (hard links), which would see that, a
+        durable copy takes this name. OSError.
+        """
+        if self.links(path) < 2:
+            return
+        target = os.fspath(path)
+        temporary = _temporary(target)
+        with self.open(target) as source, self.open_anew(temporary) as copy:
+            self.copy_range(source, 0, copy, 0, self.size(source))
+            self.sync(copy)
+        self.rename(temporary, target)
+        self.sync_dir(os.path.dirname(target) or ".")
 
     def restamp(self, handle: Handle, end: int, base_offset: int, leader_epoch: int) -> int:
         """`seg_restamp` (cdef.h): the next offset; EBADMSG where a batch is none. OSError."""
@@ -384,13 +403,6 @@ def _is_narrower(mode: int, wanted: int) -> bool:
     """Whether the umask took something of it away. What was made by others with other rights stays so."""
     held = mode & 0o777
     return held != wanted and held | wanted == wanted
-
-
-def _has_other_names(path: str) -> bool:
-    try:
-        return os.lstat(path).st_nlink > 1
-    except OSError:
-        return False  # who opens it is told
 
 
 def _temporary(target: str) -> str:

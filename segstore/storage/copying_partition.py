@@ -100,7 +100,7 @@ class PartitionCopy:
 
     def _log(self, segment: Segment, size: int) -> None:
         path = os.path.join(self._target, os.path.basename(segment.path))
-        with self._files.open(path, write=True, create=True) as out:
+        with self._files.open_anew(path) as out:
             at = 0
             while at < size:
                 count = min(_STEP, size - at)

@@ -39,15 +39,16 @@ def kept_mode(files: Files, root: str) -> int:
     return files.mode(ours) & MOST_MODE | FILE_MODE if files.exists(ours) else FILE_MODE
 
 
-def take_own(files: Files, root: str, directory: str) -> None:
-    """Let what will be written of a partition have no name elsewhere: a hard link would see it. What has one
-    gives way to a copy, durable. A staged file has its name in the inbox until it is adopted. OSError.
+def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
+    """Let what will be written in place of a partition have no name elsewhere: its last segment, or `every`
+    one, which recovery may cut. A staged file has its name in the inbox until it is adopted. OSError.
     """
     segments = list_segments(files, directory)
-    for suffix in (names.LOG, names.INDEX, names.TIME_INDEX) if segments else ():
-        path = os.path.join(directory, names.segment_file(segments[-1], suffix))
-        if files.exists(path) and files.links(path) > 1 and files.inode(path) not in _staged(files, root):
-            _replace_by_copy(files, path)
+    for base in segments if every else segments[-1:]:
+        for suffix in (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
+            path = os.path.join(directory, names.segment_file(base, suffix))
+            if files.exists(path) and files.links(path) > 1 and files.inode(path) not in _staged(files, root):
+                files.take_own(path)
 
 
 def _staged(files: Files, root: str) -> set[int]:
@@ -59,12 +60,3 @@ def _staged(files: Files, root: str) -> set[int]:
         if not files.is_symlink(folder)
         for name in files.listdir(folder)
     }
-
-
-def _replace_by_copy(files: Files, path: str) -> None:
-    with files.open(path) as source, files.open(path + names.TEMPORARY, write=True, create=True) as copy:
-        files.truncate(copy, 0)
-        files.copy_range(source, 0, copy, 0, files.size(source))
-        files.sync(copy)
-    files.rename(path + names.TEMPORARY, path)
-    files.sync_dir(os.path.dirname(path))

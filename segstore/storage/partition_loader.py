@@ -83,7 +83,7 @@ class PartitionLoader:
         context.files.check_directory(directory)
         published = self._ends.get(key) if self._ends_hold else None
         expected = self._expected(info, (info.name, partition), published)
-        take_own(context.files, context.root, directory)
+        take_own(context.files, context.root, directory, every=not expected.clean)
         try:
             opened = open_partition(context.pool, directory, info.settings, expected)
         except OSError:

@@ -25,8 +25,7 @@ def keep(directory: str, segment: Segment, position: int, end: int) -> str:
         files.sync_dir(os.path.dirname(directory))
     path = _free_name(directory, segment, position, end)
     if not files.exists(path):
-        with files.open(path + names.TEMPORARY, write=True, create=True) as copy:
-            files.truncate(copy, 0)
+        with files.open_anew(path + names.TEMPORARY) as copy:
             files.copy_range(segment.handle, position, copy, 0, end - position)
             files.sync(copy)
         files.rename(path + names.TEMPORARY, path)

@@ -285,9 +285,7 @@ def _make_files(segment: Segment) -> None:
     # A reader may have opened a deleted topic's log of that name at the last moment.
     pool.forget(segment.path)
     for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
-        with pool.files.open(segment.file(suffix), write=True, create=True) as handle:
-            if pool.files.size(handle):
-                pool.files.truncate(handle, 0)
+        pool.files.open_anew(segment.file(suffix)).close()
 
 
 def remove_segment(segment: Segment) -> None:

@@ -53,7 +53,7 @@ def restore(log: PartitionLog, held: Snapshot, path: str, target: str | os.PathL
 
 
 def _write(files: Files, log: PartitionLog, path: str, file: File, target: str) -> int:
-    with files.open(target, write=True, create=True) as handle:
+    with files.open_anew(target) as handle:
         at = 0
         for part in read_file(log, path, file):
             files.pwrite(handle, part, at)

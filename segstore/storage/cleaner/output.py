@@ -38,10 +38,7 @@ class _Growing:
         self._offsets, self._times = bytearray(), bytearray()
 
     def _create(self, suffix: str) -> Handle:
-        path = self.segment.file(suffix + names.CLEANED)
-        handle = self._files.open(path, write=True, create=True)
-        self._files.truncate(handle, 0)
-        return handle
+        return self._files.open_anew(self.segment.file(suffix + names.CLEANED))
 
     def add(self, data: Buffer, batches: NDArray[np.void]) -> None:
         segment = self.segment

@@ -66,7 +66,7 @@ class Gatherer:
             with contextlib.suppress(FileExistsError):  # another thread was quicker
                 self._files.mkdir(self._folder.gathered)
             self._used = True
-        return self._files.open(os.path.join(self._folder.gathered, name), write=True, create=True)
+        return self._files.open_anew(os.path.join(self._folder.gathered, name))
 
     def __enter__(self) -> Gatherer:
         """OSError. What an earlier one left has perhaps another name by now: no byte of it may be cut."""

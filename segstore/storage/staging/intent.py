@@ -97,6 +97,7 @@ def _cut(files: Files, directory: str, place: Place) -> None:
         if not files.exists(path) or files.size(path):
             files.write_atomic(path, b"")
     elif files.exists(path) and files.size(path) > place.position:
+        files.take_own(path)
         with files.open(path, write=True) as handle:
             files.truncate(handle, place.position)
             files.sync(handle)

@@ -178,7 +178,7 @@ class Stager:
         name = names.staged_file(self._count)
         self._count += 1
         path = os.path.join(self._folder.stager(self.name), name)
-        handle = self._files.open(path, write=True, create=True)
+        handle = self._files.open_anew(path)
         output = _Output(info, partition, name, handle, self._place(info, partition))
         self._open[info.name, partition] = output
         return output

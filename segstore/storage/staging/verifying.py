@@ -10,6 +10,7 @@ them mixed. Threads: any; no append token is held meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -80,6 +81,8 @@ def verify(files: Files, path: str, file: StagedFile, config: TopicConfig, segme
 
     StagedFilesError, RecordTooLargeError, InvalidRecordError; OSError where the disk can't tell.
     """
+    with contextlib.suppress(FileNotFoundError):  # told when it is opened
+        files.take_own(path)  # it may be stamped where it lies, and appended to
     with open_staged(files, path) as handle:
         if files.size(handle) != file.size:
             raise StagedFilesError(f"{path} has {files.size(handle):,} bytes, not {file.size:,}")

@@ -1,0 +1,165 @@
+"""A store whose files have other names (a backup's, or somebody's who means ill): what is under those never
+changes, whatever is done to the store. Only `.lock` may not have one: the store does not open then.
+
+By default the seed draws some of the cases; SEGSTORE_FAULTS=all (`make faults`) tries them all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import hostile
+import pytest
+from faulty.counts import record
+from staging import quick_dir as quick_dir
+
+import segstore
+from segstore import names
+from segstore.files import Files
+from segstore.storage.staging import Stager, seal
+
+CASES = 8
+PARTS = [("t", 1), ("t", 0)]
+
+
+def _abort(root: Path) -> None:
+    """The index of aborted transactions grows."""
+    with segstore.open(root) as store:
+        producer = segstore.Producer(store, transactional_id="other")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"more", partition=1).get()
+        producer.abort_transaction()
+        producer.close()
+
+
+OPERATIONS = {**hostile.OPERATIONS, "abort": _abort}
+
+
+# --- how the store was left -----------------------------------------------------------------------------
+
+
+def _unclean(root: Path) -> None:
+    (root / names.CLEAN_SHUTDOWN).unlink()
+
+
+def _torn(root: Path) -> None:
+    """Behind each log its own batches again: a cut in each segment, with something to keep."""
+    _unclean(root)
+    for name in (names.RECOVERY_POINTS, f"{names.OURS}/{names.ENDS}"):
+        (root / name).unlink()
+    for log in root.glob(f"*/*{names.LOG}"):
+        log.write_bytes(log.read_bytes() * 2)
+
+
+def _bad_indexes(root: Path) -> None:
+    for path in root.glob("*/*index"):
+        path.write_bytes(path.read_bytes() + bytes(24))
+
+
+LEFT: dict[str, Callable[[Path], object]] = {
+    "closed": lambda root: None,
+    "killed": _unclean,
+    "torn": _torn,
+    "bad indexes": _bad_indexes,
+}
+BESIDE = (".cleaned", ".swap", ".deleted", names.TEMPORARY)
+
+
+def give_names(root: Path, outside: Path) -> int:
+    """To all that is there, and to what unfinished work may have left beside it."""
+    held = [p for p in root.rglob("*") if p.is_file() and p.name != names.LOCK]
+    left = [p.with_name(p.name + suffix) for p in held for suffix in BESIDE]
+    for path in left:
+        path.write_bytes(b"mine")
+    held += left
+    for path in held:
+        os.link(path, outside / str(path.relative_to(root)).replace("/", "_"))
+    return len(held)
+
+
+def unchanged(place: Path, left: str, operation: str) -> str:
+    """ "", or what went wrong."""
+    root, outside = hostile.made(place, 0)
+    LEFT[left](root)
+    record("hostile: entries", give_names(root, outside))
+    before = hostile.seen(outside)
+    said = hostile.work(root, {operation: OPERATIONS[operation]})
+    after = hostile.seen(outside)
+    shutil.rmtree(root.parent)
+    record("hostile: operations")
+    changed = [Path(name).name for name in before if before[name] != after.get(name)]
+    return f"{left}, {operation}: {said} {changed}" if said or changed else ""
+
+
+def test_no_other_name_shows_a_change(quick_dir: Path, rng: Random) -> None:
+    cases = [(left, operation) for left in LEFT for operation in OPERATIONS]
+    drawn = cases if "SEGSTORE_FAULTS" in os.environ else rng.sample(cases, CASES)
+    assert [wrong for case in drawn if (wrong := unchanged(quick_dir, *case))] == []
+
+
+@pytest.mark.parametrize(("left", "operation"), [("torn", "write"), ("closed", "abort")])
+def test_what_this_has_found(quick_dir: Path, left: str, operation: str) -> None:
+    """Recovery cut segments before the last; an abort wrote on in an index; copies went through a `.tmp`."""
+    assert unchanged(quick_dir, left, operation) == ""
+
+
+@pytest.mark.parametrize("n", [3, 300], ids=["appended", "a segment"])
+@pytest.mark.parametrize("moved", [False, True])
+def test_staged_files(store_dir: Path, tmp_path: Path, n: int, moved: bool) -> None:
+    """What is adopted is stamped where it lies, and as a segment appended to."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    config = {"inbox.segment.bytes": 3000}
+    with segstore.open(store_dir, config=config) as store:
+        store.create_topic("t", 2)
+    stager = Stager(store_dir)
+    for topic, partition in PARTS:
+        stager.append_batch(topic, partition, [b"staged" * 5] * n)
+    message = stager.finish()
+    for path in (store_dir / names.OURS / names.INBOX).glob("*/*.batches"):
+        os.link(path, outside / path.name)
+    before = hostile.seen(outside)
+    assert len(before) == len(PARTS)
+    with segstore.open(store_dir, config=config) as store:
+        if moved:
+            store.partition("t", 1).append(b"first")
+        seal(store_dir, "q/1", [message])
+        store.partition("t", 1).append_batch([b"behind it"] * 5)
+        assert store.partition("t", 1).end_offset == n + 5 + moved
+    assert hostile.seen(outside) == before
+
+
+NEW = {
+    "open_anew": lambda files, path: files.open_anew(path).close(),
+    "write_atomic": lambda files, path: files.write_atomic(path.removesuffix(names.TEMPORARY), b"x"),
+}
+
+
+@pytest.mark.parametrize("way", NEW)
+@pytest.mark.parametrize("kind", [os.link, os.symlink])
+def test_what_is_made_anew(tmp_path: Path, way: str, kind: Callable[[Path, str], None]) -> None:
+    mine, path = tmp_path / "mine", str(tmp_path / f"x{names.TEMPORARY}")
+    mine.write_bytes(b"mine")
+    kind(mine, path)
+    NEW[way](Files(), path)
+    assert mine.read_bytes() == b"mine"
+    assert os.lstat(mine).st_nlink == 1
+
+
+def test_take_own(tmp_path: Path) -> None:
+    """A copy where there is another name; the file itself where there is none."""
+    mine, path = tmp_path / "mine", tmp_path / "x"
+    mine.write_bytes(b"mine" * 1000)
+    os.link(mine, path)
+    before = os.lstat(mine).st_ino
+    Files().take_own(path)
+    assert path.read_bytes() == mine.read_bytes()
+    assert (os.lstat(mine).st_ino, os.lstat(path).st_nlink, os.lstat(mine).st_nlink) == (before, 1, 1)
+    own = os.lstat(path).st_ino
+    Files().take_own(path)
+    assert os.lstat(path).st_ino == own != before
