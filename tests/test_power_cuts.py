@@ -216,3 +216,22 @@ def killed(store: segstore.Store) -> None:
     store._side.abandon()
     store._context.closed = True
     store._side._held.close()
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_settings_that_could_not_be_synced_are_not_found_later(tmp_path: Path, ours: bool) -> None:
+    """Their name was given: the store went on by the old ones, and the next open by the new."""
+    files = FaultyFiles(tmp_path)
+    with segstore.open(tmp_path / "s", files=files, clock=Clock(step=1)) as store:
+        store.create_topic("t")
+    if not ours:
+        (tmp_path / "s" / ".segstore" / "topics" / "t.json").unlink()
+    with segstore.open(tmp_path / "s", files=files, clock=Clock(step=1)) as store:
+        files.fail(1, errno.EIO, names={"sync_dir"})
+        with pytest.raises(segstore.StorageError):
+            store.alter_topic("t", {"retention.ms": 5})
+        assert files.hits == 1
+        files.fail(0)
+    with segstore.open(tmp_path / "s") as store:
+        info = store.topics()["t"]
+        assert (info.settings.retention_ms, info.ours) == (-1, ours)

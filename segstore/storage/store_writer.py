@@ -238,6 +238,8 @@ class StoreWriter:
                 self._topic_files.write(info)
             except BaseException:
                 self._configure(before)
+                with suppress(OSError):
+                    self._topic_files.restore(before)
                 raise
             self.topics = {**self.topics, name: info}
         return info

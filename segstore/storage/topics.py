@@ -132,6 +132,15 @@ class TopicFiles:
         """Write a topic's settings, whole or not at all; OSError."""
         self._files.write_atomic(self._path(info.name), format_settings(info, deleting=deleting))
 
+    def restore(self, info: TopicInfo) -> None:
+        """Say again what was there before a write that failed: its name may have been given, and a topic goes
+        on by other settings than the next open would find. OSError.
+        """
+        if info.ours:
+            self.write(info)
+        elif info.error is None:
+            self.forget(info.name)
+
     def forget(self, topic: str) -> None:
         """Remove a topic's settings: its directories are gone."""
         if self._files.exists(self._path(topic)):
