@@ -80,7 +80,9 @@ MUTATIONS: dict[str, Patch] = {
         reader, "offset_for_time", lambda original, view, stamp: _later(original(view, stamp), view)
     ),
     "a sequence is taken twice": changed(producers, "judge", lambda original, state, claim, chunks: None),
-    "a marker is one of another kind": lambda patch: patch.setattr("segstore.storage.markers.COMMIT", 0),
+    "a marker is one of another kind": lambda patch: patch.setattr(
+        "segstore.client.transactions.ending.COMMIT", 0
+    ),
 }
 
 
