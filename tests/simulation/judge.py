@@ -225,14 +225,14 @@ class Judge:
 
     # --- over all partitions ------------------------------------------------------------------------
 
-    def whole(self, parts: set[Part], cut: bool = False) -> list[Transaction]:
+    def whole(self, parts: set[Part]) -> list[Transaction]:
         """Transactions that have ended since the last look, which must have ended everywhere, alike."""
         found = []
         for transaction in self.transactions:
             here = [part for part in transaction.first if part in parts]
             kinds = {transaction.ended.get(part) for part in here}
             if kinds and kinds != {None}:
-                hold(len(kinds) == 1 or cut, transaction.name, "has ended in part:", transaction.ended)
+                hold(len(kinds) == 1, transaction.name, "has ended in part:", transaction.ended)
             if kinds and None not in kinds:
                 found.append(transaction)
         return found
