@@ -117,4 +117,23 @@ CASES: dict[str, tuple[object, list[Step]]] = {
             ("verify",),
         ],
     ),
+    "a transactional id that could not be written is there at the close": (
+        1278,
+        [("fault", "any", 14, "ENOSPC"), ("init", "x"), ("close",)],
+    ),
+    "the sync of new settings fails, and the next open finds them": (
+        1117,
+        [
+            ("create", "a", 3, 3),
+            ("create", "b", 1, 4),
+            ("init", "x"),
+            ("init", "y"),
+            ("produce", "y", "a", 0, "r55", 6),
+            ("fault", "sync", 3, "EIO"),
+            ("produce", "x", "a", 0, "r61", 3),
+            ("death", 24, "zeros"),
+            ("alter", "b", 1),
+            ("tick", 61000),
+        ],
+    ),
 }

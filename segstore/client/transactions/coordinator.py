@@ -257,9 +257,8 @@ class TransactionCoordinator:
     def _raise_epoch(self, entry: Entry) -> None:
         """Let the log know what the partitions do, before they forget it."""
         known = entry.metadata
-        assert known is not None
-        raised = self._lost.raised(known, self._clock())
-        if raised is not known:
+        raised = None if known is None else self._lost.raised(known, self._clock())  # None: never written
+        if raised is not None and raised is not known:
             try:
                 self._write(entry, raised)
             except Exception as error:
