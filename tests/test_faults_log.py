@@ -6,11 +6,10 @@ import random
 from pathlib import Path
 
 import pytest
+from faulty.built import SMALL
 from faulty.driver import FAULTS, Bench, Scenario, run_cuts, run_faults
 from faulty.world import World
 from staging import quick_dir as quick_dir
-
-SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
 
 
 def topic(world: World, **config: object) -> None:
@@ -87,10 +86,10 @@ SCENARIOS = {
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_power_cuts(quick_dir: Path, rng: random.Random, name: str) -> None:
-    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=60)
+    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=30)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_failing_calls(quick_dir: Path, rng: random.Random, name: str, fault: str) -> None:
-    run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=4)
+    run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=2)

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from faulty.built import two_topics
 from faulty.driver import FAULTS, Bench, Scenario, run_cuts, run_faults
 from faulty.world import World, observe
 from staging import quick_dir as quick_dir
@@ -14,20 +15,10 @@ import segstore
 from segstore.storage.copying import copy
 from segstore.storage.repair import repair
 
-SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
-
-
-def build(world: World) -> None:
-    world.create("t", **SMALL)
-    world.append(n=12, batch_bytes=200)
-    world.create("other", 2)
-    world.append("other", 3, 1)
-    world.flush_all()
-
 
 def crashed(world: World) -> None:
     """Unflushed records, a deleted topic, and half a batch."""
-    build(world)
+    two_topics(world)
     world.append(n=12, batch_bytes=200)
     world.append("other", 2)
     log = max(path for path in (world.root / "t-0").glob("*.log"))
@@ -46,7 +37,7 @@ def recover(world: World) -> None:
 
 def damaged(world: World) -> None:
     """Indexes of sealed segments that say nothing, or nonsense, and a snapshot that is none."""
-    build(world)
+    two_topics(world)
     world.close()
     directory = world.root / "t-0"
     for i, path in enumerate(sorted([*directory.glob("*.index"), *directory.glob("*.timeindex")])[:4]):
@@ -82,16 +73,16 @@ def is_whole(root: Path) -> None:
 SCENARIOS = {
     "recovery": Scenario(crashed, recover, closed, crashed=True),
     "repair": Scenario(damaged, put_right, closed, mend=repair),
-    "copy": Scenario(build, make_copy, closed, also=is_whole),
+    "copy": Scenario(two_topics, make_copy, closed, also=is_whole),
 }
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_power_cuts(quick_dir: Path, rng: random.Random, name: str) -> None:
-    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=25)
+    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=15)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_failing_calls(quick_dir: Path, rng: random.Random, name: str, fault: str) -> None:
-    run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=2)
+    run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=1)

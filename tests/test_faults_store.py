@@ -6,20 +6,12 @@ import random
 from pathlib import Path
 
 import pytest
+from faulty.built import SMALL, two_topics
 from faulty.driver import FAULTS, Bench, Scenario, run_cuts, run_faults
 from faulty.world import World
 from staging import quick_dir as quick_dir
 
-SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
 COMPACTED = {**SMALL, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "file_delete_delay_ms": 0}
-
-
-def build(world: World) -> None:
-    world.create("t", **SMALL)
-    world.append(n=12, batch_bytes=200)
-    world.create("other", 2)
-    world.append("other", 3, 1)
-    world.flush_all()
 
 
 def unflushed(world: World) -> None:
@@ -67,7 +59,7 @@ def compact(world: World) -> None:
 
 
 def commits(world: World) -> None:
-    build(world)
+    two_topics(world)
     world.commit(1)
 
 
@@ -93,24 +85,24 @@ def open_and_close(world: World) -> None:
 
 
 SCENARIOS = {
-    "create a topic": Scenario(build, create, unflushed),
-    "alter a topic": Scenario(build, alter, unflushed),
-    "delete a topic": Scenario(build, delete, unflushed),
-    "delete and create": Scenario(build, delete_and_create, unflushed),
+    "create a topic": Scenario(two_topics, create, unflushed),
+    "alter a topic": Scenario(two_topics, alter, unflushed),
+    "delete a topic": Scenario(two_topics, delete, unflushed),
+    "delete and create": Scenario(two_topics, delete_and_create, unflushed),
     "compact": Scenario(keyed, compact),
     "commit offsets": Scenario(commits, commit),
-    "commit the first": Scenario(build, first_commit),
-    "close": Scenario(build, close, unflushed),
-    "close and open": Scenario(build, open_and_close, unflushed),
+    "commit the first": Scenario(two_topics, first_commit),
+    "close": Scenario(two_topics, close, unflushed),
+    "close and open": Scenario(two_topics, open_and_close, unflushed),
 }
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_power_cuts(quick_dir: Path, rng: random.Random, name: str) -> None:
-    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=40)
+    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=20)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_failing_calls(quick_dir: Path, rng: random.Random, name: str, fault: str) -> None:
-    run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=2)
+    run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=1)

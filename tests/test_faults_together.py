@@ -83,7 +83,7 @@ SCENARIOS = {
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_power_cuts(quick_dir: Path, rng: random.Random, name: str) -> None:
-    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=20)
+    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=12)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
