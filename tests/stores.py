@@ -90,6 +90,20 @@ def write_topic(
     return store
 
 
+def transact_and_consume(store: segstore.Store) -> None:
+    """A committed and an aborted transaction in partition 1 of "t"; group "g" commits what it read of "t"."""
+    producer = segstore.Producer(store, transactional_id="id")
+    producer.init_transactions()
+    for ends in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        producer.send("t", b"in a transaction", partition=1).get()
+        ends()
+    producer.close()
+    with segstore.Consumer(store, "t", group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.poll(1000)
+        consumer.commit()
+
+
 def raw_batches(
     offsets: Sequence[int],
     size: int = 20,

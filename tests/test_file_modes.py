@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from compaction import clean, open_compacted
 from fuzz.store_target import template
-from stores import in_child, stamps
+from stores import in_child, stamps, transact_and_consume
 
 import segstore
 from segstore import InvalidArgumentError, names
@@ -50,16 +50,7 @@ def _appends(root: Path, file_mode: int | None) -> None:
         for _ in range(5):
             store.partition("t", 0).append_batch([b"x" * 500])
         store.add_partitions("t", 3)
-        producer = segstore.Producer(store, transactional_id="id")
-        producer.init_transactions()
-        for ends in (producer.commit_transaction, producer.abort_transaction):
-            producer.begin_transaction()
-            producer.send("t", b"in a transaction", partition=1).get()
-            ends()
-        producer.close()
-        with segstore.Consumer(store, "t", group_id="g", auto_offset_reset="earliest") as consumer:
-            consumer.poll(100)
-            consumer.commit()
+        transact_and_consume(store)
         store.sweep()
 
 

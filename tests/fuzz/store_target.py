@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+from stores import transact_and_consume
+
 import segstore
 from fuzz import batches
 from fuzz.mutate import ANY, TEXT
@@ -47,16 +49,7 @@ def template() -> Path:
         for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
             log.append_batch([b"v%d" % i for i in range(60)], keys=[b"k"] * 60, compression=codec)
         log.delete_records(70)
-        producer = segstore.Producer(store, transactional_id="id")
-        producer.init_transactions()
-        for ends in (producer.commit_transaction, producer.abort_transaction):
-            producer.begin_transaction()
-            producer.send("t", b"in a transaction", partition=1).get()
-            ends()
-        producer.close()
-        with segstore.Consumer(store, "t", group_id="g", auto_offset_reset="earliest") as consumer:
-            consumer.poll(1000)
-            consumer.commit()
+        transact_and_consume(store)
         with Stager(root) as stager:
             stager.append_batch("t", 0, [b"staged"])
             seal(root, "q/1", [stager.finish()])
