@@ -24,16 +24,27 @@ MOST = 4  # processes; a JVM and a store's threads want a core of their own
 # What a file's text holds where its tests are of a group.
 MARKS = {"spark": ("SparkSession", 'judge("spark")'), "kafka": ('judge("Kafka\'s broker")',)}
 
-# Groups and files that take longest (20 s to minutes each), first.
+# Groups and files that take longest (15 s of a core to minutes each), first.
 LONGEST = (
     "spark",
     "kafka",
     "test_kill",
+    "simulation/test_simulation",
+    "test_bench_peers",
+    "test_bench_notebook",
     "test_cleaner_model",
     "test_staging_kill",
     "test_cleaner_swap",
-    "test_promises_disks",
+    "test_bench_studies",
+    "test_hostile",
     "test_half_done",
+    "test_faults_store",
+    "test_bench_zero_copy",
+    "test_promises_disks",
+    "test_faults_log",
+    "test_faults_together",
+    "simulation/test_mutations",
+    "test_bench_run_all",
 )
 
 
