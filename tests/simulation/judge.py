@@ -40,16 +40,6 @@ class Judge:
         part.cut(end)
         self._unmark(part, end, 1 << 62)
 
-    def _hole(self, part: Part, offset: int) -> None:
-        entry = part.entries[offset]
-        entry.removed = True
-        transaction = entry.attempt.transaction
-        left = [e.offset for e in part.live() if e.attempt.transaction is transaction]
-        if transaction is not None and left:
-            transaction.first[part] = left[0]
-        elif transaction is not None and part not in transaction.ended:
-            transaction.first.pop(part, None)
-
     def _unmark(self, part: Part, since: int, upto: int) -> None:
         """Of these offsets the markers are lost."""
         for transaction in {e.attempt.transaction for e in part.entries.values()} - {None}:
@@ -87,16 +77,8 @@ class Judge:
                 end = min(end, offset)
         for offset, entry in part.entries.items():
             gone = seen.start <= offset < end and offset not in seen.records and not entry.removed
-            if not gone:
-                continue
-            if part.topic.was_compacted and offset >= part.durable:
-                # In a log that may have gaps, one that a cut has left is taken for one of compaction's.
-                self._hole(part, offset)
-            elif not self._may_go(part, offset):
+            if gone and not self._may_go(part, offset):
                 end = min(end, offset)
-        for offset, kind in part.controls.items():
-            if part.topic.was_compacted and part.durable <= offset < end and controls.get(offset) != kind:
-                self._unmark(part, offset, offset + 1)
         durable = min(part.durable, part.end)
         hold(end >= durable, part, "is lost from", end, "and was durable up to", durable)
         return end
