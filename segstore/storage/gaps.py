@@ -49,19 +49,21 @@ def forgets(before: TopicInfo, after: TopicInfo) -> bool:
     return before.gapped and not (after.gapped and before.ours)
 
 
-def remembering(before: TopicInfo, after: TopicInfo, views: Mapping[int, LogView]) -> TopicInfo:
+def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[LogView, int]]) -> TopicInfo:
     """`after`, saying up to where there may be gaps by the rules of `before`, in the one file of both: the
-    cleaner's checkpoint does not know of compactions that were stopped. `views` are those of the partitions
-    now, in which no compaction begins any more; one without may have gaps anywhere.
+    cleaner's checkpoint does not know of compactions that were stopped. `held` are views and recovery points
+    of the partitions now, in which no compaction begins any more; one without may have gaps anywhere.
 
-    The cleaner leaves the active segment alone; a broker's may be a replica of a compacted log.
+    The cleaner leaves the active segment alone, and what is not synced; a broker's log may be a replica of a
+    compacted one.
     """
     if not forgets(before, after):
         return after
     ends = dict(before.compacted)
     for number in before.partition_ids:
-        view, end = views.get(number), names.MAX_OFFSET
-        if view is not None:
-            end = view.bases[-1] if before.ours else view.end_offset
+        end = names.MAX_OFFSET
+        if number in held:
+            view, flushed = held[number]
+            end = min(view.bases[-1], flushed) if before.ours else view.end_offset
         ends[number] = max(end, ends.get(number, 0))
     return replace(after, compacted=tuple(sorted(ends.items())))

@@ -233,7 +233,7 @@ class StoreWriter:
             # The settings first: no compaction begins any more behind where there may be gaps.
             self._configure(info)
             try:
-                info = remembering(before, info, self._views(before))
+                info = remembering(before, info, self._ends_of(before))
                 self._begin_recovery_points(info)
                 self._topic_files.write(info)
             except BaseException:
@@ -254,9 +254,10 @@ class StoreWriter:
             with suppress(SegstoreError, OSError):  # who asks for it is told
                 self.partition(info.name, number)
 
-    def _views(self, info: TopicInfo) -> dict[int, LogView]:
-        """Of the partitions that could be opened."""
-        return {n: p.view for (topic, n), p in self._partitions.items() if topic == info.name}
+    def _ends_of(self, info: TopicInfo) -> dict[int, tuple[LogView, int]]:
+        """Views and recovery points of the partitions that could be opened."""
+        found = {n: p for (topic, n), p in self._partitions.items() if topic == info.name}
+        return {n: (p.view, p.recovery_point) for n, p in found.items()}
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
         """Have `total` partitions from now on (Kafka: createPartitions). InvalidArgumentError where that is
@@ -273,7 +274,7 @@ class StoreWriter:
             info = replace(before, partition_ids=tuple(range(total)), ours=True)
             if forgets(before, info):
                 self._load_all(before)
-            info = remembering(before, info, self._views(before))
+            info = remembering(before, info, self._ends_of(before))
             self._forget_lines(name, before.partition_ids)
             try:
                 self._topic_files.write(info)

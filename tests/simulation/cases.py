@@ -5,6 +5,17 @@ from __future__ import annotations
 from .world import Step
 
 CASES: dict[str, tuple[object, list[Step]]] = {
+    "a power cut takes a segment of a log that was compacted by its settings until then": (
+        1,
+        [
+            ("create", "c", 3, 2),
+            ("init", "y"),
+            ("produce", "y", "c", 0, "r44", 6),
+            ("batch", "c", 0, "r61", 5, True, "rising", None, 100),
+            ("alter", "c", 7),
+            ("cut", "names"),
+        ],
+    ),
     "a power cut leaves zeros in the index of aborted transactions": (
         23,
         [

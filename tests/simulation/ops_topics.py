@@ -235,7 +235,7 @@ def verify(world: Topics) -> str:
     world.verify("")
     for part in world.parts():
         world.times(part, world.log(part).offset_for_time, world.rng)
-    with segstore.open(world.root, "r") as reader:
+    with segstore.open(world.root, "r", files=world.files) as reader:
         for part in world.parts():
             log = reader.partition(*part.key)
             found = log.start_offset, log.end_offset, log.last_stable_offset

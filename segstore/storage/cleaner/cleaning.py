@@ -92,11 +92,11 @@ def clean(
         dirty = dirtiness(partition, checkpoint_offset, now_ms)
         done = CleanResult(dirty.first_dirty)
         while dirty.bytes and dirty.first_dirty < dirty.until:
-            if "compact" not in partition.config.cleanup_policy:  # from now on, gaps have an end
-                raise CleaningStopped
             # What supersedes older records must not be lost with the power when these are gone.
             partition.flusher.flush(dirty.until)
             flushed()
+            if "compact" not in partition.config.cleanup_policy:  # gaps end at the recovery point from now on
+                raise CleaningStopped
             end = _Pass(partition, config, now_ms, throttle, dirty, counted).run()
             done = done.plus(CleanResult(end, passes=1))
             advanced(end)
