@@ -14,12 +14,14 @@ LIVE = ("maybe", "staged")
 
 
 class Judge:
-    """`largest`: the largest time that the clock has ever shown; `crash`: "" while the process lives."""
+    """`largest`: the largest time that the clock has ever shown, `back`: how far it ever was behind that;
+    `crash`: "" while the process lives.
+    """
 
     def __init__(self) -> None:
         self.attempts: dict[str, Attempt] = {}
         self.transactions: list[Transaction] = []
-        self.largest = self.now = 0
+        self.largest = self.now = self.back = 0
 
     def compare(self, part: Part, seen: Seen, crash: str = "", swept: bool = False, since: int = -1) -> None:
         """`since`: only what begins there was looked at, -1 for all."""
@@ -197,7 +199,8 @@ class Judge:
         if key is None or part.outcome(entry) == "abort":
             return True
         tombstones = int(str(part.topic.config.get("delete.retention.ms", 86_400_000)))
-        if value is None and self.largest - entry.written >= tombstones:
+        # From when the cleaner first meets it, by a clock that may have been set back then.
+        if value is None and self.largest - entry.written + self.back >= tombstones:
             return True
         return any(
             e.content[0] == key and part.outcome(e) == "commit"

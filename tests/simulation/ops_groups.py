@@ -66,12 +66,13 @@ def join(world: Groups, name: str, group: str, topics: tuple[str, ...], committe
 def poll(world: Groups, name: str, n: int) -> str:
     """What a consumer is given is what comes next, all of it."""
     consumer = member(world, name)
-    before = positions(consumer)
+    before, seat = positions(consumer), consumer.group_metadata()
     polled = consumer.poll(max_records=n)
     after = positions(consumer)
+    joined = consumer.group_metadata() != seat  # then it goes on where its group has come to
     for tp, records in polled.items():
         part = world.part(*tp)
-        began = before.get(tp)
+        began = None if joined else before.get(tp)
         at = records[0].offset if began is None or began > records[0].offset else began
         check_given(world, part, records, at, after.get(tp), consumer.config.isolation_level)
     return f"{sum(map(len, polled.values()))} records, {len(after)} partitions"

@@ -182,6 +182,7 @@ def jump(world: Topics, ms: int) -> str:
     world.clock.now = max(world.clock.now + ms, 10_000_000)
     world.now = world.clock.now
     world.largest = max(world.largest, world.now)
+    world.back = max(world.back, world.largest - world.now)
     return str(ms)
 
 

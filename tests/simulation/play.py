@@ -25,6 +25,9 @@ class Simulation(Groups, Topics):
         cut = crash == "cut"
         if cut:
             self.places.clear()
+            for transaction in self.transactions:
+                if transaction.outcomes == {"commit"} and not transaction.durable and not transaction.ended:
+                    transaction.outcomes = {"commit", "abort"}  # of the decision, too, nothing may be left
         self.compare_all(crash)
         settle_manifests(self, known=False)
         self.settle_transactions()
