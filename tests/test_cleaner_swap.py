@@ -26,6 +26,7 @@ from compaction import (
 from stores import START_MS, Clock, in_child, killed, tree
 
 import segstore
+from segstore import names
 from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
 from segstore.storage.markers import end_transaction
 from segstore.storage.producing import append_batches
@@ -151,6 +152,9 @@ def test_a_disk_that_fails_at_every_call(tmp_path: Path, name: str, call: str) -
             fenced = log._writing().writer.fenced is not None
             if not fenced:
                 log.append(b"after", key=b"after")
+            half_done = log._writing().unsettled is not None
+        # The next open finishes it at once, and not when somebody asks for the partition.
+        assert not (half_done and (path / names.CLEAN_SHUTDOWN).exists())
         after = said(path)
         assert {k: v for k, v in after[0].items() if k != b"after"} == expected[0]
         assert segstore.check(path) == []

@@ -411,6 +411,10 @@ class Partition:
         elif self._untold is not None:
             raise self._untold
 
+    def settled(self) -> bool:
+        """Whether the next open has nothing to finish or to take back."""
+        return self.unsettled is None and self.writer.settled()
+
     def abandon(self) -> None:
         """The topic was deleted: appends are refused, readers keep what they have."""
         with self._naming, self._queue.token:

@@ -401,7 +401,7 @@ class StoreWriter:
                 whole = (
                     not errors
                     and not self._broken
-                    and all(p.writer.settled() for p in self._partitions.values())
+                    and all(p.settled() for p in self._partitions.values())
                 )
                 if whole:
                     self.checkpoint()
