@@ -22,7 +22,7 @@ READS = {
     *("size", "identity", "inode", "changed", "modified", "exists", "lock_holder", "is_locked"),
     *("check_directory", "mode", "links", "boot"),
 }
-OF_OTHERS = {"write_atomic", "lock"}  # made of changes
+OF_OTHERS = {"write_atomic", "lock", "open_anew", "take_own"}  # made of changes
 TO_SINKS = {"sendfile", "splice", "copy", "write"}
 HINTS = {"start_sync"}
 

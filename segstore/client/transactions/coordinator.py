@@ -87,7 +87,7 @@ class TransactionCoordinator:
             self._settled(entry)
             return self._next_producer(entry, timeout_ms)
 
-    def _next_producer(self, entry: Entry, timeout_ms: int) -> Identity:
+    def _next_producer(self, entry: Entry, timeout_ms: int, asked: Identity | None = None) -> Identity:
         now, known = self._clock(), entry.metadata
         if known is None:
             known = TransactionMetadata(self._new_id(), NO_EPOCH, timeout_ms)
@@ -96,7 +96,7 @@ class TransactionCoordinator:
             fresh = known.rotated(self._new_id(), timeout_ms, now)
         else:
             fresh = known.next_producer(timeout_ms, now)
-        self._write(entry, fresh)
+        self._write(entry, fresh, asked)
         return fresh.producer_id, fresh.producer_epoch
 
     @contextlib.contextmanager
@@ -137,7 +137,7 @@ class TransactionCoordinator:
                 self._decide(entry, commit, identity)
             elif not commit and known.state.settled:
                 # Nothing was written: only the epoch goes on, so that sequences may begin anew.
-                return self._next_producer(entry, known.timeout_ms)
+                return self._next_producer(entry, known.timeout_ms, identity)
             self._try_complete(entry)
             after = entry.metadata
             assert after is not None
@@ -185,12 +185,14 @@ class TransactionCoordinator:
     def _new_id(self) -> int:
         return shared(self._store, ProducerIds).next()
 
-    def _write(self, entry: Entry, metadata: TransactionMetadata) -> None:
-        """What is in the log is what is known: if it can't be written, nothing has changed."""
+    def _write(self, entry: Entry, metadata: TransactionMetadata, asked: Identity | None = None) -> None:
+        """What is in the log is what is known: if it can't be written, nothing has changed. `asked`: who ends
+        a transaction by it, and may ask again with the epoch that is over then.
+        """
         self._log.append(entry.transactional_id, metadata)
         entry.metadata, entry.orphan = metadata, False
-        if metadata.state in (State.EMPTY, State.ONGOING):
-            entry.ending = None  # who ended the one before has heard of it
+        if metadata.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT, State.EMPTY, State.ONGOING):
+            entry.ending = asked  # who ended the one before has heard of it
 
     def _settled(self, entry: Entry) -> TransactionMetadata:
         """See that a decided transaction is complete. ConcurrentTransactionsError."""
@@ -204,8 +206,7 @@ class TransactionCoordinator:
         known = entry.metadata
         assert known is not None
         following = self._new_id() if known.exhausted else NO_PRODUCER_ID
-        self._write(entry, known.decided(commit, self._clock(), following))
-        entry.ending = asked
+        self._write(entry, known.decided(commit, self._clock(), following), asked)
         self._sync_decision(entry)
 
     def _sync_decision(self, entry: Entry) -> None:
