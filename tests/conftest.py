@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -34,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     expected = os.environ.get("SEGSTORE_EXPECT_BUILD")
     if expected and not _native_build().startswith(expected):
         raise pytest.UsageError(f"{_native_build()} is loaded in place of the build in {expected}")
+    # A shell's background starts what it runs with Ctrl-C ignored, and so would be all that tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> list[str]:
