@@ -2,8 +2,8 @@
 
 A figure is several runs of the same thing. Its interval is where the true median lies with a probability of
 CONFIDENCE at least, whatever the distribution (the sign test's interval, of order statistics): of five to
-eight runs from the lowest to the highest, as all must lie on one side to miss it; of 15 from the fourth to
-the twelfth, so that what disturbs a run or two makes and unmakes no winner. One is called better than
+eight runs from the lowest to the highest, as all must lie on one side to miss it; of 11 from the third to
+the ninth, so that what disturbs a run or two makes and unmakes no winner. One is called better than
 another only where the intervals don't touch.
 """
 

@@ -23,7 +23,7 @@ SIZES = {
     "16 MiB": 16 * MIB,
 }
 SIZE_NAMES = {size: name for name, size in SIZES.items()}
-RUNS = 15
+RUNS = 11
 """Short ones: what else the machine does bears on some of them, and their interval leaves these out."""
 CACHES = ("warm", "cold")
 WAYS = LOG, BARE = ("log", "bare")
