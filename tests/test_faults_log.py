@@ -11,6 +11,11 @@ from faulty.driver import FAULTS, Bench, Scenario, run_cuts, run_faults
 from faulty.world import World
 from staging import quick_dir as quick_dir
 
+from segstore import names
+from segstore.index import sparse
+from segstore.index.offset_index import OffsetIndex
+from segstore.index.time_index import TimeIndex
+
 
 def topic(world: World, **config: object) -> None:
     world.create("t", **config)
@@ -33,6 +38,17 @@ def small(world: World) -> None:
     world.close()
 
 
+def indexed(world: World, count: int) -> None:
+    """An entry in both indexes for each record."""
+    world.create("t", index_interval_bytes=1)
+    values, log = world.values(count), world.store.partition("t")
+    world.try_(("t", 0), values)
+    for value in values:
+        log.append(value)
+    world.look("t")
+    world.close()
+
+
 def unflushed(world: World) -> None:
     """Some records are flushed, some are not."""
     world.append(n=3)
@@ -47,6 +63,12 @@ def append_one(world: World) -> None:
 def append_batches(world: World) -> None:
     world.append(n=12, batch_bytes=200)
     world.append(n=3)
+
+
+def append_singly(world: World) -> None:
+    for _ in range(8):
+        world.append()
+    world.flush()
 
 
 def append_and_flush(world: World) -> None:
@@ -93,3 +115,34 @@ def test_power_cuts(quick_dir: Path, rng: random.Random, name: str) -> None:
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_failing_calls(quick_dir: Path, rng: random.Random, name: str, fault: str) -> None:
     run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=2)
+
+
+GROWTH = 4096
+"""Bytes by which indexes grow here: the step itself is reached with fewer records."""
+GROWING = {name: GROWTH // index.ENTRY.size for name, index in (("time", TimeIndex), ("offset", OffsetIndex))}
+
+
+@pytest.fixture
+def growing(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Scenario:
+    """The index grows amid the operation."""
+    monkeypatch.setattr(sparse, "GROWTH", GROWTH)
+    suffix = {"time": names.TIME_INDEX, "offset": names.INDEX}[request.param]
+
+    def grow(world: World) -> None:
+        append_singly(world)
+        assert (world.root / "t-0" / names.segment_file(0, suffix)).stat().st_size == 2 * GROWTH
+
+    return Scenario(lambda world: indexed(world, GROWING[request.param] - 4), grow)
+
+
+@pytest.mark.parametrize("growing", GROWING, indirect=True)
+def test_power_cuts_while_an_index_grows(quick_dir: Path, rng: random.Random, growing: Scenario) -> None:
+    run_cuts(Bench(growing, quick_dir, rng), most=10)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("growing", GROWING, indirect=True)
+def test_failing_calls_while_an_index_grows(
+    quick_dir: Path, rng: random.Random, growing: Scenario, fault: str
+) -> None:
+    run_faults(Bench(growing, quick_dir, rng), FAULTS[fault], most=1)
