@@ -399,9 +399,7 @@ class StoreWriter:
                     errors.append(error)
             try:
                 whole = (
-                    not errors
-                    and not self._broken
-                    and all(p.settled() for p in self._partitions.values())
+                    not errors and not self._broken and all(p.settled() for p in self._partitions.values())
                 )
                 if whole:
                     self.checkpoint()
