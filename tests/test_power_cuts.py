@@ -188,9 +188,10 @@ def test_what_compaction_left_out_is_no_hole(tmp_path: Path, rng: random.Random,
     assert segstore.check(tmp_path / "s") == []
 
 
+@pytest.mark.parametrize("fresh", [False, True], ids=["published", "nothing is published"])
 @pytest.mark.parametrize("nth", range(1, 7))
 def test_what_a_recovery_could_not_sync_is_written_again(
-    tmp_path: Path, rng: random.Random, nth: int
+    tmp_path: Path, rng: random.Random, nth: int, fresh: bool
 ) -> None:
     """The kernel calls its pages clean: a second recovery that synced them alone would prove nothing."""
     files = FaultyFiles(tmp_path)
@@ -200,6 +201,8 @@ def test_what_a_recovery_could_not_sync_is_written_again(
     for i in range(5):
         store.partition("t").append(b"%d" % i)
     killed(store)
+    if fresh:
+        files.unlink(tmp_path / "s" / ".segstore" / "ends")
     files.fail(nth, errno.EIO, names={"sync"})
     with pytest.raises(segstore.StorageError):
         segstore.open(tmp_path / "s", files=files).close()

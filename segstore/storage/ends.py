@@ -33,7 +33,7 @@ HEADER = lib.SEG_ENDS_HEADER
 SLOT = lib.SEG_ENDS_SLOT
 STEP = 65536
 MAGIC = 0x53454731
-_PUBLICATIONS_AT, _MAGIC_AT, _NONCE_AT, _GENERATION_AT, _BOOT_AT = 8, 12, 16, 24, 32
+_PUBLICATIONS_AT, _MAGIC_AT, _NONCE_AT, _GENERATION_AT, _BOOT_AT, _DOUBT_AT = 8, 12, 16, 24, 32, 40
 _LONGEST_WAIT = 86_400.0  # seconds
 _SPINS = 1000
 _PATIENCE = 50  # milliseconds
@@ -212,6 +212,17 @@ class EndsWriter(_Mapped):
     def set_nonce(self, nonce: int) -> None:
         """Tie the published ends to a clean shutdown marker; 0 for an open store."""
         struct.pack_into("<q", self._memory, _NONCE_AT, nonce)
+        if nonce:
+            struct.pack_into("<q", self._memory, _DOUBT_AT, 0)
+
+    @property
+    def doubted(self) -> bool:
+        """Whether a recovery has failed of which nothing is published, since the last clean close."""
+        return bool(struct.unpack_from("<q", self._memory, _DOUBT_AT)[0])
+
+    def doubt(self) -> None:
+        """From now on that is so."""
+        struct.pack_into("<q", self._memory, _DOUBT_AT, 1)
 
     def begin(self) -> None:
         """What is published from now on is an open store's. Durable: else the last shutdown's number could be

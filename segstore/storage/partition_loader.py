@@ -102,7 +102,7 @@ class PartitionLoader:
         flushed = checkpoints.recovery_points.get(key)
         known = flushed if self._gaps_known else None
         # The complement of the recovery point is published where a sync has failed.
-        suspect = published is not None and published.recovery_point < 0
+        suspect = published.recovery_point < 0 if published is not None else self._ends.doubted
         synced = 0 if published is None else published.recovery_point ^ -int(suspect)
         return Expected(
             clean=self.clean or key in self._made,
@@ -118,7 +118,9 @@ class PartitionLoader:
         process too, writes it anew.
         """
         self._doubted.add(key)
-        if published is not None and published.recovery_point >= 0:
+        if published is None:
+            self._ends.doubt()
+        elif published.recovery_point >= 0:
             doubted = published._replace(recovery_point=~published.recovery_point)
             self._ends.publish([self._ends.claim(key)], [doubted])
 
