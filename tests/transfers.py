@@ -144,8 +144,8 @@ def stored(log: segstore.PartitionLog) -> bytes:
 
 
 def open_descriptors() -> dict[str, str]:
-    """Pipes and rings that this process has open, by descriptor. No sockets: transfers make none, and those of
-    Spark, in the same process, come and go.
+    """Pipes and rings that this process has open, by descriptor. No sockets: transfers make none, and those
+    of Spark, in the same process, come and go.
     """
     gc.collect()  # what earlier tests have left to it
     there = {}
