@@ -7,7 +7,7 @@ GENERATED := segstore/_native/_segstore.c
 SANITIZED := build/sanitize
 EXTRAS := dev,spark
 PYTEST_ARGS ?=
-# A process more than there are cores, at most four; PYTEST_ARGS="-n0" or "-p no:xdist" for one only.
+# A process for each core, at most four; PYTEST_ARGS="-n0" or "-p no:xdist" for one only.
 PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 
 .DEFAULT_GOAL := help

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[1]
-MOST = 4  # processes; one more than there are cores, as tests wait for the disk half of their time
+MOST = 4  # processes; a JVM and a store's threads want a core of their own
 
 # What a file's text holds where its tests are of a group.
 MARKS = {"spark": ("SparkSession", 'judge("spark")'), "kafka": ('judge("Kafka\'s broker")',)}
@@ -57,7 +57,7 @@ def group(file: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    return min(len(os.sched_getaffinity(0)) + 1, MOST)
+    return min(len(os.sched_getaffinity(0)), MOST)
 
 
 @pytest.hookimpl(optionalhook=True)
