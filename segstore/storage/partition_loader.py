@@ -51,7 +51,6 @@ class PartitionLoader:
         self.clean, self._ends_hold, self._expiration_ms = clean, ends_hold, expiration_ms
         self._gaps_known = gaps_known
         self._made: set[TopicPartitionKey] = set()
-        self._doubted: set[int] = set()
         self.recovered: list[Recovered] = []
 
     def make(self, info: TopicInfo, partition: int) -> bool:
@@ -110,14 +109,13 @@ class PartitionLoader:
             log_start=max(checkpoints.log_starts.get(key) or 0, published.start if published else 0),
             quarantine=os.path.join(self._context.root, names.OURS, names.QUARANTINE),
             gaps_end=info.gaps_end(key[1], checkpoints.cleaner_offsets.get(key), known),
-            suspect=suspect or slot_key(info.topic_id, *key) in self._doubted,
+            suspect=suspect,
         )
 
     def _doubt(self, key: int, published: Ends | None) -> None:
         """A sync of recovery's may have failed, and what it found be on no disk: the next one, of another
         process too, writes it anew.
         """
-        self._doubted.add(key)
         if published is None:
             self._ends.doubt()
         elif published.recovery_point >= 0:

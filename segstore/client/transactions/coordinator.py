@@ -191,7 +191,7 @@ class TransactionCoordinator:
         """
         self._log.append(entry.transactional_id, metadata)
         entry.metadata, entry.orphan = metadata, False
-        if metadata.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT, State.EMPTY, State.ONGOING):
+        if metadata.state not in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
             entry.ending = asked  # who ended the one before has heard of it
 
     def _settled(self, entry: Entry) -> TransactionMetadata:
