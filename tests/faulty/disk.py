@@ -63,6 +63,7 @@ class Disk:
         self.moment = 0
         self.renamings: list[Renaming] = []
         self._mapped: list[Node] = []
+        self._trees: dict[tuple[int, ...], list[tuple[str, Node | None]]] = {}  # see `_tree`
         if os.path.isdir(self.root):
             self._adopt(self.top, self.root)
 
@@ -110,6 +111,7 @@ class Disk:
         else:
             return None
         directory.live[name] = directory.durable[name] = node
+        self._trees.clear()
         return node
 
     def _adopt(self, directory: Directory, path: str) -> None:
@@ -206,6 +208,7 @@ class Disk:
             op.apply(names)
         for changed, held in names.items():
             changed.durable = held
+        self._trees.clear()
 
     # --- a power cut ----------------------------------------------------------------------------
 
@@ -225,12 +228,12 @@ class Disk:
 
     def image(self, draw: Draw) -> Image:
         """What a power cut at this moment leaves."""
-        names: dict[Directory, dict[str, Node | Directory]] = {}
-        for op in self._surviving(draw):
-            op.apply(names)
         found: dict[str, bytes | None] = {}
         contents: dict[Node, bytes] = {}
-        self._collect(self.top, "", names, contents, found, draw)
+        for path, node in self._tree(self._surviving(draw)):
+            if node is not None and node not in contents:
+                contents[node] = node.after(draw) if node.pending else node.base
+            found[path] = None if node is None else contents[node]
         return Image(found)
 
     def _surviving(self, draw: Draw) -> list[Renaming]:
@@ -249,20 +252,25 @@ class Disk:
                 kept.append(op)
         return kept
 
-    def _collect(
-        self,
-        directory: Directory,
-        prefix: str,
-        names: dict[Directory, dict[str, Node | Directory]],
-        contents: dict[Node, bytes],
-        found: dict[str, bytes | None],
-        draw: Draw,
-    ) -> None:
-        for name, node in sorted(names.get(directory, directory.durable).items(), key=lambda item: item[0]):
-            if isinstance(node, Directory):
-                found[prefix + name] = None
-                self._collect(node, prefix + name + "/", names, contents, found, draw)
-            else:
-                if node not in contents:
-                    contents[node] = node.after(draw)
-                found[prefix + name] = contents[node]
+    def _tree(self, surviving: list[Renaming]) -> list[tuple[str, Node | None]]:
+        """All paths where these survive, each with its file, None for a directory; kept until what is durable
+        changes, as ten kinds of cuts are drawn of few such trees.
+        """
+        key = tuple(op.moment for op in surviving)
+        if key not in self._trees:
+            names: dict[Directory, dict[str, Node | Directory]] = {}
+            for op in surviving:
+                op.apply(names)
+            self._trees[key] = list(_paths(self.top, "", names))
+        return self._trees[key]
+
+
+def _paths(
+    directory: Directory, prefix: str, names: dict[Directory, dict[str, Node | Directory]]
+) -> Iterator[tuple[str, Node | None]]:
+    for name, node in sorted(names.get(directory, directory.durable).items(), key=lambda item: item[0]):
+        if isinstance(node, Directory):
+            yield prefix + name, None
+            yield from _paths(node, prefix + name + "/", names)
+        else:
+            yield prefix + name, node
