@@ -17,6 +17,7 @@ from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool
 from segstore.client.shared import shared
 from segstore.client.transactions.coordinator import TransactionCoordinator
+from segstore.client.transactions.entries import Entries
 from segstore.storage.partition import Partition
 
 LONG = 20  # seconds: never waited for in full
@@ -75,8 +76,8 @@ SEAMS = {
     "a batch is made": (queue, "ProducerBatch", False),
     "its records are placed": (queue, "_place", False),
     "they were placed": (queue, "_place", True),
-    "the decision is to be written": (TransactionCoordinator, "_write", False),
-    "it was written": (TransactionCoordinator, "_write", True),
+    "the decision is to be written": (Entries, "write", False),
+    "it was written": (Entries, "write", True),
     "markers are to be shown": (Partition, "show_all", False),
     "they were shown": (Partition, "show_all", True),
 }
@@ -113,7 +114,7 @@ def test_an_abort_of_nothing_that_was_interrupted(
     with Producer(store, transactional_id="x") as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        once(monkeypatch, TransactionCoordinator, "_write", after=True)
+        once(monkeypatch, Entries, "write", after=True)
         with pytest.raises(KeyboardInterrupt):
             producer.abort_transaction()
         producer.abort_transaction()
@@ -129,7 +130,7 @@ def test_one_who_was_overtaken_may_not_ask_for_its_abort_again(
     with Producer(store, transactional_id="x") as first, Producer(store, transactional_id="x") as second:
         first.init_transactions()
         first.begin_transaction()
-        once(monkeypatch, TransactionCoordinator, "_write", after=True)
+        once(monkeypatch, Entries, "write", after=True)
         with pytest.raises(KeyboardInterrupt):
             first.abort_transaction()
         second.init_transactions()

@@ -132,8 +132,8 @@ def test_who_is_taken_over_is_fenced(store_dir: Path, ask: Any, began: bool) -> 
 def test_epochs_run_out(store_dir: Path, how: str) -> None:
     with coordinated(store_dir) as (store, coordinator):
         me = coordinator.init_producer_id("x", 1000)
-        entry = coordinator._entries["x"]
-        entry.metadata = replace(entry.metadata, producer_epoch=MAX_EPOCH)
+        with coordinator._entries.locked("x") as entry:
+            entry.metadata = replace(entry.known, producer_epoch=MAX_EPOCH)
         me = me[0], MAX_EPOCH
         if how != "init":
             coordinator.add_partitions("x", me, [T0])

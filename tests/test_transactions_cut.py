@@ -72,7 +72,7 @@ def cut_store(
         store.create_topic(topic)
     producer = Producer(store, transactional_id="x")
     producer.init_transactions()
-    ending = shared(store, TransactionCoordinator)._ending
+    ending = shared(store, TransactionCoordinator)._transitions._ending
     mark, moments = ending.write_markers, iter(("decided1", "decided2"))
 
     def moment(name: str) -> None:

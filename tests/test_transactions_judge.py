@@ -15,6 +15,7 @@ import segstore
 from segstore import OffsetAndMetadata, Producer, TopicPartition
 from segstore.client.shared import shared
 from segstore.client.transactions.coordinator import TransactionCoordinator
+from segstore.client.transactions.state_log import TransactionStateLog
 from segstore.records import HEADER_SIZE
 
 pytestmark = [
@@ -51,7 +52,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 if i % 50 == 0:
                     producer.flush()
         shared(store, TransactionCoordinator).init_producer_id("gone", 1000)
-        shared(store, TransactionCoordinator)._log.append("gone", None)
+        TransactionStateLog(store).append("gone", None)
     assert segstore.check(path) == []
     return path
 

@@ -101,8 +101,8 @@ LEFT: dict[str, Callable[[segstore.Store], object]] = {
 def prepare(store: segstore.Store) -> Producer:
     """Kill between the decision and the markers: they are never written."""
     coordinator = shared(store, TransactionCoordinator)
-    coordinator._ending.write_markers = lambda *_: _raise()
-    coordinator._upkeep.failed = lambda *_: None
+    coordinator._transitions._ending.write_markers = lambda *_: _raise()
+    coordinator._transitions._upkeep.failed = lambda *_: None
     producer = Producer(store, transactional_id="x", max_block_ms=0)
     producer.init_transactions()
     producer.begin_transaction()

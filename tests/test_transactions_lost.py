@@ -123,7 +123,7 @@ def test_a_damaged_partition_of_a_commit(tmp_path: Path, monkeypatch: pytest.Mon
             producer.init_transactions()
             coordinator = shared(store, TransactionCoordinator)
             with monkeypatch.context() as patch:
-                patch.setattr(coordinator._ending, "write_markers", _full)
+                patch.setattr(coordinator._transitions._ending, "write_markers", _full)
                 transaction(producer, "commit_transaction", ("t", b"a"), ("u", b"b"))
                 path = killed(tmp_path / "live", tmp_path / "damaged")
     epochs = path / "u-0" / "leader-epoch-checkpoint"

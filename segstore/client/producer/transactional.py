@@ -21,7 +21,8 @@ from segstore.client.producer.offsets import group_of, offsets_of
 from segstore.client.retriable import passes
 from segstore.client.shared import shared
 from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from segstore.client.transactions.coordinator import Identity, TransactionCoordinator
+from segstore.client.transactions.coordinator import TransactionCoordinator
+from segstore.client.transactions.entries import Identity
 from segstore.errors import (
     IllegalStateError,
     InvalidProducerEpochError,

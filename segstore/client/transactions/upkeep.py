@@ -24,11 +24,14 @@ FIRST_RETRY, LONGEST_RETRY = 0.1, 30.0  # seconds
 class Upkeep:
     """Calls the coordinator; `failed` has it `settle` again, after pauses that double."""
 
-    def __init__(self, coordinator: TransactionCoordinator, store: Store, config: StoreConfig) -> None:
+    def __init__(self, coordinator: TransactionCoordinator, store: Store) -> None:
         self._scheduler = store._context.scheduler
         self._lock = threading.Lock()
         self._pause, self._planned = FIRST_RETRY, False
         self._coordinator = weakref.ref(coordinator)
+
+    def start(self, config: StoreConfig) -> None:
+        """Look for what takes too long and for what has expired, every so often."""
         timeouts = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         expiry = config.transaction_remove_expired_transaction_cleanup_interval_ms
         self._scheduler.every(timeouts / 1000, self._task(lambda c: c.abort_timed_out()))
