@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from faults import SYNCS
 from stores import Clock
 
 import segstore
@@ -23,7 +24,7 @@ from segstore.errors import SegstoreError
 
 from .counts import record
 from .cuts import MODES
-from .files import Call, FaultyFiles
+from .files import CHANGES, Call, FaultyFiles
 from .image import Image
 from .ledger import Told
 from .world import QUIET, World, committed_offset, observe
@@ -248,14 +249,11 @@ def _settle(store: segstore.Store) -> None:
 
 
 _ROOM = frozenset({"pwrite", "pwritev", "copy_range", "allocate", "mkdir", "open"})
-_CALLS = frozenset(
-    {"rename", "link", "unlink", "rmdir", "mkdir", "truncate", "open", "map", "restamp", "pwrite", "pwritev"}
-)
 FAULTS = {
     "ENOSPC": Fault(_ROOM, errno.ENOSPC),
     "ENOSPC, half written": Fault(frozenset({"pwrite", "pwritev"}), errno.ENOSPC, part=0.5),
     "EDQUOT": Fault(_ROOM, errno.EDQUOT),
-    "EIO": Fault(_CALLS, errno.EIO),
+    "EIO": Fault(CHANGES - SYNCS, errno.EIO),
     "failed sync": Fault(frozenset({"sync"}), errno.EIO),
     "failed sync, some written": Fault(frozenset({"sync"}), errno.EIO, sync_mode="sectors"),
     "failed sync of a directory": Fault(frozenset({"sync_dir"}), errno.EIO),
