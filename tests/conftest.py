@@ -14,12 +14,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
-import memory
 import pytest
 from partitions import GOLDEN, SHARED, Partition, broker_partitions, materialize
 from spark import spark as spark
 
-pytest_plugins = ["judges", "parallel", "counted"]
+pytest_plugins = ["judges", "parallel", "counted", "memory"]
 
 SEED = int(os.environ.get("SEGSTORE_SEED") or random.SystemRandom().randrange(1 << 32))
 os.environ["SEGSTORE_SEED"] = str(SEED)  # of all processes of a run
@@ -71,16 +70,6 @@ def seed() -> int:
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """A generator of this test's own: the same for the same SEGSTORE_SEED, whatever else runs."""
     return random.Random(f"{SEED} {request.node.nodeid}")
-
-
-@pytest.fixture
-def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """pytest's own; in memory for tests that are marked `in_memory`."""
-    if request.node.get_closest_marker("in_memory") is None:
-        yield tmp_path
-        return
-    with memory.directory() as made:
-        yield Path(made)
 
 
 @pytest.fixture

@@ -1,17 +1,24 @@
-"""Where tests write that ask nothing of a disk: in memory, where there is such a place with room.
+"""Where tests write: in memory, where there is such a place with room; pytest's --basetemp says where else.
 
 A store that is killed at each of its calls is copied, synced and removed a hundred times, and waits for the
-disk most of that time. What a SIGKILL leaves is the same there. What power cuts leave is drawn (`faulty`).
+disk most of that time. What a SIGKILL leaves is the same there; what power cuts leave is drawn (`faulty`).
+Tests that ask something of a disk are marked `on_disk`.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 SHM = "/dev/shm"
-ROOM = 512 << 20  # bytes that must be free; containers often have 64 MB
+ROOM = 2 << 30  # bytes that must be free; containers often have 64 MB
 FILES = 100_000  # and so many inodes
+PREFIX = "segstore-tests-"  # and the number of the process whose files they are
 
 
 def place() -> str | None:
@@ -25,3 +32,36 @@ def place() -> str | None:
 def directory() -> tempfile.TemporaryDirectory[str]:
     """A new one, removed at the end of its `with`, or with the process."""
     return tempfile.TemporaryDirectory(prefix="segstore-", dir=place())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") or config.option.basetemp or place() is None:
+        return
+    _remove_of_the_dead()
+    config.option.basetemp = Path(SHM) / f"{PREFIX}{os.getpid()}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """What failed is left to be looked at, until the next run begins."""
+    made = Path(SHM) / f"{PREFIX}{os.getpid()}"
+    if exitstatus == pytest.ExitCode.OK and made.is_dir():
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _remove_of_the_dead() -> None:
+    for path in Path(SHM).glob(f"{PREFIX}*"):
+        pid = path.name.removeprefix(PREFIX)
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists() and os.access(path, os.W_OK):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """pytest's own; on the disk of `tempfile` for tests that are marked `on_disk`."""
+    if request.node.get_closest_marker("on_disk") is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="segstore-") as made:
+        yield Path(made)

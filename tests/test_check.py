@@ -15,8 +15,6 @@ import pytest
 import segstore
 from segstore.index.txn_index import AbortedTxn, format_entries
 
-pytestmark = pytest.mark.in_memory
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:

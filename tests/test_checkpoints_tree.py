@@ -23,8 +23,6 @@ from segstore.client.filetree import (
     snapshot,
 )
 
-pytestmark = pytest.mark.in_memory
-
 
 def opened(path: Path, **options: object) -> segstore.Store:
     return segstore.open(path, clock=Clock(step=1), **options)

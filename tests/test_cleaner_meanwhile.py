@@ -13,8 +13,6 @@ import segstore
 from segstore.storage import cleaner
 from segstore.storage.cleaner import Dirty, cleanable, dirtiness
 
-pytestmark = pytest.mark.in_memory
-
 
 def dirty_of(store: segstore.Store, checkpoint: int | None = None, now: int = START_MS) -> Dirty | None:
     return cleanable(store.partition("t")._writing(), checkpoint, now)

@@ -12,8 +12,6 @@ from stores import START_MS, Clock, in_child
 
 import segstore
 
-pytestmark = pytest.mark.in_memory
-
 SEEDS = 200
 KEYS = 9
 SESSIONS = 3

@@ -18,8 +18,6 @@ from segstore.storage.cleaner import cleaning
 from segstore.storage.markers import end_transaction
 from segstore.storage.producing import append_batches
 
-pytestmark = pytest.mark.in_memory
-
 SEEDS = 20
 CODECS = [None, "none", "zstd", "lz4", "snappy", "gzip"]
 

@@ -12,8 +12,6 @@ from stores import START_MS, Clock, raw_batches, write_segment
 import segstore
 from segstore.storage import cleaner
 
-pytestmark = pytest.mark.in_memory
-
 
 def test_keys_that_do_not_fit_take_several_passes(store_dir: Path) -> None:
     with open_compacted(store_dir) as store:

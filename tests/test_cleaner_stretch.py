@@ -18,8 +18,6 @@ from segstore.storage.cleaner.offset_map import OffsetMap
 from segstore.storage.cleaner.policy import Policy
 from segstore.storage.cleaner.stretch import Stretch
 
-pytestmark = pytest.mark.in_memory
-
 
 def some(rng: random.Random, log: segstore.PartitionLog) -> None:
     """A batch of puts and deletes, some with headers, some compressed, some large."""

@@ -31,8 +31,6 @@ from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
 from segstore.storage.markers import end_transaction
 from segstore.storage.producing import append_batches
 
-pytestmark = pytest.mark.in_memory
-
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
 

@@ -19,8 +19,6 @@ from segstore.records.header import DELETE_HORIZON_FLAG
 from segstore.storage.markers import end_transaction
 from segstore.storage.producing import append_batches
 
-pytestmark = pytest.mark.in_memory
-
 Pair = tuple[bytes, "bytes | None"]
 
 

@@ -12,8 +12,6 @@ from stores import START_MS, killed, logs, stamps, tree, values, write_topic
 
 import segstore
 
-pytestmark = pytest.mark.in_memory
-
 Damage = Callable[[Path, random.Random], None]
 N = 120
 

@@ -17,8 +17,6 @@ from segstore.files import Files
 from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.repair import repair
 
-pytestmark = pytest.mark.in_memory
-
 SMALL = {"segment.bytes": 600, "file.delete.delay.ms": 0}
 BY_HAND = {"log.cleaner.threads": 0, "log.retention.check.interval.ms": 1 << 40}
 

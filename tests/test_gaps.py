@@ -14,8 +14,6 @@ import segstore
 from segstore.storage import cleaner
 from segstore.storage.repair import repair
 
-pytestmark = pytest.mark.in_memory
-
 CHECKPOINT = "cleaner-offset-checkpoint"
 DELETE = {"cleanup.policy": "delete"}
 

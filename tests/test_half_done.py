@@ -11,8 +11,6 @@ from stores import killed_at_each_call, raw_batches, value_of, values, write_seg
 
 import segstore
 
-pytestmark = pytest.mark.in_memory
-
 N = 40
 KEPT = [o for o in range(30) if o % 3 == 0]
 BEFORE = [value_of(o) for o in range(N)]

@@ -20,8 +20,6 @@ from stores import in_child, killed, killed_at_each_call, logs, tree, value_of
 
 import segstore
 
-pytestmark = pytest.mark.in_memory
-
 SMALL = {"segment.bytes": 700, "index.interval.bytes": 100}
 Tell = Callable[[str], None]
 

@@ -26,8 +26,6 @@ from stores import (
 import segstore
 from segstore import StorageError
 
-pytestmark = pytest.mark.in_memory
-
 # --- fsync ------------------------------------------------------------------------------
 
 

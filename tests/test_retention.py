@@ -21,8 +21,6 @@ from segstore.errors import OffsetOutOfRangeError, ReadOnlyError
 from segstore.files import Files
 from segstore.storage.sweeping import Swept
 
-pytestmark = pytest.mark.in_memory
-
 SIZE = 100
 SMALL = {"segment.bytes": 1000, "file.delete.delay.ms": 0}
 HOUR = 3_600_000

@@ -32,8 +32,6 @@ from segstore.files import Files
 from segstore.storage.staging import Staged, seal
 from segstore.storage.staging.ids import read_adoption
 
-pytestmark = pytest.mark.in_memory
-
 N = 16
 SETTINGS = {
     "copied": ({}, 5, {}),
