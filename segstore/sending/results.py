@@ -1,4 +1,4 @@
-"""What the C of transfers gives back, as counts and errors. Nothing on disk. Threads: any."""
+"""What calls of C on files give back, as counts and errors. Nothing on disk. Threads: any."""
 
 from __future__ import annotations
 

@@ -1,0 +1,56 @@
+"""Lock files: locked as `segstore.locks` does it, and holding their holder's pid as text.
+
+On disk: the file that is locked. Threads: any. Made of the other calls of `Files`, so that a fault can hit
+each step.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from segstore import locks
+from segstore.files.content import Content
+from segstore.files.handle import Handle, Path, named
+from segstore.files.opening import Opening
+from segstore.files.stats import Stats
+
+
+class Locking(Opening, Content, Stats):
+    """A lock ends with its handle, or with its process."""
+
+    def lock(self, path: Path) -> Handle:
+        """Lock a file (made where missing), which then holds our pid as text, until the handle is closed.
+
+        BlockingIOError where anybody, a live Kafka broker too, holds a lock on it; EMLINK where the file has
+        another name, under which it may be anything; other OSErrors as `open`.
+        """
+        handle = self.open(path, write=True, create=True)
+        try:
+            if self.links(path) > 1:
+                raise OSError(errno.EMLINK, "A lock file that has another name")
+            locks.take(handle)
+            text = str(os.getpid()).encode()
+            self.pwrite(handle, text, 0)
+            self.truncate(handle, len(text))
+        except OSError as e:
+            handle.close()
+            raise named(e, handle.path) from None
+        return handle
+
+    def lock_holder(self, path: Path) -> int | None:
+        """The pid that has locked the file, 0 where it can't be told, None where nobody has. OSError."""
+        try:
+            handle = self.open(path)
+        except FileNotFoundError:
+            return None
+        with handle:
+            pid = locks.holder(handle.fd)
+            if pid is None or pid > 0:
+                return pid
+            text = self.pread(handle, 20, 0)
+        return int(text) if text.isdigit() else 0
+
+    def is_locked(self, path: Path) -> bool:
+        """Whether anybody holds a lock on the file; False where it is missing. OSError as `open`."""
+        return self.lock_holder(path) is not None

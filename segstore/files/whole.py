@@ -1,0 +1,87 @@
+"""Whole files: read, replaced in one step, taken out of the sight of their other names.
+
+On disk: no file of its own; "<path>.tmp" beside the file that is replaced, while it is.
+Threads: any, but one at a time for each path that is written. Made of the other calls of `Files`, so that a
+fault can hit each step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from segstore.files.content import Content
+from segstore.files.directories import Directories
+from segstore.files.handle import Handle, Path
+from segstore.files.opening import Opening
+from segstore.files.stats import Stats
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_TEMPORARY = ".tmp"
+_MAX_NAME = 255  # bytes that Linux file systems allow in one name
+
+
+class Whole(Opening, Content, Directories, Stats):
+    """What a crash leaves of these is the old file or the new one, and perhaps a temporary one."""
+
+    def open_anew(self, path: Path) -> Handle:
+        """Open a new, empty file to read and write. What had its name loses it, and keeps its bytes: they may
+        have another name. OSError.
+        """
+        if self.exists(path):
+            self.unlink(path)
+        return self.open(path, write=True, create=True)
+
+    def read_file(self, path: Path, limit: int = 1 << 26) -> bytes:
+        """All of a file of at most `limit` bytes. OSError: EFBIG where it is larger."""
+        with self.open(path) as handle:
+            size = self.size(handle)
+            data = self.pread(handle, size + 1, 0) if size <= limit else b""
+        if max(size, len(data)) > limit:
+            raise OSError(errno.EFBIG, f"larger than {limit} bytes", os.fspath(path))
+        return data
+
+    def write_atomic(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
+        """Replace a file, or make it: old or new content, never a mixture; durable where `sync`. OSError."""
+        target = os.fspath(path)
+        temporary = _temporary(target)
+        try:
+            with self.open_anew(temporary) as handle:
+                self.pwrite(handle, data, 0)
+                if sync:
+                    self.sync(handle)
+            self.rename(temporary, target)
+        except OSError:
+            # The first error says more than one of tidying up; the next write takes the name again.
+            with contextlib.suppress(OSError):
+                self.unlink(temporary)
+            raise
+        if sync:
+            self.sync_dir(os.path.dirname(target) or ".")
+
+    def take_own(self, path: Path) -> None:
+        """Before a file is written in place: where it has other names (hard links), which would see that, a
+        durable copy takes this name. OSError.
+        """
+        if self.links(path) < 2:
+            return
+        target = os.fspath(path)
+        temporary = _temporary(target)
+        with self.open(target) as source, self.open_anew(temporary) as copy:
+            self.copy_range(source, 0, copy, 0, self.size(source))
+            self.sync(copy)
+        self.rename(temporary, target)
+        self.sync_dir(os.path.dirname(target) or ".")
+
+
+def _temporary(target: str) -> str:
+    """The name beside `target` that its next content is written under."""
+    directory, name = os.path.split(target)
+    if len(os.fsencode(name)) + len(_TEMPORARY) > _MAX_NAME:
+        name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
+    return os.path.join(directory, name + _TEMPORARY)
