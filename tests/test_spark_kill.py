@@ -2,12 +2,14 @@
 every row in the log once, and who follows the log sees a micro-batch as a whole or not at all.
 
 Every kill is of a running query, or of its driver with the whole JVM; test_spark_sink_kill.py has each call
-of each step, without Spark.
+of each step, without Spark. By default the seed draws some of the kills; with SEGSTORE_FAULTS=all (`make
+faults`) they are 50.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.judge("spark")
 
 OF_SPARK, ADOPTING, OF_DRIVER = 37, 10, 3
-"""Rounds: 50 together."""
+"""Rounds: 50 together, if none is left out."""
+ALL = "SEGSTORE_FAULTS" in os.environ
 ROWS = 30
 """Of each round: they are read, written and seen together."""
 PARTITIONS = range(3)
@@ -64,11 +67,11 @@ def fill(store: segstore.Store, round_: int) -> None:
     assert len(store.partition("from").append_batch(rows, keys=rows, batch_bytes=200)) == ROWS
 
 
-def stream(spark: SparkSession, path: Path, checkpoint: Path, **kill: Any) -> StreamingQuery:
-    """From "from" to "to", a round in each micro-batch, in two tasks; `kill`: fields of a Kill."""
+def stream(spark: SparkSession, path: Path, checkpoint: Path, rounds: int = 1, **kill: Any) -> StreamingQuery:
+    """From "from" to "to", so many rounds in each micro-batch, in two tasks; `kill`: fields of a Kill."""
     now = kill.pop("available_now", True)
     kind = "segstore_killed" if kill else "segstore"
-    limits = {"maxOffsetsPerTrigger": ROWS, "minPartitions": 2, "startingOffsets": "earliest"}
+    limits = {"maxOffsetsPerTrigger": rounds * ROWS, "minPartitions": 2, "startingOffsets": "earliest"}
     frame = spark.readStream.format(kind).options(path=str(path), subscribe="from", **limits, **kill).load()
     sink = frame.select("key", "value").writeStream.format(kind).options(topic="to", **kill)
     sink = sink.option("checkpointLocation", str(checkpoint))
@@ -196,14 +199,15 @@ class Steps(NamedTuple):
     committed: int
     adopted: int
 
-    def of_spark(self, rounds: int) -> list[tuple[str, int]]:
+    def of_spark(self) -> list[list[tuple[str, int]]]:
         """Steps and numbers of Kills: all of the staging and sealing, and of what comes then every few."""
-        found = [("latest", 0), ("plan", 0), ("read", 0), ("committed", 0)]
-        found += [("write", nth) for nth in range(1, self.staged + 1)]
-        found += [("commit", nth) for nth in range(1, self.sealed + 1)]
+        around = [("latest", 0), ("plan", 0), ("read", 0), ("committed", 0)]
+        staging = [("write", nth) for nth in range(1, self.staged + 1)]
+        sealing = [("commit", nth) for nth in range(1, self.sealed + 1)]
         # The last ones are not always the same: there may be fewer indexes to cut.
-        later = np.linspace(self.sealed + 1, self.committed - 10, rounds - len(found))
-        return found + [("commit", nth) for nth in later.astype(int).tolist()]
+        rest = OF_SPARK - len(around) - len(staging) - len(sealing)
+        later = np.linspace(self.sealed + 1, self.committed - 10, rest)
+        return [around, staging, sealing, [("commit", nth) for nth in later.astype(int).tolist()]]
 
 
 @pytest.fixture(scope="module")
@@ -229,18 +233,36 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Steps:
     return Steps(staged, sealed, len(counts[1]), len(counts[2]) - sealed)
 
 
+SOME = 4, 2, 3, 3
+"""How many kills of each kind of `Steps.of_spark` the seed draws."""
+
+
+def drawn(rng: random.Random, steps: Steps) -> list[tuple[str, int]]:
+    """In the order of the steps."""
+    found = []
+    for kills, some in zip(steps.of_spark(), SOME, strict=True):
+        found += kills if ALL else [kills[i] for i in sorted(rng.sample(range(len(kills)), some))]
+    return found
+
+
 def changes(files: faults.CountingFiles) -> list[tuple[str, str]]:
     return [(name, str(args[0])) for name, args in files.calls if name in faults.MUTATING]
 
 
 def test_a_worker_or_a_part_of_the_driver_is_killed(
-    spark: SparkSession, killing: None, steps: Steps, store_dir: Path, tmp_path: Path
+    spark: SparkSession,
+    killing: None,
+    steps: Steps,
+    store_dir: Path,
+    tmp_path: Path,
+    rng: random.Random,
 ) -> None:
     """The query fails; started again, it does that micro-batch once more, and is killed in the next."""
     checkpoint, flag = tmp_path / "checkpoint", tmp_path / "flag"
-    begin(store_dir, OF_SPARK)
+    kills = drawn(rng, steps)
+    begin(store_dir, len(kills))
     with followed(store_dir):
-        for step, nth in steps.of_spark(OF_SPARK):
+        for step, nth in kills:
             planned = [int(path.name) for path in checkpoint.glob("offsets/*") if path.name.isdigit()]
             flag.touch()
             kill = sinks.Kill(step, nth, max(planned, default=-1) + 1, str(flag))
@@ -250,7 +272,7 @@ def test_a_worker_or_a_part_of_the_driver_is_killed(
             new = len(written(store_dir)) - len(planned)
             assert new in ({NEW[step]} if step in NEW else {0, nth > steps.sealed}), kill
         assert stream(spark, store_dir, checkpoint).awaitTermination(120)
-    check_all(store_dir, OF_SPARK)
+    check_all(store_dir, len(kills))
 
 
 # --- kills of the process that adopts -------------------------------------------------------
@@ -338,14 +360,17 @@ DRIVER_ROUNDS = 60
 assert len(KILLED_AS) == OF_DRIVER
 
 
-def test_the_driver_is_killed(spark: SparkSession, store_dir: Path, tmp_path: Path) -> None:
+def test_the_driver_is_killed(
+    spark: SparkSession, store_dir: Path, tmp_path: Path, rng: random.Random
+) -> None:
     """Its JVM and its Python with SIGKILL, amid a micro-batch; another one goes on from the checkpoint.
     Before that one of its tasks is killed, and tried again by Spark.
     """
+    kills = KILLED_AS if ALL else {name: KILLED_AS[name] for name in rng.sample(list(KILLED_AS), 1)}
     begin(store_dir, DRIVER_ROUNDS)
     checkpoint, flag = tmp_path / "checkpoint", tmp_path / "flag"
     with followed(store_dir):
-        for when, is_there in KILLED_AS.items():
+        for when, is_there in kills.items():
             before = len(written(store_dir))
             flag.touch()
             with driver(store_dir, checkpoint, flag), segstore.open(store_dir, "r") as reader:
@@ -353,7 +378,7 @@ def test_the_driver_is_killed(spark: SparkSession, store_dir: Path, tmp_path: Pa
                 assert not flag.exists(), when
                 until(lambda is_there=is_there: any(map(is_there, in_inbox(store_dir))), 60)
             assert before + 4 <= len(written(store_dir)) < DRIVER_ROUNDS, when
-        assert stream(spark, store_dir, checkpoint).awaitTermination(250)
+        assert stream(spark, store_dir, checkpoint, rounds=10).awaitTermination(250)
     check_all(store_dir, DRIVER_ROUNDS)
 
 
