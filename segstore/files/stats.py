@@ -1,7 +1,7 @@
 """What the system knows of a file or directory: kind, size, rights, names, times.
 
-On disk: nothing but a time of change (`set_modified`). A symbolic link is asked for itself, not followed.
-Threads: any.
+On disk: nothing but times of change (`set_modified`, `has_passed`). A symbolic link is asked for itself, not
+followed. Threads: any.
 """
 
 from __future__ import annotations
@@ -78,3 +78,10 @@ class Stats:
     def set_modified(self, handle: Handle, ns: int) -> None:
         """Let a file seem to be last changed then, ns since the epoch. OSError as utimensat(2)."""
         os.utime(handle.fd, ns=(ns, ns))
+
+    def has_passed(self, handle: Handle, ns: int) -> bool:
+        """Touch a file: whether what is changed from now on has a ctime above `ns`. OSError as
+        utimensat(2).
+        """
+        os.utime(handle.fd)
+        return os.fstat(handle.fd).st_ctime_ns > ns

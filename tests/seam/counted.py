@@ -74,6 +74,7 @@ ONE_CALL = {
     "pwritev": "pwritev", "truncate": "ftruncate", "allocate": "fallocate", "sync": "fdatasync",
     "start_sync": "sync_file_range", "sync_dir": "fsync", "rename": "rename", "link": "link",
     "unlink": "unlink", "rmdir": "rmdir", "set_modified": "utimensat",
+    "has_passed": "utimensat",
 }  # fmt: skip
 """Methods that make one call, on their first argument."""
 
@@ -98,7 +99,7 @@ def _noted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 for _name, _call in ONE_CALL.items():
     setattr(CountedChanges, _name, _one_call(_name, _call))
-CHANGING = {*MUTATING, "open", "map", "set_modified", "start_sync", "write_atomic", "lock"}
+CHANGING = {*MUTATING, "open", "map", "set_modified", "has_passed", "start_sync", "write_atomic", "lock"}
 """All methods that change something."""
 for _name in CHANGING:
     setattr(CountedChanges, _name, _noted(_name, getattr(CountedChanges, _name)))

@@ -19,8 +19,9 @@ _MOST_SIZE = 2**31 - 1
 
 class StagedFile(NamedTuple):
     """A file of whole batches for one partition, contiguous; `size` in bytes, `changed` when it
-    was last touched, by the file system's clock (ns), under which run of the kernel (`boot`); `keyed`: its
-    topic was compacted then, so that every record was seen to have a key.
+    was last touched, by the file system's clock (ns; 0 where that would not tell a later touch), under which
+    run of the kernel (`boot`); `keyed`: its topic was compacted then, so that every record was seen to have a
+    key.
     """
 
     stager: str

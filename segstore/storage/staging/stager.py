@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from segstore.storage.enclosed import kept_mode
 from segstore.storage.ends import EndsReader, open_reader, slot_key
 from segstore.storage.pipeline import Pipeline
 from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.kernel import boot_id
+from segstore.storage.staging.kernel import boot_id, wait_until_past
 from segstore.storage.staging.message import Staged, StagedFile
 from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
 
@@ -212,6 +213,7 @@ class Stager:
                     output.changed = self._files.changed(output.handle)
                 self._files.sync_dir(self._folder.stager(self.name))
                 self._files.sync_dir(self._folder.path)
+                self._date(outputs)
             except BaseException:
                 self.close()
                 raise
@@ -219,6 +221,14 @@ class Stager:
             message = Staged.of(self._root, self.name, [o.file(self.name) for o in outputs if o.size])
             self.close()
         return message
+
+    def _date(self, outputs: Sequence[_Output]) -> None:
+        """When they were changed must tell any later change: without that, it is not told at all."""
+        assert self._owner is not None
+        latest = max((output.changed for output in outputs), default=0)
+        if not wait_until_past(self._files, self._owner, latest):
+            for output in outputs:
+                output.changed = 0
 
     def close(self) -> None:
         """Let go; what was not finished is removed. A second call does nothing. StorageError."""

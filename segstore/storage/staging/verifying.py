@@ -132,7 +132,7 @@ class _Look:
 
     def run(self, files: Files, handle: Handle) -> Verified:
         said, keys = self._file, "compact" in self._config.cleanup_policy and not self._file.keyed
-        durable = files.changed(handle) == said.changed and said.boot == boot_id() != ""
+        durable = 0 < said.changed == files.changed(handle) and said.boot == boot_id() != ""
         if durable and not keys:
             chunk = _SPARSE if said.size > said.batches * LARGE else CHUNK
             for step in walk(files, handle, 0, said.size, check_crcs=False, chunk=chunk, sparse=True):
