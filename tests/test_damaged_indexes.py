@@ -141,3 +141,18 @@ def test_damaged_index(
         store.partition("t").append(b"more")
     with segstore.open(store_dir) as store:
         assert store.partition("t").read(N)[0].value == b"more"
+
+
+def test_half_a_time_entry(store_dir: Path) -> None:
+    """A power cut has left its timestamp, and of its offset zeros: that of the batch's first record."""
+    write_topic(store_dir, [[b"a", b"b"]], {"index.interval.bytes": 1})
+    path = logs(store_dir)[0].with_suffix(".timeindex")
+    entry, [(stamp, last)] = _entries(path)
+    assert last == 1
+    _write(path, entry, [(stamp, 0)])
+    with segstore.open(store_dir, mode="r") as store:
+        assert store.partition("t").offset_for_time(stamp) == 0
+    assert len(segstore.check(store_dir)) == 1
+    with segstore.open(store_dir) as store:
+        store.partition("t").append(b"c")
+    assert _entries(path)[1][0] == (stamp, 1)

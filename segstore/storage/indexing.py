@@ -83,8 +83,9 @@ def _whole(segment: Segment, offsets: SealedOffsetIndex, times: SealedTimeIndex)
 
 
 def _is_right(segment: Segment, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
-    """Whether the batch with this offset has that largest timestamp: a power cut may leave half of an entry.
-    True where damage hides it.
+    """Whether the batch with this offset has that largest timestamp, and ends there: a power cut may leave
+    half of an entry. True where damage hides it. For who only reads, the offset may be any of the batch's:
+    there are brokers that write the record's.
     """
     hint = offsets.lookup(relative)
     position, target = hint[1] if hint else 0, segment.base_offset + relative
@@ -92,7 +93,8 @@ def _is_right(segment: Segment, offsets: SealedOffsetIndex, stamp: int, relative
     for step in walk(files, handle, position, segment.size, check_crcs=False, chunk=_TAIL):
         slot = int(step.batches["last_offset"].searchsorted(target))
         if slot < len(step.batches):
-            return int(step.batches["max_timestamp"][slot]) == stamp
+            ends_there = int(step.batches["last_offset"][slot]) == target or not segment.writable
+            return ends_there and int(step.batches["max_timestamp"][slot]) == stamp
     return True
 
 
