@@ -233,7 +233,7 @@ def test_many_groups_keep_few_alarms(store: segstore.Store) -> None:
         task()
         take_turns(members, 1)
     assert len(armed) <= 2 * len(members)
-    assert at_work._alarm in {due for due, _ in armed}
+    assert at_work._groups._alarm.due in {due for due, _ in armed}
 
 
 def test_a_kept_member_that_never_returns_is_gone_in_time(store_dir: Path) -> None:
@@ -245,11 +245,11 @@ def test_a_kept_member_that_never_returns_is_gone_in_time(store_dir: Path) -> No
         clock = Monotonic()
         at_work, armed = coordinator(store, clock), []
         store._context.scheduler.after = lambda seconds, task: armed.append(task)
-        assert at_work._empty_since("g") is None
+        assert at_work._groups.empty_since("g") is None
         clock.now += SESSION_MS
         for task in tuple(armed):  # they arm others
             task()
-        assert at_work._empty_since("g") is not None
+        assert at_work._groups.empty_since("g") is not None
 
 
 # --- odd names and wrong types ------------------------------------------------------------------------

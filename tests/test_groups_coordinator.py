@@ -34,11 +34,16 @@ def clock() -> Monotonic:
 
 
 @pytest.fixture
-def found(store_dir: Path, clock: Monotonic) -> Iterator[GroupCoordinator]:
+def store(store_dir: Path) -> Iterator[segstore.Store]:
     config = {"offsets.topic.num.partitions": 1}
     with segstore.open(store_dir, config=config, files=Unsynced()) as store:
         store.create_topic("t")
-        yield coordinator(store, clock)
+        yield store
+
+
+@pytest.fixture
+def found(store: segstore.Store, clock: Monotonic) -> GroupCoordinator:
+    return coordinator(store, clock)
 
 
 def joining(*protocols: str, **said: Any) -> Joining:
@@ -136,13 +141,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_refused(found: GroupCoordinator, case: str) -> None:
+def test_refused(store: segstore.Store, found: GroupCoordinator, case: str) -> None:
     do, error = WRONG[case]
     member, generation = alone(found)
     with pytest.raises(error):
         do(found, member, generation)
     found.heartbeat("g", member, generation)
-    assert offsets(found._store).fetch("g") == {}
+    assert offsets(store).fetch("g") == {}
 
 
 def test_a_transaction_may_commit_for_a_group_by_its_name(found: GroupCoordinator) -> None:
@@ -190,7 +195,7 @@ def test_a_leader_that_brings_nothing_is_out(found: GroupCoordinator, clock: Mon
 
 
 def test_an_assignment_that_can_not_be_kept_is_brought_again(
-    found: GroupCoordinator, monkeypatch: pytest.MonkeyPatch
+    store: segstore.Store, found: GroupCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joined = found.join("g", joining()).get()
     assert joined is not None
@@ -199,7 +204,7 @@ def test_an_assignment_that_can_not_be_kept_is_brought_again(
         raise StorageError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(offsets(found._store), "write_group", full)
+        patched.setattr(offsets(store), "write_group", full)
         with pytest.raises(StorageError):
             found.sync("g", joined.member_id, 1, "p", {joined.member_id: b"all"})
     assert found.state("g") is State.COMPLETING_REBALANCE
@@ -226,11 +231,11 @@ def test_static_members(found: GroupCoordinator, clock: Monotonic) -> None:
     assert found.state("g") is State.EMPTY
 
 
-def test_a_group_that_was_forgotten_begins_anew(found: GroupCoordinator) -> None:
+def test_a_group_that_was_forgotten_begins_anew(store: segstore.Store, found: GroupCoordinator) -> None:
     member, _ = alone(found)
     found.leave("g", member)
     with found.emptied("g"):
-        offsets(found._store).delete("g")
+        offsets(store).delete("g")
         found.forget("g")
     assert found.state("g") is State.DEAD
     assert alone(found)[1] == 1

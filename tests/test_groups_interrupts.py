@@ -17,6 +17,7 @@ from groups import coordinator, member, settled
 import segstore
 from segstore.client.consumer import Consumer, guard
 from segstore.client.groups import coordinator as coordinating
+from segstore.client.groups import table
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def free(lock: Any) -> bool:
     return found
 
 
-@pytest.mark.parametrize("module", [coordinating, guard], ids=["coordinator", "guard"])
+@pytest.mark.parametrize("module", [coordinating, table, guard], ids=["coordinator", "table", "guard"])
 def test_an_interrupt_anywhere_locks_nobody_out(store: segstore.Store, module: Any) -> None:
     fill(store)
     nth, group = 1, "g1"

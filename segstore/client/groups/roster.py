@@ -6,7 +6,7 @@ Threads: under the group's lock.
 from __future__ import annotations
 
 from segstore.client.groups.member import Member
-from segstore.client.groups.membership import Joining, MemberInfo, State
+from segstore.client.groups.membership import Joined, JoinedMember, Joining, MemberInfo, State
 from segstore.errors import (
     FencedInstanceIdError,
     IllegalGenerationError,
@@ -104,6 +104,43 @@ class Roster:
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.instances[member.group_instance_id] = member.member_id
+
+    def drop(self, member: Member) -> None:
+        """Have it no more: it is told."""
+        del self.members[member.member_id]
+        if self.instances.get(member.group_instance_id or "") == member.member_id:
+            del self.instances[member.group_instance_id or ""]
+        if self.leader == member.member_id:
+            self.leader = next(iter(self.members), None)
+        member.fail(UnknownMemberIdError(f"member {member.member_id} is no more in group {self.group_id!r}"))
+        self.changes += 1
+
+    def become(self, state: State) -> None:
+        """Be in that state: members should look."""
+        self.state = state
+        self.changes += 1
+
+    def place(self, member: Member, told: bool, skip_assignment: bool = False) -> Joined:
+        """The member's place in this generation; `told`: if it leads, it gets to know all members."""
+        assert self.protocol is not None
+        assert self.leader is not None
+        told = told and member.member_id == self.leader
+        members = tuple(
+            JoinedMember(each.member_id, each.group_instance_id, each.subscription(self.protocol))
+            for each in self.members.values()
+        )
+        return Joined(
+            member.member_id,
+            self.generation,
+            self.protocol,
+            self.leader,
+            members if told else (),
+            skip_assignment and told,
+        )
+
+    def rebalance_timeout_ms(self) -> float:
+        """The longest of its members'."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def infos(self) -> list[MemberInfo]:
         return [member.info(self.protocol) for member in self.members.values()]
