@@ -18,7 +18,7 @@ from stores import values
 
 import segstore
 from segstore import Producer, errors
-from segstore.client.producer import sender as sender_module
+from segstore.client.producer import appender
 from segstore.client.shared import shared
 from segstore.client.transactions import producer_ids
 from segstore.client.transactions.producer_ids import BLOCK, ProducerIds
@@ -40,7 +40,7 @@ class Acknowledgements:
         self.lost = self.refused = 0
         self.error: Callable[[], Exception] = full
         for name in ("append_record", "append_batches"):
-            monkeypatch.setattr(sender_module, name, self._hooked(getattr(sender_module, name)))
+            monkeypatch.setattr(appender, name, self._hooked(getattr(appender, name)))
 
     def _hooked(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -227,11 +227,15 @@ def test_one_after_the_other_is_tried_again_in_order(store: segstore.Store, acks
         assert log.end_offset == (3 if idempotent else 6)
 
 
+def sequences(producer: Producer, topic: str) -> Any:
+    """What the producer knows of the topic's first partition."""
+    return producer._sender._delivery._stamps._sequences._partition(segstore.TopicPartition(topic, 0))
+
+
 def test_sequences_begin_again_after_the_last(store: segstore.Store, acks: Acknowledgements) -> None:
     with Producer(store, linger_ms=5, retry_backoff_ms=1) as producer:
         producer.send("a", b"x").get(LONG)
-        at = producer._sender._sequences._partition(segstore.TopicPartition("b", 0))
-        at.next = LAST_SEQUENCE - 3
+        sequences(producer, "b").next = LAST_SEQUENCE - 3
         for i in range(3):
             acks.next(True)
             futures = [producer.send("b", b"%d %d" % (i, k)) for k in range(5)]
@@ -243,7 +247,7 @@ def test_sequences_begin_again_after_the_last(store: segstore.Store, acks: Ackno
 def test_another_id_follows_the_last_epoch(store: segstore.Store, acks: Acknowledgements) -> None:
     with Producer(store, retry_backoff_ms=1, retries=1) as producer:
         producer.send("a", b"x").get(LONG)
-        producer._sender._sequences._partition(segstore.TopicPartition("a", 0)).epoch = (1 << 15) - 1
+        sequences(producer, "a").epoch = (1 << 15) - 1
         acks.next(False, False)
         with pytest.raises(errors.StorageError):
             producer.send("a", b"lost").get(LONG)

@@ -11,7 +11,7 @@ import pytest
 
 import segstore
 from segstore import Producer
-from segstore.client.producer import sender
+from segstore.client.producer import appender
 from segstore.client.producer.accumulator import MOST_AT_ONCE, MOST_SEALED, Accumulator
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.futures import FutureRecordMetadata
@@ -58,13 +58,13 @@ def test_full_batches_are_appended_together_up_to_a_bound(
     store: segstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    append = sender.append_batches
+    append = appender.append_batches
 
     def counted(log: Any, columns: Any, *args: Any, **more: Any) -> Any:
         calls.append(int(columns.values.c.data_len))
         return append(log, columns, *args, **more)
 
-    monkeypatch.setattr(sender, "append_batches", counted)
+    monkeypatch.setattr(appender, "append_batches", counted)
     value, n = b"x" * 1_000, 3 * MOST_AT_ONCE // 1_000
     with Producer(store, linger_ms=60_000) as producer:
         for _ in range(n):

@@ -336,7 +336,7 @@ class Producer:
             with contextlib.suppress(KafkaTimeoutError):
                 self._accumulator.flush(timeout)
             if not self._accumulator.idle():
-                self._abort(sender)
+                sender.abort(ClientClosedError("the producer was closed before the record was written"))
             sender.join(timeout)
         if refusal is None:
             self._close_parts()
@@ -345,11 +345,6 @@ class Producer:
         for given in (self.config.key_serializer, self.config.value_serializer):
             serializers.close(given)
         self._interceptors.close()
-
-    def _abort(self, sender: Sender) -> None:
-        error = ClientClosedError("the producer was closed before the record was written")
-        sender.aborted = error
-        self._accumulator.abort(error)
 
     def __enter__(self) -> Self:
         return self

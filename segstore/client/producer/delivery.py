@@ -1,0 +1,202 @@
+"""`Delivery`: sees to an outcome for each batch: appended, tried again, split, or failed. Nothing on disk.
+
+Threads: the sender's, which alone touches a batch between drain and completion.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from segstore.client.producer.accumulator import Accumulator
+from segstore.client.producer.appender import Appender
+from segstore.client.producer.batch import ProducerBatch
+from segstore.client.producer.config import ProducerConfig
+from segstore.client.producer.metrics import ProducerMetrics
+from segstore.client.producer.routing import Routing
+from segstore.client.producer.stamps import Stamps
+from segstore.client.producer.transactional import Transactions
+from segstore.client.retriable import passes
+from segstore.errors import (
+    DuplicateSequenceError,
+    InvalidArgumentError,
+    KafkaTimeoutError,
+    StoreClosedError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.storage.producing import Appended
+
+log = logging.getLogger("segstore")
+
+
+class Delivery:
+    """`aborted`: what is not written yet is not tried again, and fails with it."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        accumulator: Accumulator,
+        routing: Routing,
+        metrics: ProducerMetrics,
+        stamps: Stamps,
+        appender: Appender,
+        transactions: Transactions | None,
+    ) -> None:
+        self._config, self._accumulator, self._routing = config, accumulator, routing
+        self._metrics, self._stamps, self._appender = metrics, stamps, appender
+        self._transactions = transactions
+        self._timeout = config.delivery_timeout_ms / 1000
+        self.aborted: BaseException | None = None
+
+    def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:
+        """See to an outcome for each: those that are to be tried again, which may be all."""
+        batches = self.without_expired(batches)
+        refusal = None if self._transactions is None else self._transactions.refusal()
+        if refusal is not None:
+            self.fail(batches, refusal)
+        if refusal is not None or not batches:
+            return []
+        if self._config.acks == 0:
+            self._fire(batches)
+            return []
+        if self._stamps.one_by_one(batches):
+            return self._one_by_one(batches)
+        self._metrics.in_flight = 1
+        error = self._try(batches)
+        self._metrics.in_flight = 0
+        return [] if error is None else self._after(error, batches, renewed)
+
+    def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
+        """Those that `delivery_timeout_ms` leaves; the others fail."""
+        least = time.monotonic() - self._timeout
+        expired = [batch for batch in batches if batch.created <= least]
+        for batch in expired:
+            error = KafkaTimeoutError(
+                f"{batch.n} records for {batch.topic_partition} were not written within "
+                f"delivery_timeout_ms={self._config.delivery_timeout_ms}"
+            )
+            self.fail([batch], error)
+        return [batch for batch in batches if not batch.done] if expired else batches
+
+    def expiry(self, batch: ProducerBatch) -> float:
+        """When it fails if it is not written, monotonic seconds."""
+        return batch.created + self._timeout
+
+    # --- one append --------------------------------------------------------------------------
+
+    def _try(self, batches: list[ProducerBatch]) -> Exception | None:
+        if batches[0].results is not None:
+            return InvalidArgumentError("it was split before")
+        began = time.monotonic()
+        try:
+            appended = self._appender.append(batches)
+        except DuplicateSequenceError as error:
+            if not batches[0].doubt:
+                return error
+            appended = Appended(-1, -1, 0)  # it is there, but nobody knows where
+        except Exception as error:
+            return error
+        first = appended.first
+        for batch in batches:
+            batch.base_offset, batch.append_time = first, appended.append_time
+            first += batch.n
+        self._accumulator.complete(batches)
+        self._metrics.sent(batches, appended.size, began, time.monotonic())
+        return None
+
+    def _fire(self, batches: list[ProducerBatch]) -> None:
+        """acks=0: nobody learns what becomes of them, and nothing is tried again."""
+        began = time.monotonic()
+        try:
+            appended = self._appender.append(batches)
+        except Exception as error:
+            log.debug("acks=0: %d batches were not written: %s", len(batches), error)
+            for batch in batches:
+                self._metrics.failed(batch, batch.n)
+        else:
+            self._metrics.sent(batches, appended.size, began, time.monotonic())
+        self._accumulator.complete(batches)
+
+    def _one_by_one(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
+        """Each gets what it deserves, in order; where one is to be tried again, so are those behind it."""
+        for i, batch in enumerate(batches):
+            if self.send([batch]):
+                return batches[i:]
+        return []
+
+    def _send_each(self, batch: ProducerBatch) -> list[ProducerBatch]:
+        """Record by record, each with an outcome of its own; goes on where a failure that passes ended it."""
+        if batch.results is None:
+            batch.results = []
+            self._metrics.split()
+        began, stored = time.monotonic(), 0
+        while len(batch.results) < batch.n:
+            try:
+                appended = self._appender.append_record(batch, len(batch.results))
+            except Exception as error:
+                if passes(error):
+                    return self._again([batch], error)
+                batch.results.append(self._told(error))
+            else:
+                batch.results.append(appended.first)
+                batch.append_time = appended.append_time
+                stored += appended.size
+        failed = sum(isinstance(result, BaseException) for result in batch.results)
+        self._appender.charge(stored)
+        self._accumulator.complete([batch])
+        self._metrics.failed(batch, failed)
+        self._metrics.sent([batch], stored, began, time.monotonic())
+        return []
+
+    # --- what failed ----------------------------------------------------------------------
+
+    def _after(self, error: Exception, batches: list[ProducerBatch], renewed: bool) -> list[ProducerBatch]:
+        """What becomes of batches that could not be appended."""
+        self._stamps.failed(batches, error)
+        if passes(error):
+            return self._again(batches, error)
+        if len(batches) > 1:
+            return self._one_by_one(batches)
+        batch = batches[0]
+        if batch.n > 1 and isinstance(error, InvalidArgumentError) and not (batch.doubt and batch.stamp):
+            return self._send_each(batch)
+        if not renewed and self._stamps.renew(batch, error):
+            return self.send([batch], renewed=True)
+        self.fail(batches, error)
+        return []
+
+    def _again(self, batches: list[ProducerBatch], error: Exception) -> list[ProducerBatch]:
+        """The same batches, in the same order, to be tried before all that came later; but not those that
+        were tried often enough.
+        """
+        spent = [batch for batch in batches if batch.attempts >= self._config.retries]
+        if self.aborted is not None:
+            self.fail(batches, self.aborted)
+            return []
+        self.fail(spent, error)
+        left = [batch for batch in batches if not batch.done]
+        for batch in left:
+            batch.attempts += 1
+        if left:
+            self._metrics.retried(left)
+        return left
+
+    def fail(self, batches: list[ProducerBatch], error: BaseException) -> None:
+        """That is the outcome of these batches, of one partition."""
+        if not batches:
+            return
+        where = batches[0].topic_partition
+        if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
+            self._routing.forget(where.topic)
+            self._appender.forget(where)
+        error = self._told(error)
+        for batch in batches:
+            batch.error = error
+            self._stamps.given_up(batch)
+        self._accumulator.complete(batches)
+        for batch in batches:
+            self._metrics.failed(batch, batch.n)
+
+    def _told(self, error: BaseException) -> BaseException:
+        """What a record's future says of what failed for good."""
+        return error if self._transactions is None else self._transactions.failed(error)
