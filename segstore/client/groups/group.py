@@ -1,4 +1,4 @@
-"""`Group`: what members ask of it by Kafka's classic group protocol (Kafka: ClassicGroup, GroupMetadataManager).
+"""`Group`: what members ask of it by Kafka's classic protocol (Kafka: ClassicGroup, GroupMetadataManager).
 
 Nothing on disk of its own: what must survive is handed to `write`. Threads: under the group's lock. Every
 method takes `now`, ms of the monotonic clock.

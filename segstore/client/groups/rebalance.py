@@ -2,8 +2,8 @@
 DelayedJoin, InitialDelayedJoin and DelayedSync for it).
 
 All members join anew, the leader brings the assignment, everybody asks for it. It never waits: who has to
-gets a ticket. Nothing on disk of its own: what must survive is handed to `write`. Threads: under the group's lock.
-`now` is ms of the monotonic clock.
+gets a ticket. Nothing on disk of its own: what must survive is handed to `write`.
+Threads: under the group's lock. `now` is ms of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Write = Callable[[Mapping[str, bytes]], None]
 
 
 class Rebalance:
-    """`delay_ms` is how long the first rebalance of an empty group waits for more members. `deadline` is when
-    those that there are were waited for long enough; inf: nobody is. `newcomer`: one has come since it was set.
+    """`delay_ms` is how long the first rebalance of an empty group waits for more members. `deadline` is how
+    long it waits for those that there are, inf: it does not. `newcomer`: somebody has come since it was set.
     """
 
     def __init__(self, group: Roster, write: Write, delay_ms: float) -> None:
