@@ -53,7 +53,7 @@ def fill(store: segstore.Store) -> segstore.PartitionLog:
         log.append_batch(values[: len(some)], keys=np.char.zfill(some.astype("S14"), 14))
     with log._writing().exclusively():
         log._writing().writer.roll_apart()
-        log._writing()._show()
+        log._writing().visible.show()
     log.flush()
     return log
 

@@ -85,7 +85,7 @@ def roll(store: segstore.Store, topic: str = "t") -> None:
     with partition.exclusively():
         if partition.writer.active.segment.size:
             partition.writer.roll_apart()
-            partition._show()
+            partition.visible.show()
 
 
 class Looks(cleaner.Throttle):

@@ -85,7 +85,7 @@ class Model(RuleBasedStateMachine):
         if partition.writer.active.segment.size:
             with partition.exclusively():
                 partition.writer.roll_apart()
-                partition._show()
+                partition.visible.show()
         self.store.sweep()
 
     @rule()

@@ -234,10 +234,10 @@ def test_an_interrupt_reaches_its_thread_and_no_append_is_lost_silently(store_di
         threads = [threading.Thread(target=append, args=(b"%d" % i,)) for i in range(5)]
         source = log._source
         assert isinstance(source, Partition)
-        with source._queue.token:  # so that all of them queue up
+        with source.queue.token:  # so that all of them queue up
             for thread in threads:
                 thread.start()
-            while len(source._queue._queue) < 5:
+            while len(source.queue._queue) < 5:
                 time.sleep(0.001)
             armed.set()
         for thread in threads:

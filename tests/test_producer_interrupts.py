@@ -18,7 +18,7 @@ from segstore.client.producer.buffer_pool import BufferPool
 from segstore.client.shared import shared
 from segstore.client.transactions.coordinator import TransactionCoordinator
 from segstore.client.transactions.entries import Entries
-from segstore.storage.partition import Partition
+from segstore.storage.visible import Visible
 
 LONG = 20  # seconds: never waited for in full
 
@@ -78,8 +78,8 @@ SEAMS = {
     "they were placed": (queue, "_place", True),
     "the decision is to be written": (Entries, "write", False),
     "it was written": (Entries, "write", True),
-    "markers are to be shown": (Partition, "show_all", False),
-    "they were shown": (Partition, "show_all", True),
+    "markers are to be shown": (Visible, "show_all", False),
+    "they were shown": (Visible, "show_all", True),
 }
 
 

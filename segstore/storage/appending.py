@@ -14,7 +14,8 @@ from segstore.config import TopicConfig
 from segstore.errors import InvalidArgumentError, InvalidRecordError, InvalidTypeError, RecordTooLargeError
 from segstore.records import CODECS, Columns, Encoded, check_sizes, encode, single
 from segstore.storage import arguments
-from segstore.storage.partition import AHEAD_COMPRESSED, AHEAD_PLAIN, Partition
+from segstore.storage.partition import Partition
+from segstore.storage.pending import AHEAD_COMPRESSED, AHEAD_PLAIN
 
 _COMPRESSIONS = {name: code for code, name in enumerate(CODECS)} | {"uncompressed": 0, "producer": 0}
 
@@ -35,8 +36,8 @@ def append_one(
             f"the record makes a batch of {encoded.size:,} bytes: allowed are {limit:,} "
             "(max.message.bytes, segment.bytes)"
         )
-    offset = partition.append(iter((encoded,)), AHEAD_PLAIN)
-    partition.settle(offset + 1)
+    offset = partition.queue.append(iter((encoded,)), AHEAD_PLAIN)
+    partition.flushing.settle(offset + 1)
     return offset
 
 
@@ -58,8 +59,8 @@ def append_columns(
         end = partition.view.end_offset
         return range(end, end)
     codec, _ = codec_for(partition.config, compression)
-    first = partition.append(chunks, AHEAD_COMPRESSED if codec else AHEAD_PLAIN)
-    partition.settle(first + n)
+    first = partition.queue.append(chunks, AHEAD_COMPRESSED if codec else AHEAD_PLAIN)
+    partition.flushing.settle(first + n)
     return range(first, first + n)
 
 

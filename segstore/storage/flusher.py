@@ -37,7 +37,7 @@ class Flusher:
         self._lock = threading.Lock()
         self._names_synced = _NEVER
         self._sealed: list[tuple[Segment, int]] = []  # by rolls at these offsets, and not synced
-        self.failed = False
+        self.failed = False  # a sync has: what the kernel holds of the log may not be on disk
 
     def flush(self, upto: int) -> None:
         """Return when all below `upto` is durable. StorageError: the sync failed, and the partition is

@@ -128,7 +128,9 @@ class PartitionLog:
         Segments wholly below it are removed (Kafka: Admin.deleteRecords). OffsetOutOfRangeError.
         """
         with os_errors():
-            return self._writing().delete_records(arguments.whole("before_offset", before_offset, -1))
+            return self._writing().log_start.delete_records(
+                arguments.whole("before_offset", before_offset, -1)
+            )
 
     def _writing(self) -> Partition:
         self._context.check_writable()

@@ -16,6 +16,7 @@ from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.storage.context import os_errors
 from segstore.storage.judging import check_epoch
 from segstore.storage.partition import Partition
+from segstore.storage.visible import Visible
 from segstore.storage.writer import Restore
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def show_end(logs: Sequence[PartitionLog], marker: Marker, transaction_epoch: in
             offsets |= _write(due, marker)
         finally:
             # What an interrupt kept from being shown, now or when it was written, is shown too.
-            Partition.show_all([it for it in partitions if not it.shown])
+            Visible.show_all([it.visible for it in partitions if not it.visible.is_all])
     return [Shown(it, offsets[it]) for it in found]
 
 
@@ -95,7 +96,7 @@ def settle(shown: Sequence[Shown]) -> None:
     with os_errors():
         for it, offset in dict(shown).items():
             try:
-                it.settle(offset + 1 or it.view.end_offset)
+                it.flushing.settle(offset + 1 or it.view.end_offset)
             except StorageError as error:
                 errors.append(error)
     if errors:

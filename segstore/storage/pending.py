@@ -10,10 +10,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
 
 from segstore.records import Encoded
 from segstore.storage.judging import Claim
+
+if TYPE_CHECKING:
+    from segstore.storage.writer import LogWriter
+
+# A long append is encoded up to here before it takes its place in the queue; what is longer keeps
+# the queue waiting while it is encoded, since its records must lie together whatever their number.
+AHEAD_PLAIN = 4 << 20
+AHEAD_COMPRESSED = 64 << 20
 
 
 class Pending:
@@ -32,15 +42,38 @@ class Pending:
 
 
 class AppendQueue:
-    """`write(pendings)` sets `first` or `error` of each."""
+    """`show` lets what was written be seen, and is called with the token held."""
 
-    def __init__(self, write: Callable[[list[Pending]], None]) -> None:
+    def __init__(self, writer: LogWriter, show: Callable[[], None]) -> None:
         self.token = threading.RLock()
         self._queue: deque[Pending] = deque()
-        self._write = write
+        self._writer, self._show = writer, show
+
+    def append(self, chunks: Iterator[Encoded], ahead: int) -> int:
+        """Append encoded batches, contiguous, visible together: the first offset. StorageError: nothing is
+        there.
+        """
+        ready: list[Encoded] = []
+        size = 0
+        for chunk in chunks:
+            ready.append(chunk)
+            size += chunk.size
+            if size > ahead:
+                return self._append_long(chain(ready, chunks))
+        return self.put(ready)
+
+    def _append_long(self, chunks: Iterable[Encoded]) -> int:
+        with self.token:
+            self.drain()
+            try:
+                return self._writer.write(chunks)
+            finally:
+                self._show()
 
     def put(self, chunks: list[Encoded], claim: Claim | None = None) -> int:
-        """Queue, and return the first offset when the chunks are written; raises what failed."""
+        """Queue, and return the first offset when the chunks are written; raises what failed. With a `claim`,
+        judged by Kafka's rules for a producer with an id: the errors of `judging`.
+        """
         pending = Pending(chunks, claim)
         self._queue.append(pending)
         with self.token:
@@ -56,4 +89,7 @@ class AppendQueue:
             group = []
             while self._queue:
                 group.append(self._queue.popleft())
-            self._write(group)
+            try:
+                self._writer.write_all(group)
+            finally:
+                self._show()

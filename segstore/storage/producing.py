@@ -102,10 +102,10 @@ def _append(partition: Partition, chunks: list[Encoded], n: int, claim: Claim | 
     size = sum(chunk.size for chunk in chunks)
     with os_errors():
         if claim is None:
-            first = partition.append(iter(chunks), _ANY)
+            first = partition.queue.append(iter(chunks), _ANY)
         else:
-            first = partition.append_claimed(chunks, claim)
-        partition.settle(first + n)
+            first = partition.queue.put(chunks, claim)
+        partition.flushing.settle(first + n)
     append_time = -1
     if partition.config.message_timestamp_type == "LogAppendTime":
         repeated = claim is not None and claim.repeated

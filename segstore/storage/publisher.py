@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from segstore.storage.ends import Ends, EndsWriter
 
 if TYPE_CHECKING:
-    from segstore.storage.partition import Partition
+    from segstore.storage.visible import Visible
 
 
 class Publisher:
@@ -21,12 +21,12 @@ class Publisher:
         self._ends, self._key, self._epoch = ends, key, epoch
         self._slots = [ends.claim(key)]
 
-    def publish(self, it: Partition) -> None:
+    def publish(self, it: Visible) -> None:
         """Publish a partition's view."""
         self._ends.publish(self._slots, [self._ends_of(it)])
 
     @staticmethod
-    def publish_all(partitions: Sequence[Partition]) -> None:
+    def publish_all(partitions: Sequence[Visible]) -> None:
         """Publish the views of partitions of one store at once."""
         publishers = [it.publisher for it in partitions]
         slots = [publisher._slots[0] for publisher in publishers]
@@ -34,10 +34,10 @@ class Publisher:
         if publishers:
             publishers[0]._ends.publish(slots, ends)
 
-    def _ends_of(self, it: Partition) -> Ends:
+    def _ends_of(self, it: Visible) -> Ends:
         view = it.view
         # The complement of the recovery point is published where a sync has failed.
-        synced = it.recovery_point ^ -int(it.sync_failed)
+        synced = it.flusher.recovery_point ^ -int(it.flusher.failed)
         end = view.end_offset
         return Ends(
             self._key, view.start_offset, end, end, view.stable_offset, synced, it.layout, self._epoch

@@ -1,4 +1,4 @@
-"""Which of a log's oldest segments may go by age and size. Nothing on disk: `partition` removes them.
+"""Which of a log's oldest segments may go by age and size. Nothing on disk: `log_start` removes them.
 
 The rules are Kafka's (org.apache.kafka.storage.internals.log.UnifiedLog.deleteOldSegments). Threads: any;
 functions of a view.

@@ -79,7 +79,7 @@ class Retention:
             partition.roll_if_old(now)
         except StorageError as error:
             failed = error  # what goes now may be what makes room for it
-        gone = partition.retain(now)
+        gone = partition.log_start.retain(now)
         done = Swept(*key, gone.segments, gone.bytes)
         return done.failed(failed) if failed else done if gone.segments else None
 

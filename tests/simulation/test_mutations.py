@@ -12,7 +12,7 @@ from faulty.counts import record
 from segstore._native import lib
 from segstore.storage import flusher, log, producers, reader, recovery
 from segstore.storage.cleaner import offset_map, transactions
-from segstore.storage.partition import Partition
+from segstore.storage.log_start import LogStart
 
 from .model import Wrong
 from .play import play_seed
@@ -72,7 +72,7 @@ MUTATIONS: dict[str, Patch] = {
         transactions.Aborted, "of", lambda original, self, batch: None
     ),
     "the log start is not durable": changed(
-        Partition,
+        LogStart,
         "_advance",
         lambda original, self, start, delay_ms: _forgetful(original, self, start, delay_ms),
     ),

@@ -38,7 +38,7 @@ INDEXES = (names.INDEX, names.TIME_INDEX, names.TXN_INDEX)
 def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -> None:
     """`new` are finished `.cleaned` ones. CleaningStopped where `old` are not all there any more; OSError."""
     with partition.names_held():
-        if not partition.lies_in(old):
+        if not partition.visible.lies_in(old):
             raise CleaningStopped
         partition.context.files.sync_dir(partition.directory)
         for segment in reversed(new):

@@ -39,6 +39,7 @@ from segstore.storage.staging.intent import Intent, Place, remove_intent, write_
 from segstore.storage.staging.manifest import Manifest
 from segstore.storage.staging.message import StagedFile
 from segstore.storage.topics import TopicInfo, find_topic
+from segstore.storage.visible import Visible
 
 log = logging.getLogger("segstore")
 _AT_A_TIME = 4
@@ -119,8 +120,8 @@ class Adopter:
             self._undo(manifest, work, places)
             raise
         for one in work:
-            one.partition.adopted(one.offsets[1])
-        Partition.show_all([one.partition for one in work])
+            one.partition.flushing.adopted(one.offsets[1])
+        Visible.show_all([one.partition.visible for one in work])
         return adoption
 
     def _undo(self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[Place]) -> None:

@@ -1,0 +1,146 @@
+"""What of a partition is visible: segments, log start offset and end, as a view that is replaced whole.
+
+On disk: nothing; each view is told to other processes through the publisher.
+Threads: any may look. Whoever replaces the view holds the append token, and the bytes are written by then. A
+view and what is published of it change together.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from segstore.errors import StoreClosedError
+from segstore.storage.flusher import Flusher
+from segstore.storage.publisher import Publisher
+from segstore.storage.view import LogView, Together, Turning
+from segstore.storage.writer import LogWriter
+
+if TYPE_CHECKING:
+    from segstore.storage.segment import Segment
+
+
+class Visible:
+    """`start_offset` is the log's; `layout` changes with which segments there are. The list of these is the
+    writer's, too.
+    """
+
+    def __init__(
+        self, writer: LogWriter, flusher: Flusher, publisher: Publisher, start_offset: int, layout: int
+    ) -> None:
+        self._writer, self.flusher, self.publisher = writer, flusher, publisher
+        self.start_offset, self.layout = start_offset, layout
+        self._segments = writer.segments
+        self._publishing = threading.Lock()  # whoever replaces the view or publishes it
+        self._freeze()
+        self.current: LogView | Turning | None = self._look()
+
+    @property
+    def view(self) -> LogView:
+        """What may be seen now; StoreClosedError where the topic was deleted."""
+        view = self.current
+        if isinstance(view, LogView):
+            return view
+        if view is None:
+            raise StoreClosedError(f"{self._writer.directory}: the topic was deleted")
+        return view.view
+
+    @property
+    def is_all(self) -> bool:
+        """Whether all that was written is visible; with the append token held."""
+        view = self.current
+        if view is None:
+            return True
+        return isinstance(view, LogView) and view.end_offset == self._writer.next_offset
+
+    # --- looking --------------------------------------------------------------------------
+
+    def _freeze(self) -> None:
+        self._frozen = tuple(self._segments), tuple(s.base_offset for s in self._segments)
+
+    def _look(self) -> LogView:
+        end = self._writer.next_offset
+        segments, bases = self._frozen
+        stable = self._writer.producers.stable_offset(self.start_offset, end)
+        return LogView(segments, bases, self.start_offset, end, segments[-1].size, stable)
+
+    def _freeze_anew(self) -> None:
+        if len(self._frozen[0]) != len(self._segments) or self._frozen[0][-1] is not self._segments[-1]:
+            self._freeze()
+
+    def ahead(self) -> LogView:
+        """All that was written, shown or not; with the append token held."""
+        self._freeze_anew()
+        return self._look()
+
+    # --- showing --------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Let all that was written be seen."""
+        if self._writer.closed:  # or deleted: its slot in the published ends may be another's
+            return
+        self._freeze_anew()
+        with self._publishing:
+            self.current = self._look()
+            self.publisher.publish(self)
+
+    @staticmethod
+    def show_all(partitions: Sequence[Visible]) -> None:
+        """Show what was written to partitions of one store, all of it at once, in this process and to others.
+
+        Their append tokens are held, and the partitions always given in one order.
+        """
+        together = Together()
+        with ExitStack() as held:
+            for it in partitions:
+                it._freeze_anew()
+                held.enter_context(it._publishing)
+            after = [it._look() for it in partitions]
+            for it, view in zip(partitions, after, strict=True):
+                it.current = Turning(it.view, view, together)
+            together.done = True
+            Publisher.publish_all(partitions)
+            for it, view in zip(partitions, after, strict=True):
+                it.current = view
+
+    def publish(self) -> None:
+        """Tell other processes what of the same view is durable by now."""
+        with self._publishing:
+            if self.current is not None:
+                self.publisher.publish(self)
+
+    def withdraw(self) -> None:
+        """The topic was deleted: readers keep what they have."""
+        with self._publishing:
+            self.current = None
+
+    # --- segments -------------------------------------------------------------------------
+
+    def begin_at(self, start: int) -> list[Segment]:
+        """Let the log start offset be `start`: the segments that are below, and of the log no more."""
+        self.start_offset = start
+        keep = next(
+            (i for i, s in enumerate(self._segments[1:]) if s.base_offset > start), len(self._segments) - 1
+        )
+        dropped = self._segments[:keep]
+        if dropped:
+            del self._segments[:keep]
+            self.layout += 1
+            self._freeze()
+        self.show()
+        return dropped
+
+    def lies_in(self, segments: Sequence[Segment]) -> bool:
+        """Whether these are still sealed segments of the log, side by side; of any thread."""
+        held = self._segments[:-1]
+        at = held.index(segments[0]) if segments[0] in held else 0
+        return held[at : at + len(segments)] == list(segments)
+
+    def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Let readers of this process see `new` in place of `old`, which lie in the log."""
+        at = self._segments.index(old[0])
+        self._segments[at : at + len(old)] = new
+        self._freeze()
+        self.show()
