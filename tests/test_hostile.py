@@ -10,13 +10,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import TypeVar
 
 import hostile
+import memory
 import pytest
 from faulty.counts import record
 
@@ -31,9 +31,7 @@ C = TypeVar("C")
 @pytest.fixture
 def place() -> Iterator[Path]:
     """In memory: nothing here asks for what a disk does, and thousands of syncs take their time."""
-    shm = "/dev/shm"
-    where = shm if os.access(shm, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="segstore-hostile-", dir=where) as made:
+    with memory.directory() as made:
         yield Path(made)
 
 

@@ -8,12 +8,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import memory
 import pytest
 from seam.changes import TRACED, Change
 from seam.counted import CHANGING
@@ -39,8 +39,7 @@ def traced() -> Iterator[Traced]:
     """In memory, where there is such a place: thousands of syncs take their time."""
     if shutil.which("strace") is None:
         pytest.skip("there is no strace")
-    shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="segstore-seam-", dir=shm) as place:
+    with memory.directory() as place:
         yield trace(Path(place).resolve())
 
 

@@ -10,48 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from .content import Content, Draw
+from .content import Draw
 from .image import Image
-
-
-class Node(Content):
-    """A file: its content, whatever names it has, and what it is mapped to."""
-
-    def __init__(self, base: bytes = b"") -> None:
-        super().__init__(base)
-        self.memory: memoryview | None = None  # of the latest writable mapping
-        self.seen = b""  # what was in it when it was last looked at
-
-
-class Directory:
-    """Live names, and those on the disk."""
-
-    def __init__(self) -> None:
-        self.live: dict[str, Node | Directory] = {}
-        self.durable: dict[str, Node | Directory] = {}
-
-
-Key = tuple[Directory, str]
-
-
-class Renaming(NamedTuple):
-    """Names that get another file (None: none) in one step."""
-
-    moment: int
-    changes: tuple[tuple[Directory, str, Node | Directory | None], ...]
-
-    def keys(self) -> set[Key]:
-        return {(directory, name) for directory, name, _ in self.changes}
-
-    def apply(self, names: dict[Directory, dict[str, Node | Directory]]) -> None:
-        for directory, name, node in self.changes:
-            held = names.setdefault(directory, dict(directory.durable))
-            if node is None:
-                held.pop(name, None)
-            else:
-                held[name] = node
+from .tree import BLOCK, Directory, Key, Node, Renaming, parts_of, paths, used
 
 
 class Disk:
@@ -69,12 +31,14 @@ class Disk:
 
     # --- paths ------------------------------------------------------------------------------
 
-    def _split(self, path: str | os.PathLike[str]) -> list[str] | None:
-        relative = os.path.relpath(os.path.abspath(path), self.root)
-        if relative == ".":
-            return []
-        parts = relative.split(os.sep)
-        return None if parts[0] == ".." else parts
+    def _split(self, path: str | os.PathLike[str]) -> tuple[str, ...] | None:
+        text = os.fspath(path)
+        return parts_of(text if text.startswith(os.sep) else os.path.abspath(text), self.root)
+
+    def shown(self, path: str | os.PathLike[str]) -> str:
+        """A path as it is told: from the root on."""
+        parts = self._split(path)
+        return os.path.relpath(path, self.root) if parts is None else os.sep.join(parts) or "."
 
     def find(self, path: str | os.PathLike[str]) -> Node | Directory | None:
         """What has this name; None outside of the tree, and where nothing has it."""
@@ -176,29 +140,35 @@ class Disk:
         """A file can be written through a mapping."""
         if node.memory is None:
             self._mapped.append(node)
-        node.memory, node.seen = memory, bytes(memory)
+        node.memory = memory
+        node.watch()
 
-    def look(self) -> None:
-        """Take note of what was stored through mappings since the last look."""
+    def look(self, whole: bool = False) -> None:
+        """Take note of what was stored through mappings since the last look. Unless `whole`, of the zeros
+        behind what is there one block is looked at, and more only where that is none of zeros any more: what
+        the engine maps to write to, it fills from the front.
+        """
         for node in self._mapped:
-            assert node.memory is not None
-            now = bytes(node.memory)
-            if now == node.seen:
-                continue
-            for at in range(0, len(now), 512):
-                piece = now[at : at + 512]
-                if piece != node.seen[at : at + 512]:
-                    self.written(node, at, piece, grain=8)
-            node.seen = now
+            if whole or node.watched.tobytes() != node.seen:
+                self._stored(node)
+
+    def _stored(self, node: Node) -> None:
+        assert node.memory is not None
+        now = node.memory[: used(node.memory)].tobytes()
+        was = node.seen.ljust(len(now), b"\0")
+        now = now.ljust(len(was), b"\0")
+        for at in range(0, len(now), BLOCK):
+            if now[at : at + BLOCK] != was[at : at + BLOCK]:
+                self.written(node, at, now[at : at + BLOCK], grain=8)
+        node.watch()
 
     def synced_dir(self, directory: Directory) -> None:
         """The names in a directory are durable, and what they rest on."""
         needed: set[Key] = set()
         durable, left = [], []
         for op in reversed(self.renamings):
-            keys = op.keys()
-            if needed & keys or any(at is directory for at, _ in keys):
-                needed |= keys
+            if directory in op.directories or not needed.isdisjoint(op.keys):
+                needed |= op.keys
                 durable.append(op)
             else:
                 left.append(op)
@@ -245,9 +215,8 @@ class Disk:
         lost: set[Key] = set()
         kept = []
         for op in ops:
-            keys = op.keys()
-            if keys & lost or draw.rng.random() >= draw.names:
-                lost |= keys
+            if op.keys & lost or draw.rng.random() >= draw.names:
+                lost |= op.keys
             else:
                 kept.append(op)
         return kept
@@ -261,16 +230,5 @@ class Disk:
             names: dict[Directory, dict[str, Node | Directory]] = {}
             for op in surviving:
                 op.apply(names)
-            self._trees[key] = list(_paths(self.top, "", names))
+            self._trees[key] = list(paths(self.top, "", names))
         return self._trees[key]
-
-
-def _paths(
-    directory: Directory, prefix: str, names: dict[Directory, dict[str, Node | Directory]]
-) -> Iterator[tuple[str, Node | None]]:
-    for name, node in sorted(names.get(directory, directory.durable).items(), key=lambda item: item[0]):
-        if isinstance(node, Directory):
-            yield prefix + name, None
-            yield from _paths(node, prefix + name + "/", names)
-        else:
-            yield prefix + name, node

@@ -21,8 +21,9 @@ from faults import MUTATING, FailingFiles
 from segstore.files import Files, Handle
 
 from .cuts import draw_of
-from .disk import Directory, Disk, Node
+from .disk import Disk
 from .image import Image
+from .tree import Directory, Node
 
 CHANGES = MUTATING | {"open", "map", "set_modified"}  # open: where it makes a file; map: one to write to
 _WRITES = frozenset({"pwrite", "pwritev"})
@@ -107,8 +108,7 @@ class FaultyFiles(FailingFiles):
 
     def _shown(self, args: tuple[Any, ...]) -> str:
         target = args[2] if len(args) > 2 and isinstance(args[2], Handle) else args[0]
-        path = target.path if isinstance(target, Handle) else os.fspath(target)
-        return os.path.relpath(path, self.disk.root)
+        return self.disk.shown(target.path if isinstance(target, Handle) else target)
 
     def _fail(self, name: str, args: tuple[Any, ...]) -> None:
         """What a failing call has done all the same."""
@@ -126,7 +126,7 @@ class FaultyFiles(FailingFiles):
     def image(self, mode: str, rng: random.Random) -> Image:
         """What a power cut now would leave of the root."""
         with self._guard:
-            self.disk.look()
+            self.disk.look(whole=True)
             return self.disk.image(draw_of(mode, rng, self.disk))
 
     def power_cut(self, mode: str, rng: random.Random) -> Image:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from functools import cache
 
+import memory
 from partitions import GOLDEN
 
 from fuzz.mutate import ANY, at_fields, entries
@@ -28,8 +29,7 @@ def _golden(suffix: str) -> list[bytes]:
 @cache
 def _place() -> tempfile.TemporaryDirectory[str]:
     """Removed with the process."""
-    shm = "/dev/shm"
-    return tempfile.TemporaryDirectory(prefix="segstore-fuzz-", dir=shm if os.access(shm, os.W_OK) else None)
+    return memory.directory()
 
 
 def _file(data: bytes) -> str:

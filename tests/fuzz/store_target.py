@@ -6,7 +6,6 @@ store was not closed cleanly. On disk: stores in a temporary directory, removed 
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections import Counter
@@ -14,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
+import memory
 from stores import transact_and_consume
 
 import segstore
@@ -34,8 +34,7 @@ _MOST_READS = 1000
 
 @cache
 def _work() -> tempfile.TemporaryDirectory[str]:
-    shm = "/dev/shm"
-    return tempfile.TemporaryDirectory(prefix="segstore-fuzz-", dir=shm if os.access(shm, os.W_OK) else None)
+    return memory.directory()
 
 
 @cache

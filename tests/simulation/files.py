@@ -11,6 +11,7 @@ import itertools
 import os
 import random
 import zlib
+from collections import Counter
 from typing import Any
 
 from faults import NAMES, SYNCS, WRITES
@@ -41,12 +42,19 @@ class SimulatedFiles(FaultyFiles):
     def __init__(self, root: str, seed: int) -> None:
         super().__init__(root, seed)
         self.digest = self.count = 0
+        self._outside = len(os.path.dirname(self.disk.root))  # of each path, what differs from run to run
         self.deaths = random.Random(f"death {seed}")
         self._left: bytes | Image | None = None
         self._death, self._until = "", 0
         self._locks: list[Handle] = []
         self.failures, self.impaired = 0, False
+        self._touched: Counter[str] = Counter()  # by path, up to where the suffix of a segment's file begins
+        self.watch = lambda call: self._touched.update((call.path.partition(".")[0],))
         self.quiet = False  # the judge looks: no fault is for it
+
+    def changes_of(self, path: str) -> int:
+        """How often one of a segment's files was changed."""
+        return self._touched[self.disk.shown(path).partition(".")[0]]
 
     # --- plans ----------------------------------------------------------------------------------
 
@@ -92,20 +100,21 @@ class SimulatedFiles(FaultyFiles):
     def _account(self, name: str, args: tuple[Any, ...]) -> None:
         """Names, places and lengths: not what differs from process to process, as its id."""
         self.count += 1
-        told = [name]
+        told = name
         for arg in args:
-            if isinstance(arg, Handle):
-                told.append(arg.path.removeprefix(os.path.dirname(self.disk.root)))
-            elif isinstance(arg, (str, os.PathLike)):
-                told.append(os.fspath(arg).removeprefix(os.path.dirname(self.disk.root)))
-            elif isinstance(arg, (bytes, bytearray, memoryview)):
-                told.append(str(len(arg)))
-            elif isinstance(arg, int) and name != "set_modified":  # which is by the machine's clock
-                told.append(str(arg))
-        if any(names.INBOX in part for part in told[1:]):
-            told = told[:1]  # names of manifests, and their lengths, tell of when files were changed
-        if not told[1:] or not told[1].endswith(_UNTOLD):
-            self.digest = zlib.crc32(" ".join(told).encode(), self.digest)
+            kind = type(arg)
+            if kind is Handle:
+                told += " " + arg.path[self._outside :]
+            elif kind is str:
+                told += " " + arg[self._outside :]
+            elif kind is int and name != "set_modified":  # which is by the machine's clock
+                told += f" {arg}"
+            elif kind in (bytes, bytearray, memoryview):
+                told += f" {len(arg)}"
+        if names.INBOX in told:
+            told = name  # names of manifests, and their lengths, tell of when files were changed
+        if not any(word in told for word in _UNTOLD):
+            self.digest = zlib.crc32(told.encode(), self.digest)
 
     def listdir(self, path: Any) -> list[str]:
         return sorted(super().listdir(path))

@@ -16,7 +16,7 @@ from functools import partial
 from unittest import mock
 
 from segstore.client.groups import group
-from segstore.storage import pipeline, shutdown, store, sweeper, topics
+from segstore.storage import follower, pipeline, shutdown, store, store_reader, sweeper, topics
 from segstore.storage.giving_way import GivingWay
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.staging import adopter, inbox, manifest, stager
@@ -73,20 +73,27 @@ class HandWatch:
     """Sees nothing: the inbox is looked at when it is told to."""
 
     def __init__(self, directory: str) -> None:
-        self._event = threading.Event()
-
-    def wait(self, seconds: float) -> bool:
-        return self._event.wait()
-
-    @property
-    def stopped(self) -> bool:
-        return self._event.is_set()
+        """Nothing."""
 
     def stop(self) -> None:
-        self._event.set()
-
-    def close(self) -> None:
         """Nothing."""
+
+
+class HandThreads:
+    """In place of `threading`, for who has one thread that waits for a watch: it never begins."""
+
+    Lock = staticmethod(threading.Lock)
+    current_thread = staticmethod(threading.current_thread)
+
+    class Thread:
+        def __init__(self, **_: object) -> None:
+            """Nothing."""
+
+        def start(self) -> None:
+            """Nothing."""
+
+        def join(self) -> None:
+            """Nothing."""
 
 
 class HandExecutor:
@@ -105,6 +112,20 @@ class HandExecutor:
 
     def shutdown(self, wait: bool) -> None:
         """Nothing."""
+
+
+class _Later:
+    """In place of `time`: an hour from now, so that no file seems to have been changed in this very moment,
+    which has readers look again, and is so or not as fast as the machine is.
+    """
+
+    @staticmethod
+    def time_ns() -> int:
+        return time.time_ns() + 3_600_000_000_000
+
+    @staticmethod
+    def sleep(seconds: float) -> None:
+        """Nobody else does anything meanwhile."""
 
 
 class _Drawn:
@@ -127,6 +148,7 @@ def by_hand(hand: Hand) -> Iterator[None]:
         mock.patch.object(store, "Scheduler", partial(HandScheduler, hand)),
         mock.patch.object(sweeper, "Scheduler", partial(HandScheduler, hand)),
         mock.patch.object(inbox, "Watch", HandWatch),
+        mock.patch.object(inbox, "threading", HandThreads),
         mock.patch.object(adopter, "_AT_A_TIME", 1),
         mock.patch.object(pipeline, "ThreadPoolExecutor", HandExecutor),
         mock.patch.object(shutdown, "secrets", drawn),
@@ -134,6 +156,8 @@ def by_hand(hand: Hand) -> Iterator[None]:
         mock.patch.object(manifest, "secrets", drawn),
         mock.patch.object(topics, "uuid", drawn),
         mock.patch.object(group, "uuid", drawn),
+        mock.patch.object(store_reader, "time", _Later),
+        mock.patch.object(follower, "time", _Later),
         mock.patch.object(GivingWay, "_wait_in_turns", lambda self, seconds: self._stopping.is_set()),
         mock.patch.object(time, "monotonic", hand.monotonic),
     ):

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import random
 
+from .eyes import Seen
 from .model import Attempt, Part, Transaction, hold, same, tag_of
-from .observe import Batch, Seen
+from .observe import Batch
 
 CRASHES = ("kill", "cut")
 LIVE = ("maybe", "staged")

@@ -1,7 +1,8 @@
-"""What is in the store, by its public reads and by the batches as they lie in the log."""
+"""What is in a partition, by its public reads and by the batches as they lie in the log."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import segstore
@@ -11,6 +12,10 @@ from segstore.storage.walk import walk
 
 from .model import Content
 
+_FIELDS = [
+    "base_offset", "last_offset", "leader_epoch", "producer_id", "producer_epoch", "max_timestamp",
+    "attributes", "count", "position",
+]  # fmt: skip
 KINDS = {0: "abort", 1: "commit"}
 
 
@@ -25,70 +30,51 @@ class Batch(NamedTuple):
     kind: str
 
 
-class Seen(NamedTuple):
-    """A partition at one moment; `records` are those that anybody may read, `committed` those of
-    read_committed.
-    """
-
-    start: int
-    end: int
-    stable: int
-    size: int
-    batches: list[Batch]
-    records: dict[int, Content]
-    committed: list[int]
-
-
-def look(log: segstore.PartitionLog, since: int | None = None) -> Seen:
-    """All of a partition, or what begins at offset `since`."""
-    start = log.start_offset if since is None else since
-    found = records(log, "read_uncommitted", start)
-    committed = sorted(records(log, "read_committed", start))
-    there = batches(log._source.view, start)
-    return Seen(log.start_offset, log.end_offset, log.last_stable_offset, log.size, there, found, committed)
-
-
-def records(log: segstore.PartitionLog, isolation_level: str, start: int) -> dict[int, Content]:
-    """Contents by offset, in order; offsets that do not rise are an error."""
-    found: dict[int, Content] = {}
-    at, last = start, -1
-    limit = log.last_stable_offset if isolation_level == "read_committed" else log.end_offset
+def reads(
+    log: segstore.PartitionLog, isolation_level: str, at: int, limit: int
+) -> Iterator[segstore.Records]:
+    """All from offset `at` to the one that holds `limit`; offsets that do not rise are an error."""
+    last = -1
     while at < limit:
         some = log.read(at, 4096, isolation_level=isolation_level)
         assert some.next_offset > at, f"a read at {at} does not get on"
-        for record in some:
-            assert record.offset > last, f"offset {record.offset} comes behind {last}"
-            last = record.offset
-            found[last] = record.key, record.value, tuple(record.headers), record.timestamp
+        for offset in some.offsets.tolist():
+            assert offset > last, f"offset {offset} comes behind {last}"
+            last = offset
+        yield some
         at = some.next_offset
+
+
+def records(log: segstore.PartitionLog, at: int, limit: int) -> dict[int, Content]:
+    """Contents by offset, in order, of what anybody may read."""
+    found: dict[int, Content] = {}
+    for some in reads(log, "read_uncommitted", at, limit):
+        headers = map(tuple, some.headers.tolist())
+        contents = zip(
+            some.keys.tolist(), some.values.tolist(), headers, some.timestamps.tolist(), strict=True
+        )
+        found.update(zip(some.offsets.tolist(), contents, strict=True))
     return found
 
 
-def batches(view: LogView, start: int) -> list[Batch]:
-    """Headers of the batches that end behind `start`, in order."""
+def committed(log: segstore.PartitionLog, at: int, limit: int) -> list[int]:
+    """Offsets that read_committed gives."""
+    return [offset for some in reads(log, "read_committed", at, limit) for offset in some.offsets.tolist()]
+
+
+def batches(view: LogView, slot: int, start: int) -> list[Batch]:
+    """Headers of a segment's batches that end behind `start`, in order."""
     found = []
-    for slot in range(view.slot(start), len(view.segments)):
-        segment = view.segments[slot]
-        files, handle = segment.pool.files, segment.handle
-        for step in walk(files, handle, 0, view.end_of(slot), check_crcs=True):
-            for row in step.batches:
-                if row["last_offset"] < start:
-                    continue
-                kind = ""
-                if row["attributes"] & CONTROL_FLAG and row["count"]:
-                    kind = _kind(step.data[int(row["position"]) - step.position :])
-                elif row["attributes"] & CONTROL_FLAG:
-                    kind = "empty"
-                found.append(
-                    Batch(
-                        int(row["base_offset"]),
-                        int(row["last_offset"]),
-                        int(row["leader_epoch"]),
-                        (int(row["producer_id"]), int(row["producer_epoch"])),
-                        int(row["max_timestamp"]),
-                        kind,
-                    )
-                )
+    segment = view.segments[slot]
+    for step in walk(segment.pool.files, segment.handle, 0, view.end_of(slot), check_crcs=True):
+        for row in step.batches[_FIELDS].tolist():
+            first, last, epoch, producer, producer_epoch, timestamp, attributes, count, position = row
+            if last < start:
+                continue
+            kind = ""
+            if attributes & CONTROL_FLAG:
+                kind = _kind(step.data[position - step.position :]) if count else "empty"
+            found.append(Batch(first, last, epoch, (producer, producer_epoch), timestamp, kind))
     return found
 
 

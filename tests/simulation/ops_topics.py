@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import segstore
@@ -31,6 +32,11 @@ CONFIGS: list[dict[str, object]] = [
 ]
 
 
+@cache
+def _parsed(config: tuple[tuple[str, Any], ...]) -> TopicConfig:
+    return TopicConfig.parse(dict(config))
+
+
 class Topics(World):
     """What the steps of this module need."""
 
@@ -50,7 +56,7 @@ class Topics(World):
 
     def _settle_config(self, topic: Topic, info: segstore.TopicInfo) -> None:
         configs = [topic.config, *topic.doubts]
-        fitting = [c for c in configs if TopicConfig.parse(c) == info.settings]
+        fitting = [c for c in configs if _parsed(tuple(c.items())) == info.settings]
         hold(bool(fitting), topic.name, "has the settings", info.settings)
         topic.config, topic.doubts = fitting[0], []
         sizes = {len(topic.parts), topic.total}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from typing import ClassVar
+
+import memory
 
 from . import ops_groups, ops_records, ops_topics, ops_transactions
 from .ops_groups import Groups
@@ -12,8 +13,6 @@ from .ops_records import settle_manifests
 from .ops_topics import Topics
 from .steps import draw
 from .world import Step, World
-
-WHERE = "/dev/shm"
 
 
 class Simulation(Groups, Topics):
@@ -39,7 +38,7 @@ class Simulation(Groups, Topics):
 
 def play(steps: Sequence[Step], seed: object) -> World:
     """Run these steps. `Wrong`."""
-    with tempfile.TemporaryDirectory(prefix="segstore-", dir=WHERE) as root:
+    with memory.directory() as root:
         return Simulation(root, seed).run(steps)
 
 

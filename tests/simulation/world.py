@@ -19,11 +19,11 @@ from segstore.client.groups.coordinator import GroupCoordinator
 from segstore.client.shared import shared
 from segstore.errors import SegstoreError, StorageError
 
+from .eyes import Eyes, Seen
 from .files import Killed, SimulatedFiles
 from .hand import Hand, by_hand
 from .judge import Judge
-from .model import Attempt, Part, Topic, Wrong, hold
-from .observe import Seen, look
+from .model import Attempt, Key, Part, Topic, Wrong, hold
 
 Step = tuple[Any, ...]
 CONFIG = {
@@ -77,6 +77,8 @@ class World(Judge):
         """None of them outlives its store."""
         self.producers: dict[str, tuple[int, int]] = {}
         self.consumers: dict[str, segstore.Consumer] = {}
+        self.logs: dict[Key, segstore.PartitionLog] = {}
+        self.eyes = Eyes(lambda path: self.files.changes_of(path))
         self.may_be_fenced: set[str] = set()
 
     def _new_files(self) -> SimulatedFiles:
@@ -219,14 +221,15 @@ class World(Judge):
         return [part for topic in self.topics.values() for part in topic.parts]
 
     def log(self, part: Part) -> segstore.PartitionLog:
-        return self.live.partition(*part.key)
+        log = self.logs[part.key] = self.live.partition(*part.key)  # held: else it would be made anew
+        return log
 
     def seen(self, part: Part, since: int | None = None) -> Seen:
         """What is there, looked at without faults."""
         log = self.log(part)
         self.files.quiet = True
         try:
-            return look(log, since)
+            return self.eyes.look(log, since)
         finally:
             self.files.quiet = False
 
