@@ -12,6 +12,7 @@ from faulty.world import World, observe
 from staging import quick_dir as quick_dir
 
 import segstore
+from segstore.files import Files
 from segstore.storage.copying import copy
 from segstore.storage.repair import repair
 
@@ -54,6 +55,10 @@ def put_right(world: World) -> None:
     repair(world.root, files=world.files)
 
 
+def mend(path: Path, files: Files) -> None:
+    repair(path, files=files)
+
+
 def make_copy(world: World) -> None:
     copy(world.root, world.root.parent / "copy", files=world.files)
 
@@ -72,7 +77,7 @@ def is_whole(root: Path) -> None:
 
 SCENARIOS = {
     "recovery": Scenario(crashed, recover, closed, crashed=True),
-    "repair": Scenario(damaged, put_right, closed, mend=repair),
+    "repair": Scenario(damaged, put_right, closed, mend=mend),
     "copy": Scenario(two_topics, make_copy, closed, also=is_whole),
 }
 

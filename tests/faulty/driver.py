@@ -17,17 +17,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from faults import SYNCS
-from stores import Clock
 
-import segstore
 from segstore.errors import SegstoreError
+from segstore.files import Files
 
 from .counts import record
-from .cuts import MODES
-from .files import CHANGES, Call, FaultyFiles
-from .image import Image
+from .files import CHANGES, FaultyFiles
+from .judging import judge, settle
 from .ledger import Told
-from .world import QUIET, World, committed_offset, observe
+from .taking import Collected, Cut, Some
+from .world import World, observe
 
 # How many times as many points as by default, which draws some by the seed; "all": each of them.
 _ASKED = os.environ.get("SEGSTORE_FAULTS", "1")
@@ -40,25 +39,16 @@ class Scenario(NamedTuple):
     """`build` makes what is there, on a disk that has all of it; `before` (not counted) and `run` follow in
     a store that is open, unless `before` is told not to open it.
 
-    `crashed`: what `build` did is left as by a SIGKILL. `mend` gets the store's directory before it is opened
-    again after a cut; `also` the one above it, afterwards.
+    `crashed`: what `build` did is left as by a SIGKILL. `mend` gets the store's directory, and the `Files` to
+    use, before it is opened again after a cut; `also` the one above it, afterwards.
     """
 
     build: Step
     run: Step
     before: Step = lambda world: world.store
     crashed: bool = False
-    mend: Callable[[Path], object] = lambda path: None
+    mend: Callable[[Path, Files], object] = lambda path, files: None
     also: Callable[[Path], object] = lambda root: None
-
-
-class Cut(NamedTuple):
-    """What is left, at which call of which kind of cut, and what was told when it was first and last seen."""
-
-    image: Image
-    where: str
-    first: Told
-    last: Told
 
 
 class Bench:
@@ -107,26 +97,27 @@ class Bench:
     def survive(self, cut: Cut, *, again: int = 0) -> None:
         """Open what a cut left, `again` times also with a second one on the way."""
         record("power cuts")
-        if again:
-            for second in _some(self.rng, self._cuts_of_opening(cut), again):
-                record("second cuts")
-                self._judge(second)
+        for second in self._cuts_of_recovery(cut, again) if again else ():
+            record("second cuts")
+            self._judge(second)
         self._judge(cut)
 
-    def _cuts_of_opening(self, cut: Cut) -> list[Cut]:
+    def _cuts_of_recovery(self, cut: Cut, most: int) -> list[Cut]:
         root = cut.image.write(self._place())
         world = self._world(cut.last, root)
         world.clock.now = self._now + 1_000_000
-        collected = Collected(world, self.rng, f"{cut.where}, then ", cut.first)
-        world.store.topics()
-        collected.take("opened")
+        drawn = Some(world, self.rng, most, f"{cut.where}, then ", cut)
+        self.scenario.mend(world.root, world.files)
+        settle(world.store)
+        observe(world.store)
+        drawn.take("opened")
         _drop(world)
-        return collected.cuts()
+        return drawn.cuts
 
     def _judge(self, cut: Cut) -> None:
         root = cut.image.write(self._place())
         try:
-            self.scenario.mend(root / "s")
+            self.scenario.mend(root / "s", Files())
             judge(root / "s", cut, self._now)
             self.scenario.also(root)
         except Exception as error:
@@ -151,15 +142,15 @@ class Bench:
         return bool(hit)
 
     def _after_failure(self, world: World, where: str) -> None:
-        collected = Collected(world, self.rng, f"{where}, ")
-        collected.take("at once")
+        drawn = Some(world, self.rng, 4, f"{where}, ")
+        drawn.take("at once")
         with suppress(SegstoreError):
             world.flush_all()
-            collected.take("flushed")
+            drawn.take("flushed")
         with suppress(SegstoreError):
             world.close()
-        collected.take("closed")
-        for cut in _some(self.rng, collected.cuts(), 4):
+        drawn.take("closed")
+        for cut in drawn.cuts:
             record("power cuts")
             self._judge(cut)
 
@@ -173,79 +164,12 @@ class Fault(NamedTuple):
     sync_mode: str = "none"
 
 
-class Collected:
-    """Images of a world's disk, at each change of it."""
-
-    def __init__(self, world: World, rng: random.Random, before: str = "", first: Told | None = None) -> None:
-        self._world, self._rng, self._before, self._first = world, rng, before, first
-        self._cuts: dict[tuple[tuple[str, ...], tuple[bytes | None, ...]], Cut] = {}
-        world.files.watch = self._watch
-
-    def _watch(self, call: Call) -> None:
-        self.take(f"call {len(self._world.files.calls)}, {call.name} {call.path}")
-
-    def take(self, where: str) -> None:
-        """Draw all kinds of cuts now."""
-        told = self._world.told.freeze()
-        for mode in MODES:
-            image = self._world.files.image(mode, self._rng)
-            key = tuple(image), tuple(image.values())
-            known = self._cuts.get(key)
-            first = known.first if known else self._first or told
-            self._cuts[key] = Cut(image, f"{self._before}{where} ({mode})", first, told)
-
-    def cuts(self) -> list[Cut]:
-        self._world.files.watch = None
-        return list(self._cuts.values())
-
-
-def _some(rng: random.Random, cuts: list[Cut], most: int) -> list[Cut]:
-    return cuts if len(cuts) <= most else rng.sample(cuts, most)
-
-
 def _drop(world: World) -> None:
     world.files.turn_off()
     if world._store is not None:
         world._store._side.abandon()
         world._store._context.closed = True
     shutil.rmtree(world.files.disk.root, ignore_errors=True)
-
-
-def judge(path: Path, cut: Cut, now: int) -> None:
-    """Open, look, append, close, check, open again."""
-    clock = Clock(now + 2_000_000, step=1)
-    with segstore.open(path, clock=clock, config=QUIET) as store:
-        _settle(store)
-        found = observe(store)
-        cut.last.judge(found)
-        for (topic, partition), log in found.items():
-            for record_ in log.records:
-                assert record_.value in cut.first.tried[topic, partition], f"{record_} was written later"
-            added = store.partition(topic, partition).append(b"added", key=b"added")
-            assert added == log.end, f"{topic}-{partition}: {added}, not {log.end}"
-        if "__consumer_offsets" in store.topics():
-            assert committed_offset(store) in cut.last.offsets
-        else:
-            assert None in cut.last.offsets
-        after = observe(store)
-        cut.last.judge_epochs(after)
-        for place, log in found.items():
-            assert [r for r in after[place].records if r.value != b"added"] == log.records
-    findings = list(segstore.check(path))
-    assert findings == [], "\n".join(map(str, findings))
-    with segstore.open(path, clock=clock, config=QUIET) as store:
-        assert store.recovered == ()
-        again = observe(store)
-        assert {p: log.records for p, log in again.items()} == {p: log.records for p, log in after.items()}
-
-
-def _settle(store: segstore.Store) -> None:
-    """What the clients do when they are first used: transactions are ended."""
-    if "__transaction_state" in store.topics():
-        from segstore.client.shared import shared
-        from segstore.client.transactions.coordinator import TransactionCoordinator
-
-        shared(store, TransactionCoordinator)
 
 
 _ROOM = frozenset({"pwrite", "pwritev", "copy_range", "allocate", "mkdir", "open"})
@@ -265,7 +189,8 @@ def run_cuts(bench: Bench, most: int) -> None:
     record("operations")
     cuts = bench.cuts()
     record("states that a cut may leave", len(cuts))
-    for i, cut in enumerate(_some(bench.rng, cuts, len(cuts) if ALL else most * FACTOR)):
+    some = cuts if ALL or len(cuts) <= most * FACTOR else bench.rng.sample(cuts, most * FACTOR)
+    for i, cut in enumerate(some):
         bench.survive(cut, again=2 if ALL or i % 8 == 0 else 0)
 
 
