@@ -87,7 +87,7 @@ def test_memory_is_bounded_with_a_producer_ten_times_faster_than_the_disk(
                 producer.send("t", VALUE, partition=i // 30 % 4)
                 if not i % 400:
                     disk.writes.release()
-                    held = sum(batch.size for batch in list(producer._accumulator._incomplete))
+                    held = sum(batch.size for batch in list(producer._accumulator.incomplete.batches))
                     most[mine] = max(most[mine], held)
 
         turner = Turner(disk, producer)

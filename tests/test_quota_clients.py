@@ -55,7 +55,7 @@ def held_back(producer: Producer) -> bool:
     """Whether the sender has drained something and put it back."""
     accumulator = producer._accumulator
     with accumulator.lock:
-        return bool(accumulator._backing_off)
+        return bool(accumulator._schedule.backing_off)
 
 
 # --- producers --------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import time
 
-from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.appender import Appender
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.config import ProducerConfig
+from segstore.client.producer.incomplete import Incomplete
 from segstore.client.producer.metrics import ProducerMetrics
 from segstore.client.producer.routing import Routing
 from segstore.client.producer.stamps import Stamps
@@ -35,14 +35,14 @@ class Delivery:
     def __init__(
         self,
         config: ProducerConfig,
-        accumulator: Accumulator,
+        incomplete: Incomplete,
         routing: Routing,
         metrics: ProducerMetrics,
         stamps: Stamps,
         appender: Appender,
         transactions: Transactions | None,
     ) -> None:
-        self._config, self._accumulator, self._routing = config, accumulator, routing
+        self._config, self._incomplete, self._routing = config, incomplete, routing
         self._metrics, self._stamps, self._appender = metrics, stamps, appender
         self._transactions = transactions
         self._timeout = config.delivery_timeout_ms / 1000
@@ -100,7 +100,7 @@ class Delivery:
         for batch in batches:
             batch.base_offset, batch.append_time = first, appended.append_time
             first += batch.n
-        self._accumulator.complete(batches)
+        self._incomplete.complete(batches)
         self._metrics.sent(batches, appended.size, began, time.monotonic())
         return None
 
@@ -115,7 +115,7 @@ class Delivery:
                 self._metrics.failed(batch, batch.n)
         else:
             self._metrics.sent(batches, appended.size, began, time.monotonic())
-        self._accumulator.complete(batches)
+        self._incomplete.complete(batches)
 
     def _one_by_one(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
         """Each gets what it deserves, in order; where one is to be tried again, so are those behind it."""
@@ -143,7 +143,7 @@ class Delivery:
                 stored += appended.size
         failed = sum(isinstance(result, BaseException) for result in batch.results)
         self._appender.charge(stored)
-        self._accumulator.complete([batch])
+        self._incomplete.complete([batch])
         self._metrics.failed(batch, failed)
         self._metrics.sent([batch], stored, began, time.monotonic())
         return []
@@ -193,7 +193,7 @@ class Delivery:
         for batch in batches:
             batch.error = error
             self._stamps.given_up(batch)
-        self._accumulator.complete(batches)
+        self._incomplete.complete(batches)
         for batch in batches:
             self._metrics.failed(batch, batch.n)
 

@@ -304,7 +304,7 @@ class Producer:
         return self._transactions
 
     def _not_in_callback(self, call: str) -> None:
-        if self._accumulator.in_callback():
+        if self._accumulator.incomplete.in_callback():
             raise InvalidArgumentError(f"{call} in a callback would wait for itself")
 
     # --- the end ----------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class Producer:
         if refusal is None:
             self._accumulator.refuse(ClientClosedError(f"{self!r} is closed"))
             self._routing.clear()
-        if not self._accumulator.in_callback():
+        if not self._accumulator.incomplete.in_callback():
             with contextlib.suppress(KafkaTimeoutError):
                 self._accumulator.flush(timeout)
             if not self._accumulator.idle():

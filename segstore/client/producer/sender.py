@@ -14,7 +14,7 @@ import time
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from segstore.client.producer.accumulator import Accumulator, Ready
+from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.appender import Appender
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.config import ProducerConfig
@@ -22,6 +22,7 @@ from segstore.client.producer.delivery import Delivery
 from segstore.client.producer.metrics import ProducerMetrics
 from segstore.client.producer.queue import PartitionQueue
 from segstore.client.producer.routing import Routing
+from segstore.client.producer.schedule import Ready
 from segstore.client.producer.sequences import Sequences
 from segstore.client.producer.stamps import Stamps
 from segstore.client.producer.transactional import Transactions
@@ -55,7 +56,8 @@ class Sender(threading.Thread):
         stamps = Stamps(store, sequences)
         compression = config.compression_type
         appender = Appender(store, stamps, transactions, self._throttle, metrics, compression)
-        self._delivery = Delivery(config, accumulator, routing, metrics, stamps, appender, transactions)
+        incomplete = accumulator.incomplete
+        self._delivery = Delivery(config, incomplete, routing, metrics, stamps, appender, transactions)
 
     def run(self) -> None:
         accumulator = self._accumulator
@@ -72,7 +74,7 @@ class Sender(threading.Thread):
             if not ready:
                 if accumulator.end():
                     break
-                accumulator.sleep(look)
+                accumulator.gate.sleep(look)
         if self._transactions is not None:
             self._transactions.close()
 
