@@ -344,7 +344,7 @@ def test_a_sync_that_failed_in_the_background_is_told_at_the_latest_by_close(tmp
     store.partition("t").append(b"x")
     while not files.hits:
         time.sleep(0.001)
-    while store.partition("t")._writing()._untold is None:
+    while store.partition("t")._writing().flushing.untold is None:
         time.sleep(0.001)
     with pytest.raises(StorageError) as caught:
         store.close()

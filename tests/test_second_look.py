@@ -169,11 +169,11 @@ def test_what_waits_for_the_store_does_nothing_after_close(tmp_path: Path) -> No
 
     def late() -> None:
         try:
-            store._side.create_topic("late", 1, {})
+            store._side.topic_admin.create("late", 1, {})
         except segstore.SegstoreError as error:
             raised.append(error)
 
-    with store._side._lock:
+    with store._side.partitions.lock:
         thread = threading.Thread(target=late)
         thread.start()
         store.close()
@@ -214,7 +214,7 @@ def test_a_deleted_topics_flush_does_not_touch_its_slot(store_dir: Path) -> None
         store.delete_topic("a")
         store.create_topic("b")
         fill(store.partition("b"), 2)
-        gone._show()
+        gone.visible.show()
         gone._flushed(0)
         with segstore.open(store_dir, mode="r") as other:
             assert other.partition("b").end_offset == 20

@@ -20,6 +20,7 @@ from segstore.storage.producers import Producers
 from segstore.storage.publisher import Publisher
 from segstore.storage.recovery import Recovered
 from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
+from segstore.storage.shutdown import Left
 from segstore.storage.topics import TopicFiles, TopicInfo
 from segstore.storage.writer import create_segment
 
@@ -27,9 +28,7 @@ _LAYOUTS = 1 << 62  # whatever is published, what is counted on from there fits 
 
 
 class PartitionLoader:
-    """`clean`: the last shutdown was; `ends_hold`: what is published is that writer's; `gaps_known`: no
-    broker that was killed has compacted logs since; `expiration_ms`: of producers.
-    """
+    """`clean`: nothing has to be recovered; `left`: how the store was; `expiration_ms`: of producers."""
 
     def __init__(
         self,
@@ -37,24 +36,23 @@ class PartitionLoader:
         topic_files: TopicFiles,
         ends: EndsWriter,
         checkpoints: RootCheckpoints,
-        clean: bool,
-        ends_hold: bool,
-        gaps_known: bool,
+        left: Left,
         expiration_ms: int,
     ) -> None:
-        self._context, self._topic_files, self._ends, self._checkpoints = (
-            context,
-            topic_files,
-            ends,
-            checkpoints,
-        )
-        self.clean, self._ends_hold, self._expiration_ms = clean, ends_hold, expiration_ms
-        self._gaps_known = gaps_known
+        self._context, self._topic_files = context, topic_files
+        self._ends, self._checkpoints = ends, checkpoints
+        self.clean, self._left, self._expiration_ms = left.clean, left, expiration_ms
         self._made: set[TopicPartitionKey] = set()
         self.recovered: list[Recovered] = []
 
-    def make(self, info: TopicInfo, partition: int) -> bool:
-        """Make what is missing of a partition; False where it is whole. OSError."""
+    def make(self, info: TopicInfo) -> None:
+        """Make what is missing of a topic's partitions. OSError."""
+        made = [partition for partition in info.partition_ids if self._make(info, partition)]
+        if made:
+            self._context.files.sync_dir(self._context.root)
+
+    def _make(self, info: TopicInfo, partition: int) -> bool:
+        """False where it is whole."""
         files, directory = self._context.files, self._topic_files.partition_path(info.name, partition)
         metadata = os.path.join(directory, names.PARTITION_METADATA)
         if files.exists(directory) and files.is_symlink(directory):
@@ -80,7 +78,7 @@ class PartitionLoader:
         context, key = self._context, slot_key(info.topic_id, info.name, partition)
         directory = self._topic_files.partition_path(info.name, partition)
         context.files.check_directory(directory)
-        published = self._ends.get(key) if self._ends_hold else None
+        published = self._ends.get(key) if self._left.ends_hold else None
         expected = self._expected(info, (info.name, partition), published)
         take_own(context.files, context.root, directory, every=not expected.clean)
         try:
@@ -99,7 +97,7 @@ class PartitionLoader:
     def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
         checkpoints = self._checkpoints
         flushed = checkpoints.recovery_points.get(key)
-        known = flushed if self._gaps_known else None
+        known = flushed if self._left.gaps_known else None
         # The complement of the recovery point is published where a sync has failed.
         suspect = published.recovery_point < 0 if published is not None else self._ends.doubted
         synced = 0 if published is None else published.recovery_point ^ -int(suspect)

@@ -56,12 +56,12 @@ class RootCheckpoints:
         self.high_watermarks = OffsetCheckpoint(files, os.path.join(root, names.HIGH_WATERMARKS))
         self.cleaner_offsets = OffsetCheckpoint(files, os.path.join(root, names.CLEANER_OFFSETS))
 
-    def keys(self) -> set[TopicPartitionKey]:
-        """All partitions that any of them names."""
+    def forget(self, topic: str, but: tuple[int, ...] = ()) -> None:
+        """Drop the lines of a topic's partitions, those of `but` excepted: what is said of some that are gone
+        must not be said of new ones. OSError.
+        """
         files = (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_offsets)
-        return {key for held in files for key in held.partitions()}
-
-    def forget(self, keys: frozenset[TopicPartitionKey]) -> None:
-        """Drop the lines of deleted partitions."""
-        for held in (self.recovery_points, self.log_starts, self.high_watermarks, self.cleaner_offsets):
-            held.update({}, keys)
+        named = {key for held in files for key in held.partitions()}
+        gone = frozenset(key for key in named if key[0] == topic and key[1] not in but)
+        for held in files:
+            held.update({}, gone)

@@ -1,4 +1,5 @@
 """Owns `.kafka_cleanshutdown`: there while the store was closed cleanly and nobody has opened it since.
+With the published ends it tells how the store was left.
 
 The content is Kafka's (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler), its broker
 epoch a random number that the published ends hold too: so a broker's own clean shutdown is told from ours.
@@ -10,10 +11,31 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from typing import NamedTuple
 
 from segstore import names
 from segstore.files import Files
 from segstore.storage.topics import NOT_A_FILE
+
+
+class Left(NamedTuple):
+    """How a store was left.
+
+    `clean`: by a clean shutdown; `ends_hold`: what is published is the last writer's, no broker closed the
+    directory since; `gaps_known`: no broker that was killed has compacted logs since.
+    """
+
+    clean: bool
+    ends_hold: bool
+    gaps_known: bool
+
+    @classmethod
+    def of(cls, marker: int | None, nonce: int) -> Left:
+        """By the marker's number and that of the published ends."""
+        # A broker that was killed has left a number of ours without a marker.
+        return cls(
+            marker is not None, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0
+        )
 
 
 def read_marker(files: Files, root: str) -> int | None:

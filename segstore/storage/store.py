@@ -142,27 +142,29 @@ class Store:
         """
         count = arguments.whole("partitions", partitions, 1, 100_000)
         with os_errors():
-            return self._writer().create_topic(name, count, config or {})
+            return self._writer().topic_admin.create(name, count, config or {})
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
         """Change some settings, from the next append on; a value of None goes back to the default. Errors as
         above.
         """
         with os_errors():
-            return self._writer().alter_topic(name, config)
+            return self._writer().topic_admin.alter(name, config)
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
         """Let the topic have `total` partitions, more than now. InvalidArgumentError,
         UnknownTopicOrPartitionError.
         """
         with os_errors():
-            return self._writer().add_partitions(name, arguments.whole("total", total, 1, 100_000))
+            return self._writer().topic_admin.add_partitions(
+                name, arguments.whole("total", total, 1, 100_000)
+            )
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic; `Records` that were read stay valid. UnknownTopicOrPartitionError, StorageError."""
         writer = self._writer()
         with os_errors():
-            writer.delete_topic(name)
+            writer.topic_admin.delete(name)
         for key in [key for key in self._logs if key[0] == name]:
             self._logs.pop(key, None)
         for forget in self._after_delete:
@@ -227,7 +229,7 @@ class Store:
     def flush(self) -> None:
         """Make all partitions durable, and the checkpoints in the root say so. StorageError."""
         with os_errors():
-            self._writer().flush()
+            self._writer().partitions.flush()
 
     def sweep(self) -> tuple[Swept, ...]:
         """Run retention and compaction now, as they also run in the background: what was done in each
