@@ -16,26 +16,16 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from segstore.client.producer import serializers
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.futures import FutureRecordMetadata
-from segstore.client.producer.interceptors import Interceptors
+from segstore.client.producer.intake import Intake
 from segstore.client.producer.metrics import ProducerMetrics, Snapshot
-from segstore.client.producer.record import (
-    MAX_RECORD_OVERHEAD,
-    RECORD_OVERHEAD,
-    ProducerRecord,
-    check_headers,
-    size_of,
-)
+from segstore.client.producer.record import RECORD_OVERHEAD
 from segstore.client.producer.routing import Routing
 from segstore.client.producer.sender import Sender
-from segstore.client.producer.sequences import Sequences
 from segstore.client.producer.transactional import Transactions
-from segstore.client.shared import shared
 from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from segstore.client.transactions.producer_ids import ProducerIds
 from segstore.errors import (
     ClientClosedError,
     ForkedError,
@@ -44,10 +34,8 @@ from segstore.errors import (
     InvalidTypeError,
     KafkaTimeoutError,
     ReadOnlyError,
-    RecordTooLargeError,
 )
 from segstore.records import HEADER_SIZE
-from segstore.storage import arguments
 from segstore.storage.context import wall_clock
 from segstore.storage.store import Store
 
@@ -72,25 +60,17 @@ class Producer:
         if store.mode != "rw":
             raise ReadOnlyError(f'{store.path} was opened with mode="r": open it with mode="rw" to send')
         self._store = store
-        self._interceptors = Interceptors(config.interceptors)
-        self._key_bytes = serializers.serializer("key", config.key_serializer)
-        self._value_bytes = serializers.serializer("value", config.value_serializer)
         self._accumulator = Accumulator(config)
         self._routing = Routing(store, self._accumulator, config.partitioner, config.batch_size)
         self._metrics = ProducerMetrics(config, self._accumulator.pool)
         clock = store._context.clock
         self._now = time.time if clock is wall_clock else lambda: (clock() + 0.5) / 1000
-        # What `send` looks up first; without an entry a record goes the long way.
-        plain = not (config.key_serializer or config.value_serializer or config.partitioner)
         self._plain_size = min(config.batch_size, config.max_request_size, config.buffer_memory) - HEADER_SIZE
-        self._plain = plain and not self._interceptors
-        self._transactions = self._made_transactional()
-        self._gate(self._transactions is None)
-        self._sender = Sender(
-            *(store, config, self._accumulator, self._routing, self._metrics),
-            self._sequences(),
-            self._transactions,
-        )
+        self._transactions = transactions = self._made_transactional()
+        self._intake = Intake(config, self._routing, self._accumulator, transactions, self._now)
+        self._gate(transactions is None)
+        parts = self._accumulator, self._routing, self._metrics
+        self._sender = Sender(store, config, *parts, transactions)
         self._sender.start()
         _live.add(self)
 
@@ -108,22 +88,10 @@ class Producer:
 
         return Transactions(self._store, self.config, self._accumulator, let)
 
-    def _sequences(self) -> Sequences | None:
-        store, transactions = self._store, self._transactions
-        if transactions is not None:
-            made = Sequences(lambda: transactions.identity, None)
-            transactions.restart = made.restart
-            return made
-        if not self.config.enable_idempotence:
-            return None
-        return Sequences(
-            lambda: (shared(store, ProducerIds).next(), 0),
-            lambda above: shared(store, ProducerIds).next(above),
-        )
-
     def _gate(self, open_: bool) -> None:
         """Have `send` take the short way, or look first whether it may send at all."""
-        plain = self._plain and open_
+        # What it looks up first; without an entry a record goes the long way.
+        plain = self._intake.plain and open_
         self._sticky = self._routing.sticky if plain else {}
         self._by_key = self._routing.by_key if plain else {}
 
@@ -158,9 +126,9 @@ class Producer:
                     row = (value, key, ())
                     queue.rich = True
                 else:
-                    return self._send(topic, value, key)
+                    return self._intake.take(topic, value, key)
             except (KeyError, TypeError):
-                return self._send(topic, value, key)
+                return self._intake.take(topic, value, key)
             # From reading `left` to writing it nothing is called, so that CPython changes no thread in
             # between; an interpreter that did would only make a batch too large or too small.
             left = queue.left - size
@@ -177,69 +145,12 @@ class Producer:
                     self._accumulator.late(queue)
                 return future
             if key is None and size <= self._plain_size:
-                return self._open_batch(topic, value, size)
-        return self._send(topic, value, key, headers, partition, timestamp_ms)
-
-    def _open_batch(self, topic: str, value: bytes, size: int) -> FutureRecordMetadata:
-        """As `_send`, for a record that is a value alone, and in size beyond doubt."""
-        future = FutureRecordMetadata()
-        future._at, future._time = value, self._now()
-        self._accumulator.append(self._routing.stick(topic, size), future, size)
-        return future
-
-    def _send(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        headers: Any = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-    ) -> FutureRecordMetadata:
-        self._check_open()
-        if self._transactions is not None:
-            self._transactions.check_send()
-        record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
-        if not self._interceptors:
-            return self._append(record)
-        record = self._interceptors.on_send(record)
-        try:
-            future = self._append(record)
-        except Exception as error:
-            self._interceptors.failed(error)
-            raise
-        future.add_callback(self._interceptors.acknowledged).add_errback(self._interceptors.failed)
-        return future
-
-    def _append(self, record: ProducerRecord) -> FutureRecordMetadata:
-        topic, stamp = record.topic, record.timestamp_ms
-        headers = check_headers(record.headers)
-        key = self._key_bytes(topic, record.headers, record.key)
-        value = self._value_bytes(topic, record.headers, record.value)
-        size = size_of(value, key, headers)
-        self._check_size(size)
-        future = FutureRecordMetadata()
-        future._at = (value, key, headers) if key is not None or headers else value
-        future._time = self._now() if stamp is None else arguments.whole("timestamp_ms", stamp, -1)
-        queue = self._routing.pick(topic, record.partition, record.key, key, record.value, value)
-        self._accumulator.append(queue, future, size + RECORD_OVERHEAD)
-        return future
-
-    def _check_size(self, size: int) -> None:
-        size += HEADER_SIZE + MAX_RECORD_OVERHEAD
-        for name in ("max_request_size", "buffer_memory"):
-            allowed = getattr(self.config, name)
-            if size > allowed:
-                raise RecordTooLargeError(f"the record takes {size:,} bytes: allowed are {name}={allowed:,}")
-
-    def _check_open(self) -> None:
-        refusal = self._accumulator.refusal
-        if refusal is not None:
-            raise refusal
+                return self._intake.take_value(topic, value, size)
+        return self._intake.take(topic, value, key, headers, partition, timestamp_ms)
 
     def partitions_for(self, topic: str) -> set[int]:
         """Numbers of a topic's partitions. UnknownTopicOrPartitionError."""
-        self._check_open()
+        self._intake.check_open()
         return set(self._routing.partitions(topic))
 
     def metrics(self) -> Snapshot | None:
@@ -298,7 +209,7 @@ class Producer:
         self._transactional().abort()
 
     def _transactional(self) -> Transactions:
-        self._check_open()
+        self._intake.check_open()
         if self._transactions is None:
             raise IllegalStateError(f"{self!r} has no transactional_id")
         return self._transactions
@@ -339,12 +250,7 @@ class Producer:
                 sender.abort(ClientClosedError("the producer was closed before the record was written"))
             sender.join(timeout)
         if refusal is None:
-            self._close_parts()
-
-    def _close_parts(self) -> None:
-        for given in (self.config.key_serializer, self.config.value_serializer):
-            serializers.close(given)
-        self._interceptors.close()
+            self._intake.close()
 
     def __enter__(self) -> Self:
         return self

@@ -23,8 +23,7 @@ from segstore.client.producer.metrics import ProducerMetrics
 from segstore.client.producer.queue import PartitionQueue
 from segstore.client.producer.routing import Routing
 from segstore.client.producer.schedule import Ready
-from segstore.client.producer.sequences import Sequences
-from segstore.client.producer.stamps import Stamps
+from segstore.client.producer.stamps import Stamps, sequences_of
 from segstore.client.producer.transactional import Transactions
 from segstore.client.quotas import MOST_WAIT_MS, PRODUCER_BYTE_RATE, quotas
 from segstore.errors import SegstoreError
@@ -45,15 +44,13 @@ class Sender(threading.Thread):
         accumulator: Accumulator,
         routing: Routing,
         metrics: ProducerMetrics,
-        sequences: Sequences | None = None,
         transactions: Transactions | None = None,
     ) -> None:
-        """`sequences` None: without idempotence."""
         super().__init__(name=config.client_id, daemon=True)
         self._accumulator, self._transactions = accumulator, transactions
         self._throttle = quotas(store).throttle(PRODUCER_BYTE_RATE, config.client_id)
         self._backoff = config.retry_backoff_ms / 1000
-        stamps = Stamps(store, sequences)
+        stamps = Stamps(store, sequences_of(store, config, transactions))
         compression = config.compression_type
         appender = Appender(store, stamps, transactions, self._throttle, metrics, compression)
         incomplete = accumulator.incomplete

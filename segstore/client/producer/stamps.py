@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from segstore.client.producer.batch import ProducerBatch
+from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.record import MAX_RECORD_OVERHEAD
 from segstore.client.producer.sequences import Sequences
+from segstore.client.producer.transactional import Transactions
+from segstore.client.shared import shared
 from segstore.client.structs import TopicPartition
+from segstore.client.transactions.producer_ids import ProducerIds
 from segstore.errors import (
     DuplicateSequenceError,
     InvalidArgumentError,
@@ -28,6 +32,20 @@ from segstore.storage.store import Store
 _MISFITS = (OutOfOrderSequenceError, InvalidProducerEpochError, DuplicateSequenceError)
 # What is told before anything is written.
 _NOTHING_WRITTEN = (InvalidArgumentError, InvalidTypeError, UnknownTopicOrPartitionError, *_MISFITS)
+
+
+def sequences_of(store: Store, config: ProducerConfig, transactions: Transactions | None) -> Sequences | None:
+    """Those of a producer that is transactional, or idempotent."""
+    if transactions is not None:
+        made = Sequences(lambda: transactions.identity, None)
+        transactions.restart = made.restart
+        return made
+    if not config.enable_idempotence:
+        return None
+    return Sequences(
+        lambda: (shared(store, ProducerIds).next(), 0),
+        lambda above: shared(store, ProducerIds).next(above),
+    )
 
 
 class Stamps:

@@ -1,0 +1,114 @@
+"""`Intake`: what a record goes through in `send`: interceptors, serializers, its size, partition and batch.
+
+Nothing on disk. Threads: any, that of who sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from segstore.client.producer import serializers
+from segstore.client.producer.accumulator import Accumulator
+from segstore.client.producer.config import ProducerConfig
+from segstore.client.producer.futures import FutureRecordMetadata
+from segstore.client.producer.interceptors import Interceptors
+from segstore.client.producer.record import (
+    MAX_RECORD_OVERHEAD,
+    RECORD_OVERHEAD,
+    ProducerRecord,
+    check_headers,
+    size_of,
+)
+from segstore.client.producer.routing import Routing
+from segstore.client.producer.transactional import Transactions
+from segstore.errors import RecordTooLargeError
+from segstore.records import HEADER_SIZE
+from segstore.storage import arguments
+
+
+class Intake:
+    """`now`: the clock's seconds. `plain`: nothing of the application's looks at records on their way."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        routing: Routing,
+        accumulator: Accumulator,
+        transactions: Transactions | None,
+        now: Callable[[], float],
+    ) -> None:
+        self._config, self._routing, self._accumulator = config, routing, accumulator
+        self._transactions, self._now = transactions, now
+        self._interceptors = Interceptors(config.interceptors)
+        self._key_bytes = serializers.serializer("key", config.key_serializer)
+        self._value_bytes = serializers.serializer("value", config.value_serializer)
+        own = config.key_serializer or config.value_serializer or config.partitioner or self._interceptors
+        self.plain = not own
+
+    def check_open(self) -> None:
+        """Whether records are taken. ClientClosedError, ForkedError."""
+        refusal = self._accumulator.refusal
+        if refusal is not None:
+            raise refusal
+
+    def take_value(self, topic: str, value: bytes, size: int) -> FutureRecordMetadata:
+        """As `take`, for a record that is a value alone, and in size beyond doubt, of a `plain` producer that
+        may send.
+        """
+        future = FutureRecordMetadata()
+        future._at, future._time = value, self._now()
+        self._accumulator.append(self._routing.stick(topic, size), future, size)
+        return future
+
+    def take(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Any = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> FutureRecordMetadata:
+        """See `Producer.send`."""
+        self.check_open()
+        if self._transactions is not None:
+            self._transactions.check_send()
+        record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
+        if not self._interceptors:
+            return self._append(record)
+        record = self._interceptors.on_send(record)
+        try:
+            future = self._append(record)
+        except Exception as error:
+            self._interceptors.failed(error)
+            raise
+        future.add_callback(self._interceptors.acknowledged).add_errback(self._interceptors.failed)
+        return future
+
+    def _append(self, record: ProducerRecord) -> FutureRecordMetadata:
+        topic, stamp = record.topic, record.timestamp_ms
+        headers = check_headers(record.headers)
+        key = self._key_bytes(topic, record.headers, record.key)
+        value = self._value_bytes(topic, record.headers, record.value)
+        size = size_of(value, key, headers)
+        self._check_size(size)
+        future = FutureRecordMetadata()
+        future._at = (value, key, headers) if key is not None or headers else value
+        future._time = self._now() if stamp is None else arguments.whole("timestamp_ms", stamp, -1)
+        queue = self._routing.pick(topic, record.partition, record.key, key, record.value, value)
+        self._accumulator.append(queue, future, size + RECORD_OVERHEAD)
+        return future
+
+    def _check_size(self, size: int) -> None:
+        size += HEADER_SIZE + MAX_RECORD_OVERHEAD
+        for name in ("max_request_size", "buffer_memory"):
+            allowed = getattr(self._config, name)
+            if size > allowed:
+                raise RecordTooLargeError(f"the record takes {size:,} bytes: allowed are {name}={allowed:,}")
+
+    def close(self) -> None:
+        """Tell the application's parts that no record comes any more."""
+        for given in (self._config.key_serializer, self._config.value_serializer):
+            serializers.close(given)
+        self._interceptors.close()
