@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from cli import run
 from compaction import Unsynced
 from damage import SIZES, Damage, N, flip, garbage, in_payload, lost, plain
+from faults import FailingFiles
 from stores import START_MS, logs, values, write_topic
 
 import segstore
@@ -115,6 +117,20 @@ def test_a_damaged_recovery_point_cuts_nothing(store_dir: Path) -> None:
     with segstore.open(store_dir, mode="r") as store:
         assert store.partition("t").end_offset == N // 3 * 4
     repair(store_dir, quarantine=True)
+
+
+def test_a_doubt_is_no_damage(store_dir: Path) -> None:
+    """A partition could not be opened, and the store was closed: its recovery point is published in doubt."""
+    built(store_dir)
+    files = FailingFiles({"listdir"}, OSError(errno.EIO, "Input/output error"), nth=0)
+    with segstore.open(store_dir, files=files) as store:
+        files.arm()
+        with pytest.raises(segstore.StorageError):
+            store.partition("t")
+    before = seen(store_dir)
+    assert segstore.check(store_dir) == []
+    assert repair(store_dir) == []
+    assert seen(store_dir) == before
 
 
 def test_a_snapshot_that_nothing_can_tell(tmp_path: Path, store_dir: Path) -> None:

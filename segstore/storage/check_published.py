@@ -72,7 +72,7 @@ def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Said) -
         "log end offset": (ends.end, one.end_offset),
         "high watermark": (ends.high_watermark, one.end_offset),
         "last stable offset": (ends.stable, ends.stable if one.stable_offset is None else one.stable_offset),
-        "recovery point": (ends.recovery_point, said[names.RECOVERY_POINTS].get(one.key, 0)),
+        "recovery point": (ends.synced, said[names.RECOVERY_POINTS].get(one.key, 0)),
         "checkpointed high watermark": (ends.high_watermark, said[names.HIGH_WATERMARKS].get(one.key, 0)),
         "leader epoch": (ends.epoch, ends.epoch if latest is None else latest),
     }

@@ -42,7 +42,7 @@ _INT63 = (1 << 63) - 1
 
 
 class Ends(NamedTuple):
-    """What is published of one partition."""
+    """What is published of one partition: of its recovery point the complement where a sync has failed."""
 
     key: int
     start: int
@@ -52,6 +52,11 @@ class Ends(NamedTuple):
     recovery_point: int
     layout: int
     epoch: int
+
+    @property
+    def synced(self) -> int:
+        """The recovery point, in doubt or not."""
+        return max(self.recovery_point, ~self.recovery_point)
 
 
 def slot_key(topic_id: str, topic: str, partition: int) -> int:

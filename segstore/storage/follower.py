@@ -111,10 +111,9 @@ class Follower:
 
         What was synced and is not there any more stays visible, for its reader to be told.
         """
-        synced = max(ends.recovery_point, ~ends.recovery_point)  # the complement: a sync has failed
-        if view.end_offset <= synced:
+        if view.end_offset <= ends.synced:
             return view
-        end = max(self._unpublished(view.segments, None).end_offset, synced)
+        end = max(self._unpublished(view.segments, None).end_offset, ends.synced)
         if end >= view.end_offset:
             return view
         return view._replace(

@@ -26,7 +26,7 @@ from segstore.storage.walk import walk, walk_past_damage
 Key = tuple[str, int]
 Offsets = dict[Key, int]
 FIELDS = {
-    names.RECOVERY_POINTS: "recovery_point",
+    names.RECOVERY_POINTS: "synced",
     names.LOG_STARTS: "start",
     names.HIGH_WATERMARKS: "high_watermark",
 }
