@@ -119,12 +119,13 @@ def test_a_damaged_recovery_point_cuts_nothing(store_dir: Path) -> None:
     repair(store_dir, quarantine=True)
 
 
-def test_a_doubt_is_no_damage(store_dir: Path) -> None:
+@pytest.mark.parametrize("nth", range(1, 4))
+def test_a_doubt_is_no_damage(store_dir: Path, nth: int) -> None:
     """A partition could not be opened, and the store was closed: its recovery point is published in doubt."""
     built(store_dir)
-    files = FailingFiles({"listdir"}, OSError(errno.EIO, "Input/output error"), nth=0)
+    files = FailingFiles({"listdir", "size"}, OSError(errno.EIO, "Input/output error"), nth=0)
     with segstore.open(store_dir, files=files) as store:
-        files.arm()
+        files.arm(nth)
         with pytest.raises(segstore.StorageError):
             store.partition("t")
     before = seen(store_dir)
