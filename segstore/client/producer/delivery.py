@@ -143,9 +143,9 @@ class Delivery:
                 stored += appended.size
         failed = sum(isinstance(result, BaseException) for result in batch.results)
         self._appender.charge(stored)
-        self._incomplete.complete([batch])
         self._metrics.failed(batch, failed)
         self._metrics.sent([batch], stored, began, time.monotonic())
+        self._incomplete.complete([batch])
         return []
 
     # --- what failed ----------------------------------------------------------------------
@@ -193,9 +193,8 @@ class Delivery:
         for batch in batches:
             batch.error = error
             self._stamps.given_up(batch)
+            self._metrics.failed(batch, batch.n)  # before anybody hears of it
         self._incomplete.complete(batches)
-        for batch in batches:
-            self._metrics.failed(batch, batch.n)
 
     def _told(self, error: BaseException) -> BaseException:
         """What a record's future says of what failed for good."""
