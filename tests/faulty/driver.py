@@ -76,6 +76,7 @@ class Bench:
         world.count, world.clock.now = self._count, self._now
         self.scenario.before(world)
         world.files.calls.clear()
+        world.files.reads.clear()
         return world
 
     def _place(self) -> Path:
@@ -173,11 +174,13 @@ def _drop(world: World) -> None:
 
 
 _ROOM = frozenset({"pwrite", "pwritev", "copy_range", "allocate", "mkdir", "open"})
+_READS = frozenset({"pread", "pread_into", "seek_batch", "read_by", "listdir", "directories"})
 FAULTS = {
     "ENOSPC": Fault(_ROOM, errno.ENOSPC),
     "ENOSPC, half written": Fault(frozenset({"pwrite", "pwritev"}), errno.ENOSPC, part=0.5),
     "EDQUOT": Fault(_ROOM, errno.EDQUOT),
     "EIO": Fault(CHANGES - SYNCS, errno.EIO),
+    "EIO, reading": Fault(_READS, errno.EIO),
     "failed sync": Fault(frozenset({"sync"}), errno.EIO),
     "failed sync, some written": Fault(frozenset({"sync"}), errno.EIO, sync_mode="sectors"),
     "failed sync of a directory": Fault(frozenset({"sync_dir"}), errno.EIO),
@@ -199,6 +202,7 @@ def run_faults(bench: Bench, fault: Fault, most: int) -> None:
     world = bench._begin()
     bench.scenario.run(world)
     total = sum(call.name in fault.names for call in world.files.calls)
+    total += sum(world.files.reads[name] for name in fault.names)
     _drop(world)
     numbers = range(1, total + 1)
     most *= FACTOR

@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -40,7 +41,7 @@ _BOOTS = itertools.count(1)
 
 
 class FaultyFiles(FailingFiles):
-    """See the package. `calls` are all changes that were begun."""
+    """See the package. `calls` are all changes that were begun, `reads` counts what changes nothing."""
 
     def __init__(self, root: str | os.PathLike[str], seed: int = 0) -> None:
         super().__init__(CHANGES, OSError(errno.EIO, "injected"), nth=0)
@@ -48,6 +49,7 @@ class FaultyFiles(FailingFiles):
         self._rng = random.Random(seed)
         self.disk = Disk(os.fspath(root))
         self.calls: list[Call] = []
+        self.reads: Counter[str] = Counter()
         self.watch: Callable[[Call], object] | None = None
         self.dead = False
         self._boot = next(_BOOTS)
@@ -87,6 +89,7 @@ class FaultyFiles(FailingFiles):
         if name in CHANGES and not changes:
             return
         if not changes:
+            self.reads[name] += 1
             super().before(name, args, kwargs)
             return
         with self._guard:
