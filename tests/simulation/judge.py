@@ -12,6 +12,8 @@ from .observe import Batch
 
 CRASHES = ("kill", "cut")
 LIVE = ("maybe", "staged")
+AFTER = {"": LIVE, "kill": LIVE, "cut": (*LIVE, "failed")}
+"""What may come that is not there yet."""
 
 
 class Judge:
@@ -98,17 +100,17 @@ class Judge:
             if batch.kind:
                 self._marker(part, batch)
             else:
-                self._data(part, batch, seen)
+                self._data(part, batch, seen, AFTER[crash])
         hold(at == seen.end or swept, part, "ends at", seen.end, "and its batches at", at)
         part.end = seen.end
         for attempt in part.attempts:
             n = len(attempt.records)
             hold(attempt.seen in (0, n) or crash or attempt.status == "gone", attempt.tag, "is there in part")
-            if crash and attempt.status == "maybe":
+            if crash and attempt.status in ("maybe", "failed"):
                 attempt.status = "gone" if attempt.seen < n else "done"
-        part.attempts = [a for a in part.attempts if a.status in LIVE and a.seen < len(a.records)]
+        part.attempts = [a for a in part.attempts if a.status in AFTER["cut"] and a.seen < len(a.records)]
 
-    def _data(self, part: Part, batch: Batch, seen: Seen) -> None:
+    def _data(self, part: Part, batch: Batch, seen: Seen, may: tuple[str, ...]) -> None:
         for offset in range(batch.first, batch.last + 1):
             content = seen.records.get(offset)
             if content is None:
@@ -118,7 +120,7 @@ class Judge:
             hold(attempt is not None, part, offset, "has what nobody wrote:", content)
             assert attempt is not None
             told = part, offset, tag, attempt.part, attempt.status
-            hold(attempt.part is part and attempt.status in LIVE, *told, "is here, or again")
+            hold(attempt.part is part and attempt.status in may, *told, "is here, or again")
             hold(number == attempt.seen, *told, "record", number, "comes behind", attempt.seen)
             wanted = attempt.records[number]
             # Since it was staged that may have been altered.

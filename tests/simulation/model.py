@@ -53,7 +53,8 @@ class Transaction:
 @dataclass(eq=False)
 class Attempt:
     """Records that somebody tried to write together. `status`: "maybe" until it is known whether they are
-    there; "staged" while a manifest waits; "done"; "gone" where they can't come any more.
+    there; "staged" while a manifest waits; "done"; "failed" where an error said that they are not there: only
+    a power cut may bring them back, since the cut of the file is not synced; "gone" where nothing may.
     """
 
     tag: str

@@ -22,6 +22,8 @@ BURSTS = (
     ("init", "produce", "offsets", "produce", "end", "transform"),
     ("init", "transform", "transform"),
     ("join", "poll", "poll", "commit", "poll"),
+    ("fault", "batch", "kill"),
+    ("fault", "batch", "close"),
 )
 """Steps that are of use only behind each other: in between there may be anything, as elsewhere."""
 WEIGHTS = {
@@ -40,11 +42,12 @@ def draw(seed: object, n: int, focus: Sequence[str] = ()) -> list[Step]:
     mild = "" if focus else rng.choice(["", "", "cut", "all"])
     without = {"": set(), "cut": {"cut"}, "all": {"cut", "fault", "death", "kill"}}[mild]
     names = [name for name in WEIGHTS if name not in without]
+    bursts = [burst for burst in BURSTS if without.isdisjoint(burst)]
     weights = [WEIGHTS[name] + 15 * (name in focus) for name in names]
     steps: list[Step] = [("create", name, rng.randint(1, 3), rng.randrange(8)) for name in TOPICS]
     steps += [("init", name) for name in TRANSACTIONAL]
     while len(steps) < n:
-        burst = rng.choice(BURSTS) if rng.random() < 0.1 else rng.choices(names, weights)
+        burst = rng.choice(bursts) if rng.random() < 0.1 else rng.choices(names, weights)
         who, member = rng.choice(TRANSACTIONAL), rng.choice(MEMBERS)
         for name in burst:
             steps.append((name, *_arguments(name, rng, len(steps), mild, who, member)))
@@ -60,7 +63,7 @@ def _arguments(
     topic, part, tag = rng.choice(TOPICS), rng.choice([0, 0, 0, 1, 2]), f"r{number}"
     place, group = (topic, part), rng.choice(GROUPS)
     keyed, stamps = rng.random() < 0.8, rng.choice(["rising", "mixed", "far"])
-    size, calls = rng.choice([100, 400, 9000]), rng.choice(CALLS)
+    size, calls, soon = rng.choice([100, 400, 9000]), rng.choice(CALLS), rng.choice([4, 25])
     modes = ["kill"] if mild == "cut" else ["kill", *MODES]
     drawn: dict[str, tuple[object, ...]] = {
         "append": (*place, tag, keyed, stamps),
@@ -87,7 +90,7 @@ def _arguments(
         "tick": (rng.choice([100, 1000, 20_000, 61_000, 400_000]),),
         "jump": (rng.choice([-3_600_000, -5000, -50, 50, 5000, 3_600_000]),),
         "cut": (rng.choice(list(MODES)),),
-        "fault": (calls, rng.randint(1, 25), "EIO" if calls == "read" else rng.choice(ERRORS)),
+        "fault": (calls, rng.randint(1, soon), "EIO" if calls == "read" else rng.choice(ERRORS)),
         "death": (rng.randint(1, 40), rng.choice(modes)),
     }  # fmt: skip
     return drawn.get(name, ())

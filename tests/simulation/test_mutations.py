@@ -10,7 +10,7 @@ import pytest
 from faulty.counts import record
 
 from segstore._native import lib
-from segstore.storage import flusher, log, producers, reader, recovery
+from segstore.storage import active, flusher, log, producers, reader, recovery
 from segstore.storage.cleaner import offset_map, transactions
 from segstore.storage.log_start import LogStart
 
@@ -80,6 +80,9 @@ MUTATIONS: dict[str, Patch] = {
         reader, "offset_for_time", lambda original, view, stamp: _later(original(view, stamp), view)
     ),
     "a sequence is taken twice": changed(producers, "judge", lambda original, state, claim, chunks: None),
+    "an append that failed is left": changed(
+        active.ActiveSegment, "rewind", lambda original, self, mark: self.recall(mark)
+    ),
     "a marker is one of another kind": lambda patch: patch.setattr(
         "segstore.client.transactions.ending.COMMIT", 0
     ),

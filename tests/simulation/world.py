@@ -119,10 +119,19 @@ class World(Judge):
             told = f"StorageError {error.errno}"
             if not self.files.dead:
                 self.settle()
+                self.failed(self.failures - failed)
         self.counts[name] = self.counts.get(name, 0) + (told != "-")
         if self.files.dead:
             self.reopen_dead()
         self.trace.append(f"{step} {told} {self.files.count} {self.files.digest:08x}")
+
+    def failed(self, failures: int) -> None:
+        """A step has raised, and what it did is known. Of an append that failed nothing is left, unless what
+        takes it back has failed too.
+        """
+        for attempt in [a for part in self.parts() for a in part.attempts]:
+            if failures < 2 and attempt.status == "maybe" and not attempt.seen and not self.files.dead:
+                attempt.status = "failed"
 
     @property
     def failures(self) -> int:
