@@ -57,6 +57,13 @@ def _remove_of_the_dead() -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.fixture(scope="module")
+def disk_dir() -> Iterator[Path]:
+    """For the tests of one file, on the disk of `tempfile`."""
+    with tempfile.TemporaryDirectory(prefix="segstore-") as made:
+        yield Path(made)
+
+
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """pytest's own; on the disk of `tempfile` for tests that are marked `on_disk`."""

@@ -18,9 +18,10 @@ PICTURES_OF_ZERO_COPY = 2
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def results(disk_dir: Path) -> Path:
     """Where a small run of everything has left its results."""
-    directory, out = tmp_path_factory.mktemp("logs"), tmp_path_factory.mktemp("results")
+    directory, out = disk_dir / "logs", disk_dir / "results"
+    directory.mkdir()
     ok("bench", "study", "all", "--quick", "--runs", 1, "--directory", directory, "--out", out)
     ok("bench", "zero-copy", "--quick", "--runs", 1, "--directory", directory, "--out", out)
     assert list(directory.iterdir()) == []

@@ -35,13 +35,14 @@ def children() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Results]:
+def quick(disk_dir: Path) -> Callable[[str], Results]:
     """Results of a quick run, made once."""
     made: dict[str, Results] = {}
 
     def measured(name: str) -> Results:
         if name not in made:
-            directory, told = tmp_path_factory.mktemp(name), []
+            directory, told = disk_dir / name, []
+            directory.mkdir()
             before = children()
             made[name] = study(name).run(directory, True, 1, lambda *now: told.append(now))
             assert list(directory.iterdir()) == []

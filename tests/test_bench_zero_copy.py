@@ -29,13 +29,16 @@ from segstore.cli.output import console
 from segstore.errors import StorageError
 from segstore.storage.transfer import METHODS, NEEDS
 
+pytestmark = pytest.mark.on_disk
+
 SHORT = Plan(sizes=(KIB, 64 * KIB), runs=2, seconds=0.0005, stretch=256 * KIB)
 PAIRS = [(sink, method) for sink in SINKS for method in METHODS if sink in NEEDS[method]]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    place = tmp_path_factory.mktemp("zero-copy")
+def found(disk_dir: Path) -> Results:
+    place = disk_dir / "zero-copy"
+    place.mkdir()
     allowed = os.sched_getaffinity(0)
     results = running.run(place, SHORT, lambda done, total, what: None, strace=False)
     assert os.listdir(place) == []
