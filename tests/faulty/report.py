@@ -21,7 +21,7 @@ BEGIN, END = "<!-- counts: begin -->", "<!-- counts: end -->"
 KINDS = {
     "operations": "operations run with faults and power cuts within them",
     "calls": "calls of those operations that change something on disk",
-    "failed calls": "of them made to fail: ENOSPC, EDQUOT, EIO, short counts, failed syncs",
+    "failed calls": "calls made to fail within them: ENOSPC, EDQUOT, EIO, reads, short counts, failed syncs",
     "interrupted calls": "reads and writes that were interrupted, or did half of what was asked",
     "states that a cut may leave": "different states that a power cut within them may leave",
     "power cuts": "of them opened, judged, appended to and checked",
