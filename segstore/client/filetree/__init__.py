@@ -11,7 +11,8 @@ from segstore.client.filetree.nodes import Directory, File, clean_path
 from segstore.client.filetree.reading import read_file
 from segstore.client.filetree.restoring import Restored, restore
 from segstore.client.filetree.topic import CHUNK_BYTES, SETTINGS, files_log
-from segstore.client.filetree.tree import FileTree, file_tree
+from segstore.client.filetree.tree import FileTree
+from segstore.client.filetree.trees import file_tree
 from segstore.client.filetree.upload import Upload
 
 __all__ = [

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from segstore.client.filetree import wire
 from segstore.client.filetree.nodes import File
+from segstore.client.filetree.writing import append, append_all
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,7 +36,7 @@ class Upload:
             chunk = bytes(self._buffer[: self._chunk_bytes])
             del self._buffer[: self._chunk_bytes]
             key = wire.chunk_key(self._id, len(self._written))
-            self._written.append(self._tree.append([(key, chunk)]))
+            self._written.append(append(self._tree.log, [(key, chunk)]))
 
     def commit(self) -> File:
         """Let the file be there, in place of what was: the last chunk and the path in one batch.
@@ -53,7 +54,8 @@ class Upload:
         """Delete what was received. StorageError; the next open of the tree does it then."""
         if not self._done:
             self._done = True
-            self._tree.append_all([(wire.chunk_key(self._id, n), None) for n in range(len(self._written))])
+            chunks = range(len(self._written))
+            append_all(self._tree.log, [(wire.chunk_key(self._id, n), None) for n in chunks])
 
     def __enter__(self) -> Self:
         return self
