@@ -7,6 +7,7 @@ Threads: any; see the parts.
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 from segstore import names
 from segstore.config import StoreConfig
@@ -32,15 +33,16 @@ class StoreWriter:
     def __init__(self, context: Context, config: StoreConfig) -> None:
         self.context, self.config = context, config
         self._held = _take_lock(context)
-        try:
-            self._open()
-        except BaseException:
-            self._held.close()
-            raise
+        with ExitStack() as begun:
+            begun.callback(self._held.close)
+            begun.callback(context.scheduler.close)
+            self._open(begun)
+            begun.pop_all()
 
     # --- opening --------------------------------------------------------------------------
 
-    def _open(self) -> None:
+    def _open(self, begun: ExitStack) -> None:
+        """Where this fails, `begun` ends what runs already: the directory is the next one's."""
         context, config = self.context, self.config
         files, root = context.files, context.root
         marker = take_marker(files, root)
@@ -60,7 +62,7 @@ class StoreWriter:
         self.inbox = Inbox(context, config, lambda: self.topics, self.partition, self.nudge)
         self._open_adopted()
         self._open_partitions(left)
-        self._begin()
+        self._begin(begun)
 
     def _prepare(self) -> TopicFiles:
         """The directories of ours."""
@@ -97,7 +99,7 @@ class StoreWriter:
         for key in known - live:
             self._ends.release(key)
 
-    def _begin(self) -> None:
+    def _begin(self, begun: ExitStack) -> None:
         """What is done in the background from now on."""
         context, config = self.context, self.config
         seconds = config.log_flush_offset_checkpoint_interval_ms / 1000
@@ -106,7 +108,9 @@ class StoreWriter:
         context.scheduler.every(seconds, self._expire_producers)
         cleaned, checkpoint = self._checkpoints.cleaner_offsets, self.partitions.checkpoint
         self.sweeper = Sweeper(context, config, lambda: self.topics, self.partition, cleaned, checkpoint)
+        begun.callback(self.sweeper.stop)
         self.sweeper.start()
+        begun.callback(self.inbox.close)
         self.inbox.begin()
 
     def _expire_producers(self) -> None:

@@ -147,4 +147,23 @@ CASES: dict[str, tuple[object, list[Step]]] = {
             ("tick", 61000),
         ],
     ),
+    "an open fails at its last call, and what it had begun compacts the log of the next": (
+        4164,
+        [
+            ("create", "a", 1, 5),
+            ("create", "b", 2, 3),
+            ("create", "c", 3, 5),
+            ("batch", "c", 0, "r12", 1, True, "mixed", "snappy", 9000),
+            ("stage", "r13", (("b", 1), ("a", 1)), 2),
+            ("init", "y"),
+            ("transform", "y", "u", "c", "a", "r17", True),
+            ("fault", "read", 16, "EIO"),
+            ("close",),
+            ("commit_offset", "o", "b", 0, 55),
+            ("join", "n", "h", ("a", "b"), True),
+            ("append", "c", 0, "r116", True, "far"),
+            ("poll", "n", 1),
+            ("tick", 400000),
+        ],
+    ),
 }

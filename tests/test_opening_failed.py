@@ -1,0 +1,39 @@
+"""Promise: where a store can't be opened nothing of it goes on, since the next open has the directory."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from itertools import count
+from pathlib import Path
+
+from faults import MUTATING, FailingFiles
+from stores import Clock, write_topic
+
+import segstore
+
+CALLS = MUTATING | {"open", "map", "pread", "listdir", "directories", "exists", "size", "modified", "inode"}
+
+
+def ours() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("segstore")}
+
+
+def test_whichever_call_fails_nothing_runs_in_the_background(store_dir: Path) -> None:
+    """A sweeper that went on compacted the log of the store that was opened next, whose segments went."""
+    write_topic(store_dir, [[b"a", b"b"]])
+    before, failed = ours(), 0
+    for nth in count(1):
+        files = FailingFiles(CALLS, OSError(errno.EIO, "injected"), nth)
+        try:
+            store = segstore.open(store_dir, files=files, clock=Clock())
+        except segstore.StorageError:
+            failed += 1
+            assert ours() == before, f"the {nth}th call failed"
+        else:
+            met = files.hits
+            files.arm(0)
+            store.close()
+            if not met:
+                break
+    assert failed > 20
