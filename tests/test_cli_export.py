@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from cli import COMMAND, json_lines, ok, run
 from partitions import Partition
+from staging import left_in_inbox
 from stores import START_MS, Clock, records
 
 import segstore
@@ -196,24 +197,43 @@ def test_wrong_uses(case: str, store_dir: Path, tmp_path: Path) -> None:
         assert not any(store.partition("t", n).end_offset for n in range(3))
 
 
-@pytest.mark.parametrize(
-    ("lines", "stays"),
-    [
-        (['{"value": "x", "partition": 7}'], False),
-        (["no json"], False),
-        (['{"value": "x"}'] * 90_000 + ["["], True),
-    ],
-    ids=["no such partition", "no such form", "after some were written"],
-)
-def test_an_import_that_wrote_nothing_leaves_no_topic(
-    lines: list[str], stays: bool, store_dir: Path, tmp_path: Path
+BROKEN = {
+    "no such partition": ['{"value": "x", "partition": 7}'],
+    "no such form": ["no json"],
+    "after much was read": ['{"value": "x"}'] * 90_000 + ["["],
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("made", [None, 2], ids=["there", "new"])
+def test_an_import_that_fails_leaves_nothing(
+    case: str, made: int | None, store_dir: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "rows.ndjson").write_text("\n".join(lines) + "\n")
-    told = run("import", "u", tmp_path / "rows.ndjson", "--partitions", 2, "-s", store_dir)
-    assert told.exit_code == 1
+    (tmp_path / "rows.ndjson").write_text("\n".join(BROKEN[case]) + "\n")
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", 2)
+    topic, options = ("u", ["--partitions", made]) if made else ("t", [])
+    told = run("import", topic, tmp_path / "rows.ndjson", *options, "-s", store_dir)
+    assert (told.exit_code, "records" in told.stderr.replace("a record", "")) == (1, False)
     with segstore.open(store_dir, mode="r") as store:
-        assert list(store.topics()) == ["u"] * stays
-        assert sorted(path.name for path in store_dir.glob("u-*")) == (["u-0", "u-1"] if stays else [])
+        assert list(store.topics()) == ["t"]
+        assert [store.partition("t", n).end_offset for n in range(2)] == [0, 0]
+    assert sorted(path.name for path in store_dir.glob("?-*")) == ["t-0", "t-1"]
+    assert left_in_inbox(store_dir) == []
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("there", [False, True], ids=["missing", "empty"])
+def test_an_import_that_fails_leaves_no_store(case: str, there: bool, tmp_path: Path) -> None:
+    (tmp_path / "rows.ndjson").write_text("\n".join(BROKEN[case]) + "\n")
+    place = tmp_path / "store"
+    if there:
+        place.mkdir(0o711)
+    told = run("import", "u", tmp_path / "rows.ndjson", "--partitions", 2, "-s", place)
+    assert told.exit_code == 1
+    assert place.exists() == there
+    if there:
+        assert (list(place.iterdir()), place.stat().st_mode & 0o777) == ([], 0o711)
 
 
 def test_the_progress_reaches_the_end_over_offsets_that_are_not_there(

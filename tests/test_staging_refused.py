@@ -315,6 +315,14 @@ def age(path: Path, follow: bool = True) -> None:
     os.utime(path, (long_ago, long_ago), follow_symlinks=follow)
 
 
+@pytest.mark.parametrize("call", ["open", "pwrite", "truncate", "links"])
+def test_a_stager_that_can_not_begin_leaves_nothing(store_dir: Path, call: str) -> None:
+    begin(store_dir)
+    with pytest.raises(errors.StorageError):
+        Stager(store_dir, files=FailingFiles({call}, OSError(errno.EIO, os.strerror(errno.EIO))))
+    assert inbox(store_dir) == []
+
+
 def test_left_overs_of_the_dead_are_swept(store_dir: Path) -> None:
     begin(store_dir)
     old, young, sealed = (stage(store_dir, tag, parts=PARTS[:1]) for tag in ("a", "b", "c"))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import Any
 
 import rich_click as click
 
-import segstore
 from segstore.cli.input_chunk import InputOptions
 from segstore.cli.inputs import of_stream
 from segstore.cli.options import config_option, open_reading, store_option
-from segstore.cli.produce import run
+from segstore.cli.produce import feed, tell
 from segstore.cli.routing import Router
-from segstore.config import TopicConfig
-from segstore.names import check_topic
-from segstore.storage.topics import find_topic
+from segstore.storage.importing import importing
 
 FORMATS = ("parquet", "arrow", "ndjson")
 
@@ -42,7 +41,8 @@ def import_(
     """Append the records that `export` wrote to TOPIC, from FILE or from standard input.
 
     Each goes to the partition that it was in, in the same order, with its key, value, headers and timestamp;
-    offsets are given anew.
+    offsets are given anew. All become visible at once, when all are durable; where anything fails none is
+    there, nor a topic or a store that was made for them.
     """
     held = of_stream(source)
     form = held.format(wanted)
@@ -50,33 +50,11 @@ def import_(
         raise click.UsageError("Which format? Give --format: the input does not say it by its suffix.")
     if config and partitions is None:
         raise click.UsageError("--config is for a topic that is made: give --partitions too.")
-    with _store(topic, partitions, config, path) as store:
-        try:
-            router = Router(store, topic, None, None, 1 << 16)
-            run(held, form, InputOptions(), router, store)
-        except BaseException:
-            if partitions is not None:
-                _undo(store, topic)
-            raise
-
-
-def _store(topic: str, partitions: int | None, config: dict[str, str], path: str) -> segstore.Store:
     if partitions is None:
-        with open_reading(path) as store:
-            find_topic(store.topics(), topic)
-        return segstore.open(path)
-    check_topic(topic)
-    TopicConfig.parse(config)
-    store = segstore.open(path)
-    try:
-        store.create_topic(topic, partitions, config)
-    except BaseException:
-        store.close()
-        raise
-    return store
-
-
-def _undo(store: segstore.Store, topic: str) -> None:
-    """A topic that was made for nothing would stand in the way of the next try."""
-    if not any(store.partition(topic, n).end_offset for n in store.topics()[topic].partition_ids):
-        store.delete_topic(topic)
+        open_reading(path).close()
+    started = time.perf_counter()
+    with importing(path, topic, partitions, config) as (info, stager):
+        ids = info.partition_ids
+        router = Router(topic, ids, lambda n: partial(stager.append_batch, topic, n), None)
+        feed(held, form, InputOptions(), router)
+    tell(router, started)

@@ -10,7 +10,6 @@ from typing import Any
 
 import rich_click as click
 
-import segstore
 from segstore.cli.input_chunk import InputOptions
 from segstore.cli.inputs import FORMATS, Input, of_stream
 from segstore.cli.options import open_for_change, store_option
@@ -79,20 +78,28 @@ def produce(
     partition that Kafka's producer would choose (murmur2).
     """
     held, options = of_stream(source), InputOptions(**fields)
-    with open_for_change(path, topic) as store:
-        router = Router(store, topic, partition, compression, batch_bytes)
-        run(held, wanted, options, router, store)
-
-
-def run(held: Input, wanted: str, options: InputOptions, router: Router, store: segstore.Store) -> None:
-    """Append all of an input, with a progress bar and a line on what was done."""
     started = time.perf_counter()
-    try:
-        with progress_bar(held.size, f"appending to {router.topic}") as bar:
-            for chunk in held.chunks(wanted, options):
-                router.append(chunk)
-                bar.update(bar.task_ids[0], completed=held.position() if held.size else router.bytes)
-        store.flush()
-    finally:
-        seconds = time.perf_counter() - started
-        click.echo(f"{router.topic}: {rate_text(router.records, router.bytes, seconds)}", err=True)
+    with open_for_change(path, topic) as store:
+        ids = store.topics()[topic].partition_ids
+        router = Router(
+            topic, ids, lambda n: store.partition(topic, n).append_batch, partition, compression, batch_bytes
+        )
+        try:
+            feed(held, wanted, options, router)
+            store.flush()
+        finally:
+            tell(router, started)
+
+
+def feed(held: Input, wanted: str, options: InputOptions, router: Router) -> None:
+    """Append all of an input, with a progress bar."""
+    with progress_bar(held.size, f"appending to {router.topic}") as bar:
+        for chunk in held.chunks(wanted, options):
+            router.append(chunk)
+            bar.update(bar.task_ids[0], completed=held.position() if held.size else router.bytes)
+
+
+def tell(router: Router, started: float) -> None:
+    """A line on what was appended; `started` is of time.perf_counter, s."""
+    seconds = time.perf_counter() - started
+    click.echo(f"{router.topic}: {rate_text(router.records, router.bytes, seconds)}", err=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-import segstore
 from segstore.cli.input_chunk import Chunk, InputError
 from segstore.client.partitioner import NO_PARTITION, partitions_for_keys
 
@@ -17,17 +17,19 @@ class Router:
 
     def __init__(
         self,
-        store: segstore.Store,
         topic: str,
+        ids: Sequence[int],
+        appends: Callable[[int], Callable[..., object]],
         partition: int | None,
-        compression: str | None,
-        batch_bytes: int,
+        compression: str | None = None,
+        batch_bytes: int = 1 << 16,
     ) -> None:
+        """`ids` of the topic's partitions; `appends(partition)` is its `append_batch`; all goes to
+        `partition`, if that is not None.
+        """
         self.topic, self.records, self.bytes = topic, 0, 0
-        self._ids = store.topics()[topic].partition_ids
-        self._logs = {
-            n: store.partition(topic, n) for n in (self._ids if partition is None else (partition,))
-        }
+        self._ids = ids
+        self._appends = {n: appends(n) for n in (ids if partition is None else (partition,))}
         self._fixed = partition if partition is not None else self._ids[0] if len(self._ids) == 1 else None
         self._how: dict[str, Any] = {"compression": compression, "batch_bytes": batch_bytes}
         self._turn = 0
@@ -53,7 +55,7 @@ class Router:
             where = np.full(n, NO_PARTITION)
         else:
             where = partitions_for_keys(_objects(chunk.keys), len(self._ids)).astype(np.int64)
-        if len(self._logs) == len(self._ids):
+        if len(self._appends) == len(self._ids):
             for i, own in enumerate(chunk.partitions or ()):
                 if own is not None:
                     where[i] = self._known(own)
@@ -62,14 +64,14 @@ class Router:
         return where
 
     def _known(self, partition: int) -> int:
-        if partition not in self._logs:
+        if partition not in self._appends:
             raise InputError(f"a record is for partition {partition}; {self.topic} has {list(self._ids)}")
         return partition
 
     def _append(self, partition: int, chunk: Chunk, rows: Any) -> None:
         keys, values = _take(chunk.keys, rows), _take(chunk.values, rows)
         headers = _take(chunk.headers, rows)
-        self._logs[partition].append_batch(
+        self._appends[partition](
             values,
             keys=keys
             if keys is not None and (not isinstance(keys, list) or any(k is not None for k in keys))

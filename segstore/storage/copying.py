@@ -22,6 +22,7 @@ from segstore.storage.checkpoint import read_offsets, write_offsets
 from segstore.storage.context import os_errors
 from segstore.storage.copying_partition import Held, PartitionCopy, hold
 from segstore.storage.ends import Ends, slot_key
+from segstore.storage.removing import remove_tree
 from segstore.storage.root_checkpoints import TopicPartitionKey
 from segstore.storage.staging.ids import within
 from segstore.storage.store_reader import StoreReader
@@ -69,9 +70,9 @@ def copy(
                     _settle(files, half)
                     break
             except BaseException:
-                _remove(files, half)
+                remove_tree(files, half)
                 raise
-            _remove(files, half)
+            remove_tree(files, half)
         if made is None:
             raise StorageError(errno.EAGAIN, "it was compacted again and again: copy once more", store.path)
         files.rename(half, path)
@@ -98,19 +99,9 @@ def _begin(files: Files, target: str) -> str:
         raise StorageError(errno.EEXIST, "there is something already: a copy needs a name of its own", target)
     half = os.path.abspath(target) + ".copying"
     if files.exists(half):
-        _remove(files, half)  # of a copy that was killed
+        remove_tree(files, half)  # of a copy that was killed
     files.mkdir(half)
     return half
-
-
-def _remove(files: Files, directory: str) -> None:
-    for name in files.listdir(directory):
-        path = os.path.join(directory, name)
-        if name in files.directories(directory) and not files.is_symlink(path):
-            _remove(files, path)
-        else:
-            files.unlink(path)
-    files.rmdir(directory)
 
 
 def _deleted(error: StoreClosedError) -> UnknownTopicOrPartitionError:
@@ -213,7 +204,7 @@ class _Copying:
                 raise _deleted(error) from error
             if held is not None:
                 return None
-            _remove(self._files, directory)
+            remove_tree(self._files, directory)
         cleaned = self._cleaned.get(key)
         lines = (one.end, one.start, one.end, None if cleaned is None else min(cleaned, one.end))
         for name, offset in zip(self._lines, lines, strict=True):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from segstore import names
 from segstore.config import StoreConfig
@@ -23,10 +24,11 @@ from segstore.storage.context import Context, wall_clock
 from segstore.storage.partition import Partition
 from segstore.storage.staging.adopter import Adopter
 from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.ids import AdoptedIds
+from segstore.storage.staging.ids import AdoptedIds, Adoption
 from segstore.storage.staging.intent import read_intent, remove_intent, undo
 from segstore.storage.staging.leftovers import sweep
-from segstore.storage.staging.manifest import Manifest, read_manifest
+from segstore.storage.staging.manifest import Manifest, new_manifest, read_manifest
+from segstore.storage.staging.message import StagedFile
 from segstore.storage.staging.refusals import put_aside, remove_earlier
 from segstore.storage.staging.results import write_result
 from segstore.storage.staging.watch import Watch
@@ -139,6 +141,22 @@ class Inbox:
                     log.warning("%s can't be adopted now: %s", stem, error)
                     write_result(self._folder, stem, error)
                     self._nudge()
+
+    def adopt(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
+        """Adopt what was not sealed: now, or never. The errors of `Adopter.adopt`; the files are gone."""
+        with self._lock:
+            manifest = new_manifest(self._folder, id_, files)
+            try:
+                adoption = self._adopter.adopt(manifest)
+            except BaseException:
+                with suppress(OSError):  # they are left-overs then
+                    self._folder.remove_staged(files)
+                raise
+            try:
+                self._adopter.clear(manifest)
+            except OSError as error:
+                log.warning("what is left of %s can't be removed now: %s", manifest.stem, error)
+        return adoption
 
     def _adopt(self, stem: str, stuck: set[Key]) -> None:
         try:

@@ -33,14 +33,19 @@ def digest_of(id_: str) -> str:
     return hashlib.blake2b(id_.encode(), digest_size=8).hexdigest()
 
 
-def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile]) -> Manifest:
-    """Seal, durably. OSError: not sealed, or not known to be."""
+def new_manifest(folder: Folder, id_: str, files: Sequence[StagedFile]) -> Manifest:
+    """One that is not sealed. OSError."""
     stems = folder.stems()
     sequence = stems[-1][1] + 1 if stems else 1
-    stem = names.manifest_stem(sequence, digest_of(id_), secrets.token_hex(8))
+    return Manifest(names.manifest_stem(sequence, digest_of(id_), secrets.token_hex(8)), id_, tuple(files))
+
+
+def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile]) -> Manifest:
+    """Seal, durably. OSError: not sealed, or not known to be."""
+    manifest = new_manifest(folder, id_, files)
     held = {"version": VERSION, "id": id_, "files": files}
-    folder.files.write_atomic(folder.manifest(stem), frame(held))
-    return Manifest(stem, id_, tuple(files))
+    folder.files.write_atomic(folder.manifest(manifest.stem), frame(held))
+    return manifest
 
 
 def read_manifest(folder: Folder, stem: str) -> Manifest:

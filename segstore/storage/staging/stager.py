@@ -13,6 +13,7 @@ import errno
 import os
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -98,8 +99,13 @@ class Stager:
             )
         self._files.file_mode = kept_mode(self._files, self._root)
         self._folder.prepare()
-        self._files.mkdir(self._folder.stager(self.name))
-        self._owner = self._files.lock(self._folder.owner(self.name))
+        try:
+            self._files.mkdir(self._folder.stager(self.name))
+            self._owner = self._files.lock(self._folder.owner(self.name))
+        except BaseException:
+            with suppress(OSError):
+                self._folder.remove_stager(self.name)
+            raise
 
     # --- writing --------------------------------------------------------------
 
