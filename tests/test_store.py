@@ -165,6 +165,22 @@ def test_no_topic_and_no_partition_is_made_in_part(store_dir: Path) -> None:
         assert nth > 10
 
 
+def test_a_log_that_is_held_is_not_that_of_the_next_topic(tmp_path: Path) -> None:
+    """Whose deletion failed midway: it was given out for the topic that was made anew."""
+    files = FailingFiles({"rename"}, OSError(errno.EIO, "injected"), nth=0)
+    with segstore.open(tmp_path / "store", files=files) as store:
+        store.create_topic("t")
+        held = store.partition("t")
+        held.append(b"old")
+        files.arm(2)  # the settings say that it is deleted; its directory stays
+        with pytest.raises(StorageError):
+            store.delete_topic("t")
+        store.create_topic("t")
+        assert store.partition("t").append(b"new") == 0
+        with pytest.raises(StoreClosedError):
+            held.append(b"old")
+
+
 def test_delete_with_open_logs(store_dir: Path) -> None:
     with segstore.open(store_dir) as store, segstore.open(store_dir, "r") as reader:
         store.create_topic("t")

@@ -163,8 +163,17 @@ class Store:
     def delete_topic(self, name: str) -> None:
         """Remove a topic; `Records` that were read stay valid. UnknownTopicOrPartitionError, StorageError."""
         writer = self._writer()
-        with os_errors():
-            writer.topic_admin.delete(name)
+        there = writer.topics
+        try:
+            with os_errors():
+                writer.topic_admin.delete(name)
+        finally:
+            # Where it failed midway too: the rest is left for the next open, and the name may be given again.
+            if writer.topics is not there and name not in writer.topics:
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """The topic is gone: its logs, and what layers above know of it, are not another's of that name."""
         for key in [key for key in self._logs if key[0] == name]:
             self._logs.pop(key, None)
         for forget in self._after_delete:
