@@ -134,6 +134,60 @@ def test_staged_files(store_dir: Path, tmp_path: Path, n: int, moved: bool) -> N
     assert hostile.seen(outside) == before
 
 
+def test_links_that_are_made_while_the_store_is_open(store_dir: Path, tmp_path: Path) -> None:
+    """What was sealed stays as it is; the last segment's link grows, until there is another segment or the
+    store is opened again.
+    """
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config={"segment.bytes": 1000, "index.interval.bytes": 100})
+        log = store.partition("t")
+        for i in range(20):
+            log.append(b"%d" % i * 30)
+        logs = sorted((store_dir / "t-0").glob(f"*{names.LOG}"))
+        for path in logs:
+            os.link(path, outside / path.name)
+        before = {path.name: path.read_bytes() for path in outside.iterdir()}
+        log.append(b"behind it")
+        last = logs[-1].name
+        grown = (outside / last).read_bytes()
+        assert grown.startswith(before[last])
+        assert grown.endswith(b"behind it\0")
+        assert len(before) > 2
+    before[last] = grown
+    with segstore.open(store_dir) as store:
+        for i in range(20):
+            store.partition("t").append(b"%d" % i * 30)
+        store.partition("t").delete_records(10)
+        store.sweep()
+    assert {path.name: path.read_bytes() for path in outside.iterdir()} == before
+
+
+def test_a_copy_beside_a_writer_is_its_own(store_dir: Path, tmp_path: Path) -> None:
+    """`segstore.copy` is what to take in place of links."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"one")
+        segstore.copy(store_dir, tmp_path / "copy")
+        store.partition("t").append(b"two")
+        before = hostile.seen(tmp_path / "copy")
+        store.partition("t").append_batch([b"three"] * 100)
+        assert hostile.seen(tmp_path / "copy") == before
+    with segstore.open(tmp_path / "copy") as copied:
+        assert [r.value for r in copied.partition("t").read(0)] == [b"one"]
+
+
+def test_a_lock_file_that_has_another_name(store_dir: Path, tmp_path: Path) -> None:
+    """As `cp -al` leaves it: the store opens again when the other name is gone."""
+    segstore.open(store_dir).close()
+    os.link(store_dir / names.LOCK, tmp_path / "lock")
+    with pytest.raises(segstore.StorageError, match="another name"):
+        segstore.open(store_dir)
+    os.unlink(tmp_path / "lock")
+    segstore.open(store_dir).close()
+
+
 NEW = {
     "open_anew": lambda files, path: files.open_anew(path).close(),
     "write_atomic": lambda files, path: files.write_atomic(path.removesuffix(names.TEMPORARY), b"x"),

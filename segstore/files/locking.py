@@ -28,14 +28,14 @@ class Locking(Opening, Content, Stats):
         handle = self.open(path, write=True, create=True)
         try:
             if self.links(path) > 1:
-                raise OSError(errno.EMLINK, "A lock file that has another name")
+                raise OSError(errno.EMLINK, "A lock file that has another name (a hard link)", handle.path)
             locks.take(handle)
             text = str(os.getpid()).encode()
             self.pwrite(handle, text, 0)
             self.truncate(handle, len(text))
         except OSError as e:
             handle.close()
-            raise named(e, handle.path) from None
+            raise e if e.filename else named(e, handle.path) from None
         return handle
 
     def lock_holder(self, path: Path) -> int | None:
