@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from faulty.world import QUIET
 import segstore
 from segstore import names
 from segstore.client.filetree import file_tree, restore, snapshot
+from segstore.errors import InvalidArgumentError
 from segstore.files import Files
 from segstore.storage.copying import copy
+from segstore.storage.importing import importing
 from segstore.storage.repair.repairing import repair
 from segstore.storage.staging import Stager, seal
 
@@ -147,6 +150,16 @@ def damaged(root: Path, files: Files) -> None:
     copy(root, root.with_name(f"{root.name} copied"), files=files)
 
 
+def imported(root: Path, files: Files) -> None:
+    """Into a topic that is made for it; and one that breaks off, with a store that goes again."""
+    for place, breaks_off in ((root, False), (root.with_name(f"{root.name} nothing"), True)):
+        with suppress(InvalidArgumentError), importing(str(place), "in", 2, files=files) as (_, stager):
+            stager.append_batch("in", 1, [b"x" * 100] * 50)
+            if breaks_off:
+                raise InvalidArgumentError("the input breaks off")
+    assert not place.exists()
+
+
 def trees(root: Path, files: Files) -> None:
     """The checkpoint store; and what only reads."""
     with opened(root, files) as store:
@@ -166,7 +179,7 @@ def trees(root: Path, files: Files) -> None:
     segstore.check(root)
 
 
-WORK = (topics, grown, together, swept, clients, staged, crashed, damaged, trees)
+WORK = (topics, grown, together, swept, clients, staged, crashed, damaged, imported, trees)
 
 
 def whole(root: Path, files: Files) -> None:
