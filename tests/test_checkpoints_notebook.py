@@ -28,6 +28,7 @@ def test_the_notebook(
 ) -> None:
     monkeypatch.setenv("SEGSTORE_NOTEBOOK_BATCHES", "8")
     monkeypatch.setenv("SEGSTORE_NOTEBOOK_FLIGHTS", "4000")
+    monkeypatch.setenv("SEGSTORE_NOTEBOOK_MICRO_BATCHES", "6")
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: _made(tmp_path / "notebook"))
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     before = {name: spark.conf.get(name, None) for name in SETTINGS}
