@@ -152,6 +152,7 @@ class World(Judge):
     def open(self, crash: str = "") -> None:
         """Open, again and again where a fault or a death keeps it from that."""
         while self.store is None:
+            self.files.impaired = False
             try:
                 store = segstore.open(self.root, config=CONFIG, clock=self.clock, files=self.files)
             except Killed:
@@ -162,8 +163,8 @@ class World(Judge):
                 self.files.let_go()
             else:
                 self.store = store
-        self.files.impaired = self.impaired = False
-        self.files.failures = 0
+        # What has failed within an open that went well was left for later, or a partition is fenced.
+        self.impaired, self.files.failures = False, 0
         shared(self.store, GroupCoordinator)._clock = self.hand.ms
         self.reopened(crash)
 
