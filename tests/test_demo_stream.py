@@ -30,7 +30,7 @@ pytest.importorskip("pyarrow")
 from rich.console import Console
 
 from segstore.cli.demo.answer import COLUMNS, batch_answer, compare, streamed_answer
-from segstore.cli.demo.stream import late_hours, stream
+from segstore.cli.demo.stream import late_hours, rows, stream
 
 RECORDS = 2000
 HOUR_MS = 3_600_000
@@ -248,11 +248,20 @@ def test_what_is_streamed_is_compared(name: str, store_dir: Path) -> None:
         compare(streamed, answer())
 
 
+ROWS = {"one": (1, 1), "few": (12, 2), "some": (3000, 500), "many": (12_000, 1000), "all": (ALL, ALL // 20)}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_micro_batch_has_so_many_rows(name: str) -> None:
+    records, expected = ROWS[name]
+    assert rows(records) == expected
+
+
 @pytest.mark.parametrize("records", [RECORDS, ALL])
 def test_no_flight_is_late_by_so_much(records: int) -> None:
-    """Partitions are read in step by records: three quarters of that are enough in twenty micro-batches."""
+    """Partitions are read in step by records: three quarters of that are enough."""
     held = load(records) if records == ALL else flights()
-    steps, newest, worst = 20, 0, 0
+    steps, newest, worst = len(held) // rows(len(held)), 0, 0
     for step in range(steps):
         now = [
             part.timestamps[len(part) * step // steps : len(part) * (step + 1) // steps]

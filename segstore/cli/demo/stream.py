@@ -25,7 +25,8 @@ from segstore.flights import TOPIC, Flights
 HEARTBEATS, TARGET = "heartbeats", "delays"
 """As segstore.spark.demo has them."""
 PARTITIONS = 2
-_BATCHES = 20  # micro-batches, about
+_BATCHES, _LEAST_BATCHES = 20, 6  # micro-batches, about
+_FEW = 1000  # records in each: with fewer there are fewer micro-batches
 _HOUR_MS = 3_600_000
 _WORST, _LEAST = 3, 10  # how many hours are shown, and flights that one of them must have
 
@@ -52,7 +53,7 @@ def _run(screen: Screen, path: str, held: Flights) -> None:
         tempfile.TemporaryDirectory(prefix="segstore-demo-spark-") as work,
         open_reading(path) as store,
     ):
-        job = Job(os.path.abspath(path), max(len(held) // _BATCHES, 1), late_hours(held), work)
+        job = Job(os.path.abspath(path), rows(len(held)), late_hours(held), work)
         screen.say(f"readStream of {TOPIC}, {job.rows:,} records a micro-batch; writeStream to {TARGET};")
         screen.say("checkpoints in a topic of the same store; an hour is over when a flight")
         screen.say(f"is seen that is {job.late_hours} hours later")
@@ -63,6 +64,11 @@ def _run(screen: Screen, path: str, held: Flights) -> None:
             left = run_killed(job, progress, show)
             run_to_the_end(job, progress, show, left)
             show(True)
+
+
+def rows(records: int) -> int:
+    """How many a micro-batch has: one of a few records takes as long as one of a thousand."""
+    return max(records // _BATCHES, min(records // _LEAST_BATCHES, _FEW), 1)
 
 
 def late_hours(held: Flights) -> int:
