@@ -30,7 +30,6 @@ LONGEST = (
     "kafka",
     "test_kill",
     "simulation/test_simulation",
-    "test_bench_peers",
     "test_bench_notebook",
     "test_cleaner_model",
     "test_staging_kill",
