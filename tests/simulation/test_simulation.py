@@ -19,8 +19,11 @@ from .play import play, play_seed
 from .shrink import report, shrink
 from .steps import draw
 
-SEEDS, STEPS, CHUNKS = 200, 60, 20
-"""Always the same ones, in less than two minutes of one core: `make simulate` takes others each time."""
+SEEDS, STEPS, CHUNKS = 200, 120, 20
+LONG_SEEDS, LONG_STEPS = 8, 1500
+"""Always the same ones, in less than two minutes of one core: `make simulate` takes others each time. Long
+runs have what comes of many reopenings, and of logs that grow.
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -34,12 +37,21 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_seeds(chunk: int) -> None:
     for number in range(chunk, SEEDS, CHUNKS):
-        try:
-            world = play_seed(number, STEPS)
-        except Wrong:
-            pytest.fail(report(number, STEPS), pytrace=False)
-        record("simulation seeds", 1)
-        record("simulation steps", sum(world.counts.values()))
+        holds(number, STEPS)
+
+
+@pytest.mark.parametrize("number", range(1000, 1000 + LONG_SEEDS))
+def test_long_runs(number: int) -> None:
+    holds(number, LONG_STEPS)
+
+
+def holds(seed: int, steps: int) -> None:
+    try:
+        world = play_seed(seed, steps)
+    except Wrong:
+        pytest.fail(report(seed, steps), pytrace=False)
+    record("simulation seeds", 1)
+    record("simulation steps", sum(world.counts.values()))
 
 
 def test_every_step_does_something() -> None:
