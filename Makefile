@@ -109,8 +109,8 @@ soak: $(VENV)/.built  ## everything at once for SECONDS=600: is disk, memory, ar
 
 SEEDS ?= 200
 STEPS ?= 5000
-faults: $(VENV)/.built  ## power cuts and failing calls at each change of each operation, kills of Spark; hours (FAULTS=5: five times the default)
-	SEGSTORE_FAULTS=$(or $(FAULTS),all) $(BIN)/python -m pytest $(PARALLEL) tests/test_faults_*.py tests/test_hostile.py tests/test_spark_kill.py --timeout=0 $(PYTEST_ARGS)
+faults: $(VENV)/.built  ## each call of each operation fails, each power cut and a second one, kills of Spark; an hour (FAULTS=5: five times the default)
+	SEGSTORE_FAULTS=$(or $(FAULTS),all) $(BIN)/python -m pytest $(PARALLEL) tests/test_faults_*.py tests/test_hostile.py tests/test_hard_links.py tests/test_spark_kill.py --timeout=0 $(PYTEST_ARGS)
 
 simulate: $(VENV)/.built  ## a store against a model, SEEDS=200 runs of STEPS=5000; what fails is shrunk (FIRST=seed)
 	cd tests && ../$(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))
