@@ -187,6 +187,20 @@ def test_a_failed_adoption_is_never_tried_again(nth: int, store_dir: Path) -> No
     assert adopted or inbox(store_dir) == []
 
 
+def test_staged_files_go_where_the_inbox_can_not_be_read(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+    with Stager(store_dir) as stager:
+        stager.append_batch("t", 0, rows("a", 50), batch_bytes=100)
+        message = stager.finish()
+    files = FailingFiles({"listdir"}, OSError(errno.EIO, os.strerror(errno.EIO)), nth=0)
+    with segstore.open(store_dir, files=files) as store:
+        files.arm()
+        with pytest.raises(errors.StorageError):
+            adopt(store, "one", [message])
+    assert inbox(store_dir) == []
+
+
 def test_a_store_opened_to_read_adopts_nothing(store_dir: Path) -> None:
     segstore.open(store_dir).close()
     with segstore.open(store_dir, mode="r") as store, pytest.raises(errors.ReadOnlyError):

@@ -145,8 +145,8 @@ class Inbox:
     def adopt(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
         """Adopt what was not sealed: now, or never. The errors of `Adopter.adopt`; the files are gone."""
         with self._lock:
-            manifest = new_manifest(self._folder, id_, files)
             try:
+                manifest = new_manifest(self._folder, id_, files)
                 adoption = self._adopter.adopt(manifest)
             except BaseException:
                 with suppress(OSError):  # they are left-overs then
