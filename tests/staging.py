@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import memory
-import pytest
 from faults import HookedFiles, KillingFiles
 from stores import in_child, killed, values
 
@@ -22,13 +20,6 @@ from segstore.storage.staging import Staged, Stager
 SMALL = {"segment.bytes": 2000, "index.interval.bytes": 100}
 TINY_SEGMENTS = {"inbox.segment.bytes": 500}
 PARTS = (("t", 1), ("u", 0))
-
-
-@pytest.fixture
-def quick_dir() -> Iterator[Path]:
-    """In memory, where there is such a place: what is killed a hundred times is copied a hundred times."""
-    with memory.directory() as path:
-        yield Path(path)
 
 
 class Unsynced(Files):

@@ -9,7 +9,6 @@ import pytest
 from faulty.built import SMALL
 from faulty.driver import FAULTS, Bench, Scenario, run_cuts, run_faults
 from faulty.world import World
-from staging import quick_dir as quick_dir
 
 from segstore import names
 from segstore.index import sparse
@@ -107,14 +106,14 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_power_cuts(quick_dir: Path, rng: random.Random, name: str) -> None:
-    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=30)
+def test_power_cuts(tmp_path: Path, rng: random.Random, name: str) -> None:
+    run_cuts(Bench(SCENARIOS[name], tmp_path, rng), most=30)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_failing_calls(quick_dir: Path, rng: random.Random, name: str, fault: str) -> None:
-    run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=2)
+def test_failing_calls(tmp_path: Path, rng: random.Random, name: str, fault: str) -> None:
+    run_faults(Bench(SCENARIOS[name], tmp_path, rng), FAULTS[fault], most=2)
 
 
 GROWTH = 4096
@@ -136,13 +135,13 @@ def growing(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
 
 
 @pytest.mark.parametrize("growing", GROWING, indirect=True)
-def test_power_cuts_while_an_index_grows(quick_dir: Path, rng: random.Random, growing: Scenario) -> None:
-    run_cuts(Bench(growing, quick_dir, rng), most=10)
+def test_power_cuts_while_an_index_grows(tmp_path: Path, rng: random.Random, growing: Scenario) -> None:
+    run_cuts(Bench(growing, tmp_path, rng), most=10)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("growing", GROWING, indirect=True)
 def test_failing_calls_while_an_index_grows(
-    quick_dir: Path, rng: random.Random, growing: Scenario, fault: str
+    tmp_path: Path, rng: random.Random, growing: Scenario, fault: str
 ) -> None:
-    run_faults(Bench(growing, quick_dir, rng), FAULTS[fault], most=1)
+    run_faults(Bench(growing, tmp_path, rng), FAULTS[fault], most=1)

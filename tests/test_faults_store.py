@@ -9,7 +9,6 @@ import pytest
 from faulty.built import SMALL, two_topics
 from faulty.driver import FAULTS, Bench, Scenario, run_cuts, run_faults
 from faulty.world import World
-from staging import quick_dir as quick_dir
 
 COMPACTED = {**SMALL, "cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0, "file_delete_delay_ms": 0}
 
@@ -98,11 +97,11 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_power_cuts(quick_dir: Path, rng: random.Random, name: str) -> None:
-    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=20)
+def test_power_cuts(tmp_path: Path, rng: random.Random, name: str) -> None:
+    run_cuts(Bench(SCENARIOS[name], tmp_path, rng), most=20)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_failing_calls(quick_dir: Path, rng: random.Random, name: str, fault: str) -> None:
-    run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=1)
+def test_failing_calls(tmp_path: Path, rng: random.Random, name: str, fault: str) -> None:
+    run_faults(Bench(SCENARIOS[name], tmp_path, rng), FAULTS[fault], most=1)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from faulty.driver import FAULTS, Bench, Scenario, run_cuts, run_faults
 from faulty.world import World
-from staging import quick_dir as quick_dir
 
 from segstore import Producer
 from segstore.storage.staging import Stager, seal
@@ -82,11 +81,11 @@ SCENARIOS = {
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_power_cuts(quick_dir: Path, rng: random.Random, name: str) -> None:
-    run_cuts(Bench(SCENARIOS[name], quick_dir, rng), most=12)
+def test_power_cuts(tmp_path: Path, rng: random.Random, name: str) -> None:
+    run_cuts(Bench(SCENARIOS[name], tmp_path, rng), most=12)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_failing_calls(quick_dir: Path, rng: random.Random, name: str, fault: str) -> None:
-    run_faults(Bench(SCENARIOS[name], quick_dir, rng), FAULTS[fault], most=1)
+def test_failing_calls(tmp_path: Path, rng: random.Random, name: str, fault: str) -> None:
+    run_faults(Bench(SCENARIOS[name], tmp_path, rng), FAULTS[fault], most=1)

@@ -15,7 +15,6 @@ from random import Random
 import hostile
 import pytest
 from faulty.counts import record
-from staging import quick_dir as quick_dir
 
 import segstore
 from segstore import names
@@ -96,16 +95,16 @@ def unchanged(place: Path, left: str, operation: str) -> str:
     return f"{left}, {operation}: {said} {changed}" if said or changed else ""
 
 
-def test_no_other_name_shows_a_change(quick_dir: Path, rng: Random) -> None:
+def test_no_other_name_shows_a_change(tmp_path: Path, rng: Random) -> None:
     cases = [(left, operation) for left in LEFT for operation in OPERATIONS]
     drawn = cases if "SEGSTORE_FAULTS" in os.environ else rng.sample(cases, CASES)
-    assert [wrong for case in drawn if (wrong := unchanged(quick_dir, *case))] == []
+    assert [wrong for case in drawn if (wrong := unchanged(tmp_path, *case))] == []
 
 
 @pytest.mark.parametrize(("left", "operation"), [("torn", "write"), ("closed", "abort")])
-def test_what_this_has_found(quick_dir: Path, left: str, operation: str) -> None:
+def test_what_this_has_found(tmp_path: Path, left: str, operation: str) -> None:
     """Recovery cut segments before the last; an abort wrote on in an index; copies went through a `.tmp`."""
-    assert unchanged(quick_dir, left, operation) == ""
+    assert unchanged(tmp_path, left, operation) == ""
 
 
 @pytest.mark.parametrize("n", [3, 300], ids=["appended", "a segment"])

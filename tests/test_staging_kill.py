@@ -19,9 +19,9 @@ from staging import (
     inbox,
     killed_adoptions,
     left_in_inbox,
-    quick_dir,
     rows,
     stage,
+    tmp_path,
     unsynced,
 )
 from stores import in_child, killed_at_each_call, logs
@@ -40,16 +40,16 @@ SETTINGS = {
     "linked into an empty log": (SMALL, 0, TINY_SEGMENTS),
     "gathered": (SMALL, 5, {"inbox.segment.bytes": 1200}),
 }
-__all__ = ["quick_dir"]
+__all__ = ["tmp_path"]
 
 
-def sealed_state(quick_dir: Path, case: str) -> Path:
+def sealed_state(tmp_path: Path, case: str) -> Path:
     """A store where a sealed manifest waits. Moved: a record came after the stager had looked, so that
     adoption has to write into a staged file. Gathered: in two pieces, which are too small for segments.
     """
     config, before, _ = SETTINGS[case]
     moved = "moved" in case
-    state = begin(quick_dir / "state", config, before - moved)
+    state = begin(tmp_path / "state", config, before - moved)
     cuts = (0, N // 2, N) if case == "gathered" else (0, N)
     messages = [stage(state, "a", end, first=first) for first, end in itertools.pairwise(cuts)]
     with segstore.open(state, files=Unsynced()) as store:
@@ -77,10 +77,10 @@ def check_whole(path: Path, before: int, where: str, again: bool = True) -> None
 
 
 @pytest.mark.parametrize("case", SETTINGS)
-def test_killed_at_each_call_of_adoption(quick_dir: Path, case: str) -> None:
+def test_killed_at_each_call_of_adoption(tmp_path: Path, case: str) -> None:
     _, before, options = SETTINGS[case]
-    state = sealed_state(quick_dir, case)
-    for nth, path in killed_adoptions(state, quick_dir, lambda files, p: adopt(files, p, options)):
+    state = sealed_state(tmp_path, case)
+    for nth, path in killed_adoptions(state, tmp_path, lambda files, p: adopt(files, p, options)):
         check_whole(path, before, f"{case}, call {nth}")
         assert left_in_inbox(path) == [], f"call {nth}"
 
@@ -94,51 +94,51 @@ def sealed_only(path: Path, id_: str, messages: list[Staged]) -> None:
     write_manifest(Folder(Files(), str(path)), id_, files_of(messages))
 
 
-def test_killed_at_each_call_of_staging(quick_dir: Path) -> None:
-    state = begin(quick_dir / "state")
+def test_killed_at_each_call_of_staging(tmp_path: Path) -> None:
+    state = begin(tmp_path / "state")
     for nth, path in killed_at_each_call(
-        state, quick_dir, lambda files, p: stage(p, "a", N, files=unsynced(files))
+        state, tmp_path, lambda files, p: stage(p, "a", N, files=unsynced(files))
     ):
         check_whole(path, 0, f"call {nth}")
 
 
-def test_killed_at_each_call_of_sealing(quick_dir: Path) -> None:
+def test_killed_at_each_call_of_sealing(tmp_path: Path) -> None:
     """The sealer is the adopter too, and closes the store that it has opened."""
-    state = begin(quick_dir / "state")
+    state = begin(tmp_path / "state")
     message = stage(state, "a", N)
     for nth, path in killed_at_each_call(
-        state, quick_dir, lambda files, p: seal(p, "one", [message], files=unsynced(files))
+        state, tmp_path, lambda files, p: seal(p, "one", [message], files=unsynced(files))
     ):
         check_whole(path, 0, f"call {nth}")
 
 
-def intents_of(quick_dir: Path, case: str) -> Iterator[Path]:
+def intents_of(tmp_path: Path, case: str) -> Iterator[Path]:
     """States that a kill left with an intent, one after the other in one place."""
     options = SETTINGS[case][2]
-    state = sealed_state(quick_dir, case)
-    for _, path in killed_adoptions(state, quick_dir, lambda files, p: adopt(files, p, options)):
+    state = sealed_state(tmp_path, case)
+    for _, path in killed_adoptions(state, tmp_path, lambda files, p: adopt(files, p, options)):
         if any(name.endswith(".intent") for name in inbox(path)):
             yield path
 
 
 @pytest.mark.parametrize("case", ["linked behind records, moved"])
-def test_killed_again_at_each_call_of_recovery(quick_dir: Path, case: str) -> None:
+def test_killed_again_at_each_call_of_recovery(tmp_path: Path, case: str) -> None:
     """From where both partitions have a part of what is undone."""
     _, before, options = SETTINGS[case]
     state = next(
         path
-        for path in intents_of(quick_dir, case)
+        for path in intents_of(tmp_path, case)
         if all(len(logs(path, names.partition_dir(*part))) > 1 for part in PARTS)
     )
-    work = quick_dir / "again"
+    work = tmp_path / "again"
     work.mkdir()
     for nth, path in killed_adoptions(state, work, lambda f, p: adopt(f, p, options)):
         check_whole(path, before, f"call {nth}", again=False)
 
 
-def test_every_intent_is_told_by_check_and_gone_after_an_open(quick_dir: Path) -> None:
+def test_every_intent_is_told_by_check_and_gone_after_an_open(tmp_path: Path) -> None:
     looked = 0
-    for state in itertools.islice(intents_of(quick_dir, "copied"), 0, None, 4):
+    for state in itertools.islice(intents_of(tmp_path, "copied"), 0, None, 4):
         assert any("adoption of 'one' was begun" in finding.message for finding in segstore.check(state))
         with segstore.open(state) as store:
             assert contents(store) == [rows("before", 5) + rows("a", N)] * len(PARTS)
@@ -173,12 +173,12 @@ def kill_one(path: Path, victim: str, round_: int) -> None:
     in_child(run)
 
 
-def test_what_a_killed_writer_had_recorded_is_visible_when_its_id_is_sealed_again(quick_dir: Path) -> None:
+def test_what_a_killed_writer_had_recorded_is_visible_when_its_id_is_sealed_again(tmp_path: Path) -> None:
     """Nobody has the store open: the sealer finishes what the writer did not come to publish."""
-    state = begin(quick_dir / "state")
+    state = begin(tmp_path / "state")
     sealed_only(state, "one", [stage(state, "a", N)])
     recorded = 0
-    for nth, path in killed_adoptions(state, quick_dir, lambda files, p: adopt(files, p, {})):
+    for nth, path in killed_adoptions(state, tmp_path, lambda files, p: adopt(files, p, {})):
         if read_adoption(Files(), str(path / ".segstore" / "adopted"), "one") is None:
             continue
         recorded += 1

@@ -22,9 +22,9 @@ from staging import (
     contents,
     inbox,
     left_in_inbox,
-    quick_dir,
     rows,
     stage,
+    tmp_path,
     unsynced,
 )
 from stores import killed, raw_batches
@@ -38,7 +38,7 @@ from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.manifest import write_manifest
 from segstore.storage.staging.message import StagedFile
 
-__all__ = ["quick_dir"]
+__all__ = ["tmp_path"]
 
 
 def staged_paths(path: Path, message: Staged) -> list[Path]:
@@ -218,12 +218,12 @@ FAULTS = {  # errno, how many calls of which fail, what becomes of the log
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("case", FAILING)
-def test_a_failing_disk_leaves_the_log_and_the_manifest(quick_dir: Path, case: str, fault: str) -> None:
+def test_a_failing_disk_leaves_the_log_and_the_manifest(tmp_path: Path, case: str, fault: str) -> None:
     """At each call of an adoption. What is appended afterwards stays, and the next try adopts."""
     config, before, options = FAILING[case]
-    state, ends = begin(quick_dir / "state", config, before), set()
+    state, ends = begin(tmp_path / "state", config, before), set()
     for nth in itertools.count(1, 3 if fault == "all calls from it on" else 1):
-        path = killed(state, quick_dir / f"failed-{nth}")
+        path = killed(state, tmp_path / f"failed-{nth}")
         how, expected = fail_once(path, nth, fault, options, rows("before", before))
         with segstore.open(path, config=options, files=Unsynced()) as store:
             assert contents(store) == [expected] * 2, f"call {nth}, {how}"
