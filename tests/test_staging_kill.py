@@ -21,7 +21,6 @@ from staging import (
     left_in_inbox,
     rows,
     stage,
-    tmp_path,
     unsynced,
 )
 from stores import in_child, killed_at_each_call, logs
@@ -40,7 +39,6 @@ SETTINGS = {
     "linked into an empty log": (SMALL, 0, TINY_SEGMENTS),
     "gathered": (SMALL, 5, {"inbox.segment.bytes": 1200}),
 }
-__all__ = ["tmp_path"]
 
 
 def sealed_state(tmp_path: Path, case: str) -> Path:

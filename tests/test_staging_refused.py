@@ -24,7 +24,6 @@ from staging import (
     left_in_inbox,
     rows,
     stage,
-    tmp_path,
     unsynced,
 )
 from stores import killed, raw_batches
@@ -37,8 +36,6 @@ from segstore.storage.staging import Staged, Stager, abort, seal
 from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.manifest import write_manifest
 from segstore.storage.staging.message import StagedFile
-
-__all__ = ["tmp_path"]
 
 
 def staged_paths(path: Path, message: Staged) -> list[Path]:
