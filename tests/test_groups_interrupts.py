@@ -81,13 +81,14 @@ def interrupted(nth: int, module: Any, run: Callable[[], object]) -> bool:
                 raise KeyboardInterrupt
         return trace
 
+    before = sys.gettrace()  # that of a run which measures coverage
     sys.settrace(trace)
     try:
         run()
     except KeyboardInterrupt:
         return True
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     return False
 
 
