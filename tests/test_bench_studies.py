@@ -321,8 +321,8 @@ def test_ctrl_c_is_one_line(name: str, tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
-    assert (process.returncode, output) == (130, b"")
-    assert error == b"segstore: interrupted; no files of the measurement are left behind\n"
+    said = b"segstore: interrupted; no files of the measurement are left behind\n"
+    assert (process.returncode, output, error) == (130, b"", said)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert list((tmp_path / "out").iterdir()) == []
     assert not [pid for pid in descendants if os.path.exists(f"/proc/{pid}")]
