@@ -376,7 +376,8 @@ def test_a_consumer_that_waits_looks_at_the_topics_no_more_often_than_it_is_woke
     with segstore.open(store_dir) as store:
         store.create_topic("t")
         with segstore.Consumer(store, "t", auto_offset_reset="latest") as consumer:
-            consumer.poll(20)
+            consumer.poll(300)  # with a look that came too early for what was published last
             looks.clear()
+            published = store.publications
             consumer.poll(300)
-            assert looks == []
+            assert len(looks) <= store.publications - published

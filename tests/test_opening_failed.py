@@ -7,6 +7,7 @@ import threading
 from itertools import count
 from pathlib import Path
 
+import pytest
 from faults import MUTATING, FailingFiles
 from stores import Clock, write_topic
 
@@ -37,3 +38,27 @@ def test_whichever_call_fails_nothing_runs_in_the_background(store_dir: Path) ->
             if not met:
                 break
     assert failed > 20
+
+
+def test_ctrl_c_while_a_thread_is_started(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was joined, which may not be done before it has begun: an error hid the interrupt."""
+    write_topic(store_dir, [[b"a", b"b"]])
+    start, begun, nth = threading.Thread.start, 0, 0
+
+    def interrupted(thread: threading.Thread) -> None:
+        nonlocal begun
+        begun += thread.name.startswith("segstore")
+        if begun == nth:
+            raise KeyboardInterrupt
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    while True:
+        nth, begun = nth + 1, 0
+        try:
+            store = segstore.open(store_dir)
+        except KeyboardInterrupt:
+            continue
+        store.close()
+        break
+    assert nth > 2

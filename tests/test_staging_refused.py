@@ -6,10 +6,12 @@ import errno
 import itertools
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import MUTATING, FailingFiles
@@ -231,6 +233,49 @@ def test_a_failing_disk_leaves_the_log_and_the_manifest(tmp_path: Path, case: st
             assert FAULTS[fault][3] <= ends
             return
         ends.add(how)
+
+
+class FlushingFiles(FailingFiles):
+    """Another thread flushes a partition while its active segment's file is away."""
+
+    store: segstore.Store
+    flushed: threading.Thread | None = None
+
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().before(name, args, kwargs)
+        away = self.hits and name == "open" and str(args[0]).endswith(f"u-0/{0:020}.log")
+        if away and self.flushed is None and not os.path.exists(args[0]):
+            self.flushed = threading.Thread(target=self.store.partition("u", 0).flush)
+            self.flushed.start()
+            self.flushed.join(0.2)  # it waits by now, or has failed
+
+
+def test_a_flush_while_an_adoption_is_undone(tmp_path: Path) -> None:
+    """It found no file in the empty segment's place, and fenced the partition."""
+    config, before, options = FAILING["linked, empty"]
+    state, met = begin(tmp_path / "state", config, before), 0
+    for nth in itertools.count(1):
+        path = killed(state, tmp_path / f"failed-{nth}")
+        message = stage(path, "a", 16, files=Unsynced())
+        files = FlushingFiles(GROWING, OSError(errno.ENOSPC, "injected"), nth=0)
+        with segstore.open(path, config=options, files=unsynced(files)) as store:
+            files.store, inbox = store, store._side.inbox
+            inbox.close()
+            write_manifest(Folder(Unsynced(), str(path)), "one", message.files)
+            files.arm(nth, 1000)
+            inbox.adopt_all()
+            hits = files.hits
+            files.arm(0)
+            if files.flushed is not None:
+                files.flushed.join()
+                met += 1
+            assert [store._side.partition(*part).writer.fenced for part in PARTS] == [None, None]
+            inbox.adopt_all()
+            assert contents(store) == [rows("a", 16)] * 2
+        assert segstore.check(path) == []
+        if not hits:
+            break
+    assert met > 0
 
 
 def fail_once(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 from segstore import names
 from segstore.errors import StorageError
@@ -101,6 +101,10 @@ class Flusher:
         if held != self._names_synced:
             self._names_synced = held  # first: what comes meanwhile is the next sync's
             pool.files.sync_dir(self._writer.directory)
+
+    def without_syncs(self) -> AbstractContextManager[object]:
+        """A block in which nothing is synced: the active segment's file may be away in it, and come back."""
+        return self._lock
 
     def rolled(self, sealed: Segment, offset: int) -> None:
         """The next flush syncs the indexes and the snapshot that a roll at `offset` wrote, too."""

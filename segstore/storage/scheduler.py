@@ -98,5 +98,7 @@ class Scheduler:
         with self._wake:
             self._closed = True
             self._wake.notify()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        thread = self._thread
+        # Not alive yet, where Ctrl-C came within its start: it will find that it is closed.
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join()

@@ -247,14 +247,15 @@ class PartitionAdoption:
         writer.active = active
         active.recall(restore.mark)
         try:
-            writer.producers.undo(None, [segment.base_offset for segment in gone[1:]])
-            for segment in reversed(gone):
-                remove_segment(segment)
-            base = active.segment.base_offset
-            segment = create_segment(self._pool, active.segment.directory, base, self.partition.config)
-            writer.segments[-1] = segment
-            writer.active = ActiveSegment(segment, self.partition.config, restore.mark.next_offset)
-            self.partition.flusher.names_changed()
+            with self.partition.flusher.without_syncs():
+                writer.producers.undo(None, [segment.base_offset for segment in gone[1:]])
+                for segment in reversed(gone):
+                    remove_segment(segment)
+                base = active.segment.base_offset
+                segment = create_segment(self._pool, active.segment.directory, base, self.partition.config)
+                writer.segments[-1] = segment
+                writer.active = ActiveSegment(segment, self.partition.config, restore.mark.next_offset)
+                self.partition.flusher.names_changed()
         except BaseException as error:
             writer.fenced = error
 

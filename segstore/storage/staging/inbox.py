@@ -198,5 +198,7 @@ class Inbox:
         """Wait for the adoption that is under way; the others wait for the next open."""
         if self._watch is not None:
             self._watch.stop()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        thread = self._thread
+        # Not alive yet, where Ctrl-C came within its start: it will find that it is closed.
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join()
