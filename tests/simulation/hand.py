@@ -92,8 +92,8 @@ class HandThreads:
         def start(self) -> None:
             """Nothing."""
 
-        def join(self) -> None:
-            """Nothing."""
+        def is_alive(self) -> bool:
+            return False
 
 
 class HandExecutor:
