@@ -39,15 +39,18 @@ def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or config.option.basetemp or place() is None:
         return
     _remove_of_the_dead()
-    config.option.basetemp = Path(SHM) / f"{PREFIX}{os.getpid()}"
+    config.option.basetemp = _ours()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """What failed is left to be looked at, until the next run begins."""
-    made = Path(SHM) / f"{PREFIX}{os.getpid()}"
-    if exitstatus == pytest.ExitCode.OK and made.is_dir():
-        shutil.rmtree(made, ignore_errors=True)
+    if exitstatus == pytest.ExitCode.OK and _ours().is_dir():
+        shutil.rmtree(_ours(), ignore_errors=True)
+
+
+def _ours() -> Path:
+    return Path(SHM) / f"{PREFIX}{os.getpid()}"
 
 
 def _remove_of_the_dead() -> None:

@@ -23,6 +23,15 @@ NICER = 5
 MOST_NICE = 19
 
 
+def join(thread: threading.Thread | None) -> None:
+    """Wait for a thread that was told to end, unless that is this one.
+
+    It is not alive yet, where Ctrl-C came within its start: it will find that it is to end.
+    """
+    if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+        thread.join()
+
+
 def step_back() -> None:
     """Let this thread, from now on, leave the processor to others: it takes it from none when it wakes, and
     has a third of their share where there are too few.
@@ -98,7 +107,4 @@ class Scheduler:
         with self._wake:
             self._closed = True
             self._wake.notify()
-        thread = self._thread
-        # Not alive yet, where Ctrl-C came within its start: it will find that it is closed.
-        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
-            thread.join()
+        join(self._thread)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 from segstore import names
 from segstore.files import Handle
+from segstore.files.machine import boot_id
 from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.kernel import boot_id
 from segstore.storage.staging.message import StagedFile
 from segstore.storage.staging.verifying import Verified, open_staged
 

@@ -22,6 +22,7 @@ from segstore.errors import (
 )
 from segstore.storage.context import Context, wall_clock
 from segstore.storage.partition import Partition
+from segstore.storage.scheduler import join
 from segstore.storage.staging.adopter import Adopter
 from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.ids import AdoptedIds, Adoption
@@ -198,7 +199,4 @@ class Inbox:
         """Wait for the adoption that is under way; the others wait for the next open."""
         if self._watch is not None:
             self._watch.stop()
-        thread = self._thread
-        # Not alive yet, where Ctrl-C came within its start: it will find that it is closed.
-        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
-            thread.join()
+        join(self._thread)

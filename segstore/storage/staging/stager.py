@@ -21,6 +21,7 @@ from segstore import names
 from segstore._native import lib
 from segstore.errors import IllegalStateError, InvalidTypeError, StorageError
 from segstore.files import Files, Handle
+from segstore.files.machine import boot_id
 from segstore.records import Encoded, batch_ptr
 from segstore.records.encoded import checked
 from segstore.storage import arguments
@@ -30,7 +31,7 @@ from segstore.storage.enclosed import kept_mode
 from segstore.storage.ends import EndsReader, open_reader, slot_key
 from segstore.storage.pipeline import Pipeline
 from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.kernel import boot_id, wait_until_past
+from segstore.storage.staging.kernel import wait_until_past
 from segstore.storage.staging.message import Staged, StagedFile
 from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
 

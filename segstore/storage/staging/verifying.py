@@ -22,12 +22,12 @@ from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError, RecordTooLargeError, StagedFilesError
 from segstore.files import Files, Handle
+from segstore.files.machine import boot_id
 from segstore.index import IndexBuilder
 from segstore.records import CHUNK_BYTES, decode, scan
 from segstore.records.header import CODEC_MASK
 from segstore.storage.appending import check_keys, largest_batch
 from segstore.storage.staging.folder import NOT_PLAIN
-from segstore.storage.staging.kernel import boot_id
 from segstore.storage.staging.message import StagedFile
 from segstore.storage.walk import CHUNK, LARGE, walk
 
