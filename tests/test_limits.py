@@ -97,6 +97,24 @@ def test_an_unclean_open_reads_one_segment_at_most(tmp_path: Path, store_dir: Pa
     assert sum(read.values()) < 3 * active.stat().st_size + 65536
 
 
+def test_a_rolls_flush_is_not_of_what_came_behind_it(store_dir: Path) -> None:
+    """However late the background comes to it: Kafka's flushUptoOffsetExclusive."""
+    files, late = CountingFiles(), []
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t", config={"segment.bytes": MIB})
+        log = store.partition("t")
+        store._context.scheduler.soon = late.append
+        log.append_batch([bytes(1000)] * 1500)
+        log.append(b"before the flush")
+        assert late
+        store.flush()
+        log.append(b"behind it")
+        files.calls.clear()
+        for task in late:
+            task()
+        assert not [args for name, args in files.calls if name.startswith("sync")]
+
+
 CHILD = """
 import re, sys
 import numpy as np

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from faults import FailingFiles
 from stores import Clock
+from waiting import until
 
 import segstore
 from segstore import Producer, TopicPartition, errors
@@ -172,16 +173,11 @@ def test_what_is_open_for_too_long_is_aborted(store_dir: Path) -> None:
 def test_the_scheduler_looks_for_timeouts(store_dir: Path) -> None:
     config = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 1}
     clock = Clock()
-    with coordinated(store_dir, clock=clock, config=config) as (store, coordinator):
+    with coordinated(store_dir, clock=clock, config=config) as (_, coordinator):
         me = coordinator.init_producer_id("x", 1000)
         coordinator.add_partitions("x", me, [T0])
-        seen = store.publications
         clock.now += 5000
-        for _ in range(1000):
-            if coordinator.transactions()["x"].state is State.COMPLETE_ABORT:
-                break
-            store.wait(seen, 20)
-        assert coordinator.transactions()["x"].state is State.COMPLETE_ABORT
+        until(lambda: coordinator.transactions()["x"].state is State.COMPLETE_ABORT)
 
 
 def test_ids_that_nobody_uses_expire(store_dir: Path) -> None:
@@ -287,12 +283,7 @@ def test_an_end_is_retried_without_being_asked(store_dir: Path) -> None:
         _append(store, me)
         files.arm(2, 2)
         coordinator.end("x", me, commit=True)
-        seen = store.publications
-        for _ in range(1000):
-            if coordinator.transactions()["x"].state is State.COMPLETE_COMMIT:
-                break
-            store.wait(seen, 20)
-        assert coordinator.transactions()["x"].state is State.COMPLETE_COMMIT
+        until(lambda: coordinator.transactions()["x"].state is State.COMPLETE_COMMIT)
         assert files.hits == 2
 
 

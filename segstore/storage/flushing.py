@@ -5,6 +5,8 @@ On disk: through the flusher. Threads: any; the append token is never held here,
 
 from __future__ import annotations
 
+from functools import partial
+
 from segstore.errors import StorageError, StoreClosedError
 from segstore.storage.context import Context
 from segstore.storage.flusher import Flusher
@@ -45,18 +47,18 @@ class Flushing:
         self._flusher.recovery_point = end
         self.changed = True
 
-    def soon(self) -> None:
-        """Flush in the background."""
-        self._context.scheduler.soon(self._quietly)
+    def soon(self, upto: int) -> None:
+        """Make what is below `upto` durable, in the background."""
+        self._context.scheduler.soon(partial(self._quietly, upto))
 
     def _as_planned(self) -> None:
         self._planned = False
-        self._quietly()
+        self._quietly(NEVER)
 
-    def _quietly(self) -> None:
+    def _quietly(self, upto: int) -> None:
         if not self._context.closed and self._visible.current is not None:
             try:
-                self.flush()
+                self._flusher.flush(min(upto, self._visible.view.end_offset))
             except StoreClosedError:
                 pass  # the topic was deleted meanwhile
             except StorageError as error:

@@ -104,7 +104,7 @@ class Partition:
         self.visible.layout += 1
         self.producers.snapshot(base_offset)
         self.flusher.rolled(self.writer.segments[-2], base_offset)
-        self.flushing.soon()
+        self.flushing.soon(base_offset)
 
     def roll_from(self, view: LogView) -> bool:
         """Roll, so that what `view` shows lies in sealed segments; False where more has come meanwhile."""
