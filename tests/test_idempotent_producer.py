@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from faults import FailingFiles
 from stores import values
+from turned import turned
+from waiting import PATIENCE
 
 import segstore
 from segstore import Producer, errors
@@ -24,7 +26,6 @@ from segstore.client.transactions import producer_ids
 from segstore.client.transactions.producer_ids import BLOCK, ProducerIds
 from segstore.records import HEADER_SIZE
 
-LONG = 20
 LAST_SEQUENCE = (1 << 31) - 1
 
 
@@ -95,8 +96,8 @@ def test_batches_carry_id_epoch_and_sequence(store: segstore.Store) -> None:
         for i in range(100):
             producer.send("a", b"%d" % i)
         producer.flush()
-        other.send("a", b"x").get(LONG)
-        producer.send("b", b"y").get(LONG)
+        other.send("a", b"x").get(PATIENCE)
+        producer.send("b", b"y").get(PATIENCE)
     found = stamps(store.partition("a"))
     assert [stamp[:2] for stamp in found] == [(0, 0)] * (len(found) - 1) + [(1, 0)]
     assert len(found) > 5
@@ -118,12 +119,12 @@ def test_a_lost_acknowledgement_doubles_nothing(
     store: segstore.Store, acks: Acknowledgements, count: int, fates: tuple[bool, ...]
 ) -> None:
     with Producer(store, retry_backoff_ms=1, linger_ms=50, batch_size=HEADER_SIZE + 500) as producer:
-        producer.send("a", b"first").get(LONG)
+        producer.send("a", b"first").get(PATIENCE)
         acks.next(*fates)
         futures = [producer.send("a", b"%d" % i) for i in range(count)]
         producer.flush()
         assert acks.lost >= 1
-        assert producer.send("a", b"last").get(LONG).offset == count + 1
+        assert producer.send("a", b"last").get(PATIENCE).offset == count + 1
     assert values(store.partition("a")) == [b"first", *(b"%d" % i for i in range(count)), b"last"]
     # Of what was written before the last five batches it is known only that it is there.
     told = [future.get(0).offset for future in futures]
@@ -139,7 +140,7 @@ def test_order_and_number_hold_whatever_fails(
         first = [False, True]
         acks.when = lambda: first.pop() if first else rng.choice([True, False, None, None])
         futures = [producer.send("ab"[i % 2], b"%d" % i) for i in range(2_000)]
-        producer.flush(LONG)
+        producer.flush(PATIENCE)
         acks.when = lambda: None
         assert acks.lost > 0 < acks.refused
     for i, topic in enumerate("ab"):
@@ -156,11 +157,11 @@ def test_what_is_given_up_leaves_no_gap(
     with Producer(
         store, retry_backoff_ms=1, retries=2, linger_ms=20, batch_size=HEADER_SIZE + 100
     ) as producer:
-        producer.send("a", b"first").get(LONG)
+        producer.send("a", b"first").get(PATIENCE)
         acks.next(lose, *[False] * 1_000)
         futures = [producer.send("a", b"%d" % i * 50) for i in range(group)]
         with pytest.raises(errors.StorageError):
-            futures[0].get(LONG)
+            futures[0].get(PATIENCE)
         acks.next()
         later = [producer.send("a", b"later %d" % i) for i in range(20)]
         producer.flush()
@@ -174,15 +175,23 @@ def test_what_is_given_up_leaves_no_gap(
     assert_no_gaps(store.partition("a"))
 
 
-def test_a_batch_whose_time_is_over_leaves_no_gap(store: segstore.Store, acks: Acknowledgements) -> None:
-    settings = {"retry_backoff_ms": 5, "delivery_timeout_ms": 60}
-    with Producer(store, **settings) as producer:
-        producer.send("a", b"first").get(LONG)
-        acks.when = lambda: True
+def test_a_batch_whose_time_is_over_leaves_no_gap(
+    store: segstore.Store, acks: Acknowledgements, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = turned(monkeypatch)
+
+    def lost() -> bool:
+        clock.ahead += 25
+        return True
+
+    with Producer(store, retry_backoff_ms=1, delivery_timeout_ms=60_000) as producer:
+        producer.send("a", b"first").get(PATIENCE)
+        acks.when = lost
         with pytest.raises(errors.KafkaTimeoutError):
-            producer.send("a", b"late").get(LONG)
+            producer.send("a", b"late").get(PATIENCE)
         acks.when = lambda: None
-        assert producer.send("a", b"last").get(LONG).offset == 2
+        assert acks.lost == 3
+        assert producer.send("a", b"last").get(PATIENCE).offset == 2
     assert values(store.partition("a")) == [b"first", b"late", b"last"]
     assert [stamp[1:3] for stamp in stamps(store.partition("a"))] == [(0, 0), (0, 1), (1, 0)]
 
@@ -199,7 +208,7 @@ def test_a_record_that_is_refused_leaves_no_gap(
     acks.next(*fates)
     with Producer(store, linger_ms=60_000, retry_backoff_ms=1) as producer:
         futures = [producer.send("a", b"x" * 500 if i == at else b"%d" % i) for i in range(10)]
-        producer.flush(LONG)
+        producer.flush(PATIENCE)
         assert isinstance(futures[at].exception, errors.RecordTooLargeError)
         assert acks.lost or not fates or not at  # the first may fail before it can be lost
         later = producer.send("a", b"later")
@@ -220,7 +229,7 @@ def test_one_after_the_other_is_tried_again_in_order(store: segstore.Store, acks
         with Producer(store, enable_idempotence=idempotent, **settings) as producer:
             sent = [b"%d" % i * 60 for i in range(3)]
             futures = [producer.send("a", value) for value in [*sent, b"x" * 500]]
-            producer.flush(LONG)
+            producer.flush(PATIENCE)
             assert [future.succeeded() for future in futures] == [True] * 3 + [False]
         log = store.partition("a")
         assert values(log)[-3:] == sent
@@ -233,8 +242,9 @@ def sequences(producer: Producer, topic: str) -> Any:
 
 
 def test_sequences_begin_again_after_the_last(store: segstore.Store, acks: Acknowledgements) -> None:
-    with Producer(store, linger_ms=5, retry_backoff_ms=1) as producer:
-        producer.send("a", b"x").get(LONG)
+    with Producer(store, linger_ms=60_000, retry_backoff_ms=1) as producer:
+        producer.send("a", b"x")
+        producer.flush(PATIENCE)
         sequences(producer, "b").next = LAST_SEQUENCE - 3
         for i in range(3):
             acks.next(True)
@@ -246,12 +256,12 @@ def test_sequences_begin_again_after_the_last(store: segstore.Store, acks: Ackno
 
 def test_another_id_follows_the_last_epoch(store: segstore.Store, acks: Acknowledgements) -> None:
     with Producer(store, retry_backoff_ms=1, retries=1) as producer:
-        producer.send("a", b"x").get(LONG)
+        producer.send("a", b"x").get(PATIENCE)
         sequences(producer, "a").epoch = (1 << 15) - 1
         acks.next(False, False)
         with pytest.raises(errors.StorageError):
-            producer.send("a", b"lost").get(LONG)
-        producer.send("a", b"y").get(LONG)
+            producer.send("a", b"lost").get(PATIENCE)
+        producer.send("a", b"y").get(PATIENCE)
     assert stamps(store.partition("a")) == [(0, 0, 0, 1), (1, 0, 0, 1)]
 
 
@@ -329,7 +339,7 @@ def test_a_full_disk_at_the_first_id_is_waited_for(store_dir: Path) -> None:
         store.create_topic("a")
         with Producer(store, retry_backoff_ms=1) as producer:
             files.arm(1, 3)
-            assert producer.send("a", b"x").get(LONG).offset == 0
+            assert producer.send("a", b"x").get(PATIENCE).offset == 0
             assert files.hits == 3
         assert stamps(store.partition("a")) == [(0, 0, 0, 1)]
 
@@ -352,7 +362,7 @@ def test_ids_go_on_above_all_that_are_known(store_dir: Path, damage: Callable[[P
         path = store_dir / ".segstore" / "producer-ids"
         path.write_bytes(_line(5_000))
         with Producer(store) as producer:
-            producer.send("a", b"x").get(LONG)
+            producer.send("a", b"x").get(PATIENCE)
     damage(path)
     with ids(store_dir) as made:
         assert made.next() == 6 * BLOCK

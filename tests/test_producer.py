@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 from stores import START_MS, Clock, stored, values
+from waiting import PATIENCE
 
 import segstore
 from segstore.client.producer import Producer
 from segstore.client.structs import TopicPartition
 from segstore.records import CODECS
-
-LONG = 20  # seconds: never waited for in full
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def test_a_record_arrives_as_it_was_sent(store: segstore.Store, given: dict, set
     before = time.time_ns() // 1_000_000
     with Producer(store, **settings) as producer:
         future = producer.send("t", **given)
-        metadata = future.get(LONG)
+        metadata = future.get(PATIENCE)
     (record,) = stored(store, "t")
     assert record.value == given.get("value")
     assert record.key == given.get("key")
@@ -111,7 +110,7 @@ def test_threads_share_a_producer(store: segstore.Store, threads: int) -> None:
 @pytest.mark.parametrize("acks", [0, 1, "all", -1])
 def test_acks(store: segstore.Store, acks: Any) -> None:
     with Producer(store, acks=acks) as producer:
-        offset = producer.send("t", b"x").get(LONG).offset
+        offset = producer.send("t", b"x").get(PATIENCE).offset
     assert offset == (-1 if acks == 0 else 0)
     assert values(store.partition("t")) == [b"x"]
 
@@ -121,7 +120,7 @@ def test_acks(store: segstore.Store, acks: Any) -> None:
 def test_compression_is_the_topics_or_the_producers(store_dir: Path, codec: str, topic: str) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t", config={"compression.type": topic})
-        with Producer(store, compression_type=codec, linger_ms=1000) as producer:
+        with Producer(store, compression_type=codec, linger_ms=60_000) as producer:
             for i in range(100):
                 producer.send("t", b"%d" % i * 10)
         found = store.partition("t").read(0)
@@ -144,10 +143,12 @@ def test_log_append_time_is_what_the_future_says(store_dir: Path) -> None:
     clock = Clock(step=1)
     with segstore.open(store_dir, clock=clock) as store:
         store.create_topic("t", config={"message.timestamp.type": "LogAppendTime"})
-        with Producer(store, linger_ms=1000) as producer:
+        with Producer(store, linger_ms=60_000) as producer:
             futures = [producer.send("t", b"x", timestamp_ms=stamp) for stamp in (None, 5, None)]
             producer.flush()
-            alone = producer.send("t", b"y").get(LONG)
+            sent = producer.send("t", b"y")
+            producer.flush()
+            alone = sent.get(0)
         stamps = [record.timestamp for record in stored(store, "t")]
         assert [*(future.get(0).timestamp for future in futures), alone.timestamp] == stamps
         assert len(set(stamps)) == 2
@@ -158,5 +159,5 @@ def test_the_stores_clock_stamps_records(store_dir: Path) -> None:
     with segstore.open(store_dir, clock=Clock()) as store:
         store.create_topic("t")
         with Producer(store) as producer:
-            assert producer.send("t", b"x").get(LONG).timestamp == START_MS
+            assert producer.send("t", b"x").get(PATIENCE).timestamp == START_MS
         assert [record.timestamp for record in stored(store, "t")] == [START_MS]

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from stores import values
+from waiting import PATIENCE
 
 import segstore
 from segstore import errors
 from segstore.client.producer import Producer
-
-LONG = 20  # seconds: never waited for in full
 
 
 @pytest.fixture
@@ -100,7 +99,7 @@ def test_bad_input_is_named_and_the_producer_goes_on(
     with Producer(store, **settings) as producer:
         with pytest.raises(error, match=match):
             producer.send(**{"topic": "t", "value": None, **given})
-        assert producer.send("t", None, partition=0).get(LONG).offset == 0
+        assert producer.send("t", None, partition=0).get(PATIENCE).offset == 0
         producer.flush()
         assert producer.metrics()["producer-metrics"]["buffer-available-bytes"] == (
             settings.get("buffer_memory", 32 << 20)
@@ -163,7 +162,7 @@ def test_a_closed_producer_leaves_the_others_alone(store: segstore.Store) -> Non
         for _ in range(2):
             with pytest.raises(errors.ClientClosedError, match="closed"):
                 closed.send("t", b"x")
-            producer.send("t", b"y").get(LONG)
+            producer.send("t", b"y").get(PATIENCE)
     assert values(store.partition("t")) == [b"y", b"y"]
 
 
@@ -209,14 +208,14 @@ def test_a_refused_record_takes_no_other_with_it(
 
 def test_a_topic_that_is_deleted_and_made_anew(store: segstore.Store) -> None:
     with Producer(store) as producer:
-        producer.send("four", b"x", partition=3).get(LONG)
+        producer.send("four", b"x", partition=3).get(PATIENCE)
         store.delete_topic("four")
         with pytest.raises((errors.UnknownTopicOrPartitionError, errors.StoreClosedError)):
-            producer.send("four", b"x", partition=3).get(LONG)
+            producer.send("four", b"x", partition=3).get(PATIENCE)
         with pytest.raises(errors.UnknownTopicOrPartitionError):
             producer.send("four", b"x")
         store.create_topic("four", partitions=1)
-        assert producer.send("four", b"y").get(LONG).offset == 0
+        assert producer.send("four", b"y").get(PATIENCE).offset == 0
         store.add_partitions("four", 2)
-        assert producer.send("four", b"z", partition=1).get(LONG)[1:4:2] == (1, 0)
+        assert producer.send("four", b"z", partition=1).get(PATIENCE)[1:4:2] == (1, 0)
         assert producer.partitions_for("four") == {0, 1}

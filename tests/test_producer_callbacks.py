@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE, until
 
 import segstore
 from segstore import Producer, errors
 
-LONG = 20  # seconds: never waited for in full
 CONFIG = {"transaction.state.log.num.partitions": 1}
 
 
@@ -38,7 +38,7 @@ def in_time(call: Callable[[], object]) -> None:
     """Make the call in a thread, so that one which hangs is a failure."""
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    thread.join(LONG)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
 
 
@@ -68,7 +68,7 @@ def test_a_callback_closes_while_a_transaction_ends(store: segstore.Store, endin
     producer = begun(store, linger_ms=60_000)
     producer.send("t", b"x").add_both(lambda _: producer.close())
     in_time(getattr(producer, ending))
-    producer._sender.join(LONG)
+    producer._sender.join(PATIENCE)
     log = store.partition("t")
     assert log.last_stable_offset == log.end_offset
     assert len(log.read(0, isolation_level="read_committed")) == (ending == "commit_transaction")
@@ -78,8 +78,8 @@ def test_a_callback_closes_while_a_transaction_ends(store: segstore.Store, endin
 
 def test_a_callback_closes_within_a_transaction_which_is_aborted(store: segstore.Store) -> None:
     producer = begun(store)
-    in_time(lambda: producer.send("t", b"x").add_callback(lambda _: producer.close()).get(LONG))
-    producer._sender.join(LONG)
+    in_time(lambda: producer.send("t", b"x").add_callback(lambda _: producer.close()).get(PATIENCE))
+    producer._sender.join(PATIENCE)
     log = store.partition("t")
     assert (log.last_stable_offset, len(log.read(0, isolation_level="read_committed"))) == (2, 0)
 
@@ -122,11 +122,10 @@ def test_what_ends_a_thread_does_not_end_the_sender(
 
 def test_a_producer_with_a_transaction_that_is_dropped_ends_and_aborts_it(store: segstore.Store) -> None:
     producer = begun(store)
-    producer.send("t", b"x").get(LONG)
+    producer.send("t", b"x").get(PATIENCE)
     sender, ref = producer._sender, weakref.ref(producer)
     del producer
-    gc.collect()
-    assert ref() is None
-    sender.join(LONG)
+    until(lambda: gc.collect() >= 0 and ref() is None)
+    sender.join(PATIENCE)
     assert not sender.is_alive()
     assert store.partition("t").last_stable_offset == 2

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from faults import FailingFiles
 from stores import in_child, values
+from waiting import PATIENCE
 
 import segstore
 from segstore import errors
 from segstore.client.producer import FutureRecordMetadata, Producer
 from segstore.client.structs import TopicPartition
-
-LONG = 20  # seconds: never waited for in full
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def test_close_sends_what_lingers(store: segstore.Store) -> None:
 
 def test_a_send_that_close_overtakes_fails(store: segstore.Store) -> None:
     producer = Producer(store)
-    producer.send("t", b"x").get(LONG)
+    producer.send("t", b"x").get(PATIENCE)
     queue = producer._accumulator.queue(TopicPartition("t", 0))
     # As `send` does when its thread stood still between looking `queue` up and appending.
     future = FutureRecordMetadata()
@@ -64,7 +63,7 @@ def test_a_send_that_close_overtakes_fails(store: segstore.Store) -> None:
 def test_close_in_a_callback(store: segstore.Store) -> None:
     producer = Producer(store, linger_ms=20)
     producer.send("t", b"x").add_callback(lambda _: producer.close())
-    producer._sender.join(LONG)
+    producer._sender.join(PATIENCE)
     assert not producer._sender.is_alive()
 
 
@@ -77,8 +76,8 @@ def test_close_gives_up_after_its_time(store_dir: Path) -> None:
         future = producer.send("t", b"x")
         producer.close(timeout=0.05)
         with pytest.raises(errors.ClientClosedError):
-            future.get(LONG)
-        producer._sender.join(LONG)
+            future.get(PATIENCE)
+        producer._sender.join(PATIENCE)
         assert not producer._sender.is_alive()
         files.arm(0)
         assert values(store.partition("t")) == []
@@ -89,7 +88,7 @@ def test_a_producer_that_is_dropped_sends_what_it_has(store: segstore.Store) -> 
     sender, future = producer._sender, producer.send("t", b"x")
     del producer
     gc.collect()
-    sender.join(LONG)
+    sender.join(PATIENCE)
     assert not sender.is_alive()
     assert future.get(0).offset == 0
 
@@ -128,7 +127,7 @@ def test_a_forked_child_is_refused(store: segstore.Store) -> None:
         def child(tell: Any) -> None:
             for use in (
                 lambda: producer.send("t", b"child"),
-                lambda: future.get(LONG),
+                lambda: future.get(PATIENCE),
                 lambda: producer.flush(),
             ):
                 try:

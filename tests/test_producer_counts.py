@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE
 
 import segstore
 from segstore import Producer
@@ -41,17 +42,17 @@ def test_a_log_is_made_once_not_for_each_append(
     monkeypatch.setattr(PartitionLog, "__init__", counted)
     with Producer(store, enable_idempotence=False, acks=1) as producer:
         for _ in range(5):
-            producer.send("t", b"v").get(10)
+            producer.send("t", b"v").get(PATIENCE)
     assert made == ["t"]
 
 
 def test_a_topic_made_anew_gets_what_comes_later(store: segstore.Store) -> None:
     """The log that the sender holds is the one of the topic that is there."""
     with Producer(store) as producer:
-        assert producer.send("t", b"old").get(10).offset == 0
+        assert producer.send("t", b"old").get(PATIENCE).offset == 0
         store.delete_topic("t")
         store.create_topic("t")
-        assert producer.send("t", b"new").get(10).offset == 0
+        assert producer.send("t", b"new").get(PATIENCE).offset == 0
     assert store.partition("t").read(0).values.tolist() == [b"new"]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from typing import Any
 import pytest
 from faults import FailingFiles, HookedFiles
 from stores import values
+from turned import turned
+from waiting import PATIENCE, until
 
 import segstore
 from segstore import errors
 from segstore.client.producer import Producer
-
-LONG = 20
 
 
 def full(path: str = "") -> OSError:
@@ -48,7 +47,7 @@ def test_what_passes_is_tried_again(store_dir: Path, code: str, times: int) -> N
         Producer(store, retry_backoff_ms=1) as producer,
     ):
         files.arm(1, times)
-        assert producer.send("a", b"x").get(LONG).offset == 0
+        assert producer.send("a", b"x").get(PATIENCE).offset == 0
         assert files.hits == times
         metrics = producer.metrics()
         assert metrics["producer-metrics"]["record-retry-total"] == times
@@ -65,7 +64,7 @@ def test_order_is_kept_and_nothing_lost_or_doubled_under_retries(store_dir: Path
         with Producer(store, retry_backoff_ms=1, batch_size=300, linger_ms=0.2) as producer:
             files.arm(1, 1 << 30)
             futures = [producer.send("ab"[i % 2], b"%d" % i) for i in range(3_000)]
-            producer.flush(LONG)
+            producer.flush(PATIENCE)
             assert files.hits > 0
         files.arm(0)
         for i, topic in enumerate("ab"):
@@ -81,7 +80,7 @@ def test_a_split_batch_goes_on_where_the_disk_stopped_it(store_dir: Path) -> Non
             bad = producer.send("a", b"x" * 500)
             late = producer.send("a", b"late")
             files.arm(3, 2)  # the third record that is written alone
-            producer.flush(LONG)
+            producer.flush(PATIENCE)
         assert isinstance(bad.exception, errors.RecordTooLargeError)
         assert [future.get(0).offset for future in [*good, late]] == [0, 1, 2, 3, 4, 5]
         assert values(store.partition("a")) == [b"0", b"1", b"2", b"3", b"4", b"late"]
@@ -91,9 +90,9 @@ GIVEN_UP: dict[str, tuple[dict[str, Any], OSError, type[Exception], int]] = {
     "no retries": ({"retries": 0}, full(), errors.StorageError, 1),
     "three retries": ({"retries": 3}, full(), errors.StorageError, 4),
     "what does not pass": ({}, OSError(errno.EROFS, "Read-only file system"), errors.StorageError, 1),
-    "the time is over": ({"delivery_timeout_ms": 60}, full(), errors.KafkaTimeoutError, 0),
+    "the time is over": ({"delivery_timeout_ms": 60_000}, full(), errors.KafkaTimeoutError, 3),
     "backing off beyond the time": (
-        {"delivery_timeout_ms": 60, "retry_backoff_ms": 60_000},
+        {"delivery_timeout_ms": 20_000, "retry_backoff_ms": 3_600_000},
         full(),
         errors.KafkaTimeoutError,
         1,
@@ -103,17 +102,29 @@ GIVEN_UP: dict[str, tuple[dict[str, Any], OSError, type[Exception], int]] = {
 
 @pytest.mark.parametrize(("settings", "fault", "error", "tries"), GIVEN_UP.values(), ids=GIVEN_UP)
 def test_what_is_given_up(
-    store_dir: Path, settings: dict, fault: OSError, error: type[Exception], tries: int
+    store_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict,
+    fault: OSError,
+    error: type[Exception],
+    tries: int,
 ) -> None:
-    settings = {"retry_backoff_ms": 1, **settings}
-    with failing(store_dir, fault) as (store, files), Producer(store, **settings) as producer:
+    """Each try takes 25 seconds."""
+    settings, clock = {"retry_backoff_ms": 1, **settings}, turned(monkeypatch)
+
+    def fail(name: str, args: tuple[Any, ...]) -> None:
+        clock.ahead += 25
+        raise OSError(fault.errno, fault.strerror)
+
+    with failing(store_dir, fail) as (store, files), Producer(store, **settings) as producer:
         files.arm(1, 1 << 30)
         future = producer.send("a", b"x")
         with pytest.raises(error):
-            future.get(LONG)
-        assert not tries or files.hits == tries
+            future.get(PATIENCE)
+        assert files.hits == tries
         files.arm(0)
-        assert producer.send("a", b"y").get(LONG).offset == 0
+        assert producer.send("a", b"y").get(PATIENCE).offset == 0
+        producer.flush()
         assert producer.metrics()["producer-metrics"]["record-error-total"] == 1
         assert producer.metrics()["producer-metrics"]["buffer-available-bytes"] == 32 << 20
 
@@ -123,11 +134,11 @@ def test_a_fenced_partition_fails_at_once(store_dir: Path) -> None:
     store = segstore.open(store_dir, files=files)
     store.create_topic("a", config={"flush.messages": 1})
     with Producer(store, retry_backoff_ms=1) as producer:
-        producer.send("a", b"x").get(LONG)
+        producer.send("a", b"x").get(PATIENCE)
         files.arm()
         for _ in range(2):
             with pytest.raises(errors.StorageError):
-                producer.send("a", b"y").get(LONG)
+                producer.send("a", b"y").get(PATIENCE)
     with pytest.raises(errors.StorageError):
         store.flush()
     store.close()
@@ -138,7 +149,7 @@ def test_a_fenced_partition_fails_at_once(store_dir: Path) -> None:
 def test_acks_0_is_never_tried_again(store_dir: Path) -> None:
     with failing(store_dir) as (store, files), Producer(store, acks=0, retry_backoff_ms=1) as producer:
         files.arm(1)
-        assert producer.send("a", b"lost").get(LONG).offset == -1
+        assert producer.send("a", b"lost").get(PATIENCE).offset == -1
         producer.flush()
         producer.send("a", b"kept")
         producer.flush()
@@ -154,37 +165,39 @@ def test_a_stalled_partition_does_not_stall_the_others(store_dir: Path) -> None:
     stalled: set[int] = set()
     with failing(store_dir, only_a) as (store, files):
         with Producer(store, retry_backoff_ms=5) as producer:
-            producer.send("a", b"first").get(LONG)
+            producer.send("a", b"first").get(PATIENCE)
             stalled.add(store.partition("a")._source.writer.active.handle.fd)
             files.arm(1, 1 << 30)
             waiting = [producer.send("a", b"%d" % i) for i in range(50)]
             for i in range(50):
-                assert producer.send("b", b"%d" % i).get(LONG).offset == i
+                assert producer.send("b", b"%d" % i).get(PATIENCE).offset == i
             assert not any(future.is_done for future in waiting)
             stalled.clear()
-            producer.flush(LONG)
+            producer.flush(PATIENCE)
         assert values(store.partition("a")) == [b"first", *(b"%d" % i for i in range(50))]
 
 
 # --- memory ---------------------------------------------------------------------------------------
 
 
-class SlowFiles(HookedFiles):
-    """Each write takes a while; can be held."""
+class HeldFiles(HookedFiles):
+    """Each write waits for `gate`, once it has called `written`."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.gate = seconds, threading.Event()
+    def __init__(self) -> None:
+        self.gate, self.at_it = threading.Event(), threading.Event()
         self.gate.set()
+        self.written: Callable[[], object] = lambda: None
 
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name == "pwrite":
-            self.gate.wait(LONG)
-            time.sleep(self.seconds)
+            self.at_it.set()
+            self.written()
+            assert self.gate.wait(PATIENCE)
 
 
 @contextmanager
-def slow(store_dir: Path, seconds: float = 0.0) -> Iterator[Any]:
-    files = SlowFiles(seconds)
+def held(store_dir: Path) -> Iterator[Any]:
+    files = HeldFiles()
     with segstore.open(store_dir, files=files) as store:
         store.create_topic("t", partitions=4)
         try:
@@ -195,30 +208,35 @@ def slow(store_dir: Path, seconds: float = 0.0) -> Iterator[Any]:
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_memory_is_bounded_where_the_disk_is_slower(store_dir: Path, threads: int) -> None:
+    """It writes nothing before the memory is full."""
     memory, block = 20_000, 1_000
-    least = memory
+    least, sent = [memory], threading.Event()
     with (
-        slow(store_dir, 0.002) as (store, _),
+        held(store_dir) as (store, files),
         Producer(store, batch_size=block, buffer_memory=memory) as producer,
     ):
         pool = producer._accumulator.pool
 
+        def full_() -> None:
+            until(lambda: pool.waiting or sent.is_set())
+            least.append(pool.available)
+
         def send() -> None:
-            nonlocal least
             for i in range(2_000):
                 producer.send("t", b"x" * 90, partition=i // 10 % 4)
-                least = min(least, pool.available)
                 waiting = sum(len(q.records) for q in producer._accumulator.queues.values())
                 assert waiting <= memory // 90 + threads
 
+        files.written = full_
         running = [threading.Thread(target=send) for _ in range(threads)]
         for thread in running:
             thread.start()
         for thread in running:
             thread.join()
+        sent.set()
         producer.flush()
         metrics = producer.metrics()["producer-metrics"]
-        assert 0 <= least < block
+        assert 0 <= min(least) < block
         assert pool.available == memory
         assert pool.made <= memory // block
         assert pool.reused > 5 * pool.made
@@ -230,7 +248,7 @@ def test_memory_is_bounded_where_the_disk_is_slower(store_dir: Path, threads: in
 
 def test_send_gives_up_when_the_memory_stays_full(store_dir: Path) -> None:
     with (
-        slow(store_dir) as (store, files),
+        held(store_dir) as (store, files),
         Producer(store, batch_size=500, buffer_memory=2_000, max_block_ms=30) as producer,
     ):
         files.gate.clear()
@@ -245,22 +263,23 @@ def test_send_gives_up_when_the_memory_stays_full(store_dir: Path) -> None:
         assert producer.metrics()["producer-metrics"]["buffer-exhausted-total"] == 1
         assert 4 <= len(futures) <= 16
         files.gate.set()
+        producer.flush(PATIENCE)
         futures.append(producer.send("t", b"x", partition=0))
-        assert [future.get(LONG).offset for future in futures] == list(range(len(futures)))
+        assert [future.get(PATIENCE).offset for future in futures] == list(range(len(futures)))
 
 
 def test_records_that_linger_are_sent_when_memory_is_wanted(store_dir: Path) -> None:
     with (
-        slow(store_dir) as (store, _),
+        held(store_dir) as (store, _),
         Producer(store, batch_size=500, buffer_memory=1_000, linger_ms=60_000) as producer,
     ):
         futures = [producer.send("t", b"x", partition=p) for p in (0, 1, 2, 3)]
-        assert futures[0].get(LONG).offset == 0
+        assert futures[0].get(PATIENCE).offset == 0
 
 
 def test_those_who_wait_for_memory_are_told_of_the_close(store_dir: Path) -> None:
     caught: list[BaseException] = []
-    with slow(store_dir) as (store, files):
+    with held(store_dir) as (store, files):
         producer = Producer(store, batch_size=500, buffer_memory=500)
         files.gate.clear()
 
@@ -273,32 +292,35 @@ def test_those_who_wait_for_memory_are_told_of_the_close(store_dir: Path) -> Non
 
         thread = threading.Thread(target=send)
         thread.start()
-        while not producer._accumulator.pool.waiting:
-            time.sleep(0.001)
+        until(lambda: producer._accumulator.pool.waiting)
         closing = threading.Thread(target=producer.close)
         closing.start()
-        thread.join(LONG)
+        thread.join(PATIENCE)
         files.gate.set()
-        closing.join(LONG)
+        closing.join(PATIENCE)
         assert len(caught) == 1
 
 
 def test_a_record_larger_than_a_batch_takes_what_it_needs(store_dir: Path) -> None:
-    with slow(store_dir) as (store, _), Producer(store, batch_size=100, buffer_memory=10_000) as producer:
+    with held(store_dir) as (store, _), Producer(store, batch_size=100, buffer_memory=10_000) as producer:
         futures = [producer.send("t", b"x" * size, partition=0) for size in (10, 5_000, 10, 9_000, 10)]
-        assert [future.get(LONG).offset for future in futures] == list(range(5))
+        assert [future.get(PATIENCE).offset for future in futures] == list(range(5))
         producer.flush()
         assert producer._accumulator.pool.available == 10_000
 
 
-def test_a_stuck_disk_leaves_records_to_the_delivery_timeout(store_dir: Path) -> None:
-    with slow(store_dir) as (store, files), Producer(store, delivery_timeout_ms=50) as producer:
+def test_a_stuck_disk_leaves_records_to_the_delivery_timeout(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = turned(monkeypatch)
+    with held(store_dir) as (store, files), Producer(store, delivery_timeout_ms=60_000) as producer:
         files.gate.clear()
+        files.at_it.clear()
         first = producer.send("t", b"x", partition=0)
-        time.sleep(0.02)
+        assert files.at_it.wait(PATIENCE)
         second = producer.send("t", b"y", partition=0)
-        time.sleep(0.1)
+        clock.ahead += 61
         files.gate.set()
-        assert first.get(LONG).offset == 0
-        with pytest.raises(errors.KafkaTimeoutError, match="delivery_timeout_ms=50"):
-            second.get(LONG)
+        assert first.get(PATIENCE).offset == 0
+        with pytest.raises(errors.KafkaTimeoutError, match="delivery_timeout_ms=60000"):
+            second.get(PATIENCE)

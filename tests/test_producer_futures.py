@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stores import stored
+from turned import turned
+from waiting import PATIENCE, until
 
 import segstore
 from segstore import errors
 from segstore.client.producer import Producer
-
-LONG = 20  # seconds: never waited for in full
 
 
 @pytest.fixture
@@ -28,22 +27,22 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
 
 def test_callbacks_run_whenever_they_are_added(store: segstore.Store) -> None:
     told: list[Any] = []
-    with Producer(store, linger_ms=50) as producer:
+    with Producer(store, linger_ms=60_000) as producer:
         future = producer.send("t", b"x")
         future.add_callback(told.append).add_errback(told.append)
         future.add_callback(lambda *args, **kwargs: told.append((args, kwargs)), 1, two=2)
         future.add_both(told.append)
         assert not future.is_done
         assert future.value is None
-        metadata = future.get(LONG)
         producer.flush()
+        metadata = future.get(0)
         future.add_callback(told.append)
     assert told == [metadata, ((1, metadata), {"two": 2}), metadata, metadata]
 
 
 def test_a_callback_that_fails_harms_nobody(store: segstore.Store, caplog: pytest.LogCaptureFixture) -> None:
     told: list[Any] = []
-    with Producer(store, linger_ms=50) as producer:
+    with Producer(store, linger_ms=60_000) as producer:
         future = producer.send("t", b"x")
         future.add_callback(lambda metadata: 1 / 0).add_callback(told.append)
         producer.send("t", b"y").add_callback(told.append)
@@ -54,10 +53,9 @@ def test_a_callback_that_fails_harms_nobody(store: segstore.Store, caplog: pytes
 def test_a_callback_may_send(store: segstore.Store) -> None:
     with Producer(store) as producer:
         again: list[Any] = []
-        producer.send("t", b"x").add_callback(lambda _: again.append(producer.send("t", b"y"))).get(LONG)
-        while not again:
-            time.sleep(0.001)
-        assert again[0].get(LONG).offset == 1
+        producer.send("t", b"x").add_callback(lambda _: again.append(producer.send("t", b"y"))).get(PATIENCE)
+        until(lambda: again)
+        assert again[0].get(PATIENCE).offset == 1
 
 
 def test_flush_in_a_callback_is_refused(store: segstore.Store) -> None:
@@ -69,7 +67,7 @@ def test_flush_in_a_callback_is_refused(store: segstore.Store) -> None:
         except errors.InvalidArgumentError as error:
             caught.append(error)
 
-    with Producer(store, linger_ms=50) as producer:
+    with Producer(store, linger_ms=60_000) as producer:
         producer.send("t", b"x").add_callback(flush)
     assert len(caught) == 1
 
@@ -84,11 +82,12 @@ def test_get_gives_up_after_its_time(store: segstore.Store) -> None:
 
 def test_many_threads_wait_for_one_record(store: segstore.Store) -> None:
     got: list[int] = []
-    with Producer(store, linger_ms=50) as producer:
+    with Producer(store, linger_ms=60_000) as producer:
         future = producer.send("t", b"x")
-        waiting = [threading.Thread(target=lambda: got.append(future.get(LONG).offset)) for _ in range(8)]
+        waiting = [threading.Thread(target=lambda: got.append(future.get(PATIENCE).offset)) for _ in range(8)]
         for thread in waiting:
             thread.start()
+        producer.flush()
         for thread in waiting:
             thread.join()
     assert got == [0] * 8
@@ -103,9 +102,13 @@ def test_flush_returns_when_all_is_done(store: segstore.Store) -> None:
     assert len(stored(store, "four")) == 300
 
 
-def test_linger_gathers_and_then_sends(store: segstore.Store) -> None:
-    with Producer(store, linger_ms=100) as producer:
+def test_linger_gathers_and_then_sends(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = turned(monkeypatch)
+    with Producer(store, linger_ms=60_000) as producer:
         futures = [producer.send("t", b"x") for _ in range(10)]
         assert not futures[0].is_done
-        futures[-1].get(LONG)
+        clock.ahead += 61
+        with producer._accumulator.lock:
+            producer._accumulator.gate.wake()
+        futures[-1].get(PATIENCE)
         assert store.partition("t").read(0).batches["count"].tolist() == [10]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE
 
 import segstore
 from segstore import Producer
@@ -19,8 +20,6 @@ from segstore.client.shared import shared
 from segstore.client.transactions.coordinator import TransactionCoordinator
 from segstore.client.transactions.entries import Entries
 from segstore.storage.visible import Visible
-
-LONG = 20  # seconds: never waited for in full
 
 
 @pytest.fixture
@@ -67,9 +66,9 @@ def test_a_record_that_comes_while_its_batch_is_sealed_is_sent(
 
     monkeypatch.setattr(queue, "ProducerBatch", made)
     with Producer(store) as producer:
-        producer.send("a", b"first").get(LONG)
-        threads[0].join(LONG)
-        assert late[0].get(LONG).offset == 1  # nobody flushed
+        producer.send("a", b"first").get(PATIENCE)
+        threads[0].join(PATIENCE)
+        assert late[0].get(PATIENCE).offset == 1  # nobody flushed
 
 
 SEAMS = {
@@ -93,7 +92,7 @@ def test_an_interrupted_end_is_asked_for_again(
         producer.begin_transaction()
         futures = [producer.send("a", b"1"), producer.send("b", b"2")]
         producer._accumulator.close_batch(producer._accumulator.queue(segstore.TopicPartition("b", 0)))
-        futures[1].get(LONG)
+        futures[1].get(PATIENCE)
         owner, name, after = seam
         once(monkeypatch, owner, name, after=after)
         with pytest.raises(KeyboardInterrupt):
@@ -154,7 +153,7 @@ def test_an_interrupted_send_keeps_no_memory(store: segstore.Store, monkeypatch:
             once(monkeypatch, owner, name, after=False)
             with pytest.raises(KeyboardInterrupt):
                 fill()
-        producer.flush(LONG)
+        producer.flush(PATIENCE)
         assert all(future.succeeded() for future in sent)
         assert producer._accumulator.pool.available == 600
 
@@ -188,7 +187,7 @@ def test_no_second_coordinator_is_made_while_the_store_is_closed(
     producer = Producer(store, transactional_id="x")
     producer.init_transactions()
     producer.begin_transaction()
-    producer.send("a", b"1").get(LONG)
+    producer.send("a", b"1").get(PATIENCE)
     store.close()
     assert len(told) == 1
     with segstore.open(store.path, mode="r") as reader:
