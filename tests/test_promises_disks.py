@@ -7,13 +7,13 @@ import os
 import random
 import resource
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from background import caught_up
 from faults import FailingFiles
 from faulty.counts import record
 from stores import (
@@ -22,6 +22,7 @@ from stores import (
     value_of,
     values,
 )
+from waiting import until
 
 import segstore
 from segstore import StorageError
@@ -110,6 +111,7 @@ def busy_store(path: Path, files: segstore.files.Files) -> segstore.Store:
         store.partition("t").append(value_of(i, 60))
         if i == 9:
             store.partition("t").flush()
+    caught_up(store)
     return store
 
 
@@ -125,6 +127,7 @@ def faulty_runs(tmp_path: Path, operation: str, names: set[str], fault: OSError)
             OPERATIONS[operation](store)
         except BaseException as raised:
             error = raised
+        caught_up(store)
         hit = files.hits
         files.arm(0)
         yield nth, store, path, error
@@ -342,10 +345,7 @@ def test_a_sync_that_failed_in_the_background_is_told_at_the_latest_by_close(tmp
     store.create_topic("t", config={"flush.ms": 1})
     files.arm()
     store.partition("t").append(b"x")
-    while not files.hits:
-        time.sleep(0.001)
-    while store.partition("t")._writing().flushing.untold is None:
-        time.sleep(0.001)
+    until(lambda: store.partition("t")._writing().flushing.untold is not None)
     with pytest.raises(StorageError) as caught:
         store.close()
     assert caught.value.errno == errno.EIO
