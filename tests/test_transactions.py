@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from faults import FailingFiles
 from stores import values
+from waiting import PATIENCE
 
 import segstore
 from segstore import Consumer, OffsetAndMetadata, Producer, TopicPartition, errors
@@ -19,7 +20,6 @@ from segstore.client.shared import shared
 from segstore.client.transactions.coordinator import TransactionCoordinator
 from segstore.client.transactions.metadata import State
 
-LONG = 20
 CONFIG = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 2}
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -67,7 +67,7 @@ def test_all_of_a_transaction_is_seen_at_once(store: segstore.Store, producer: P
 def test_nothing_of_an_aborted_one_is_seen(store: segstore.Store, producer: Producer) -> None:
     for name in (b"first", b"second", b"third", b"fourth"):
         producer.begin_transaction()
-        producer.send("a", name, partition=0).get(LONG)
+        producer.send("a", name, partition=0).get(PATIENCE)
         producer.send("b", name)
         if name in (b"second", b"third"):
             producer.abort_transaction()
@@ -116,7 +116,7 @@ def test_each_transaction_has_an_epoch_in_which_sequences_begin_anew(
         producer.begin_transaction()
         producer.send("b", b"1")
         producer.flush()
-        producer.send("b", b"2").get(LONG)
+        producer.send("b", b"2").get(PATIENCE)
         producer.commit_transaction() if commit else producer.abort_transaction()
     batches = store.partition("b").read(0, 1 << 20).batches
     control = batches["attributes"] == 0x30
@@ -128,7 +128,7 @@ def test_each_transaction_has_an_epoch_in_which_sequences_begin_anew(
 
 def test_another_takes_over(store: segstore.Store, producer: Producer) -> None:
     producer.begin_transaction()
-    producer.send("a", b"old", partition=0).get(LONG)
+    producer.send("a", b"old", partition=0).get(PATIENCE)
     with Producer(store, transactional_id="x") as newer:
         newer.init_transactions()
         assert seen(store) == []
@@ -137,7 +137,7 @@ def test_another_takes_over(store: segstore.Store, producer: Producer) -> None:
         newer.send("a", b"new", partition=0)
         late = producer.send("a", b"late", partition=0)
         with pytest.raises(errors.ProducerFencedError):
-            late.get(LONG)
+            late.get(PATIENCE)
         for call in CALLS.values():
             with pytest.raises(errors.ProducerFencedError):
                 call(producer)
@@ -205,7 +205,7 @@ def test_begin_within_a_transaction(producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
-def test_an_end_in_a_callback(producer: Producer, end: str) -> None:
+def test_an_end_in_a_callback(store: segstore.Store, end: str) -> None:
     caught: list[BaseException] = []
 
     def called(_: Any) -> None:
@@ -214,11 +214,14 @@ def test_an_end_in_a_callback(producer: Producer, end: str) -> None:
         except errors.InvalidArgumentError as error:
             caught.append(error)
 
-    producer.begin_transaction()
-    producer.send("b", b"v").add_callback(called).get(LONG)
-    producer.flush()
-    assert "in a callback" in str(caught[0])
-    producer.commit_transaction()
+    # It lingers until it has its callback, which would be called here else.
+    with Producer(store, transactional_id="x", linger_ms=60_000) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("b", b"v").add_callback(called)
+        producer.flush()
+        assert "in a callback" in str(caught[0])
+        producer.commit_transaction()
 
 
 def test_a_timeout_above_what_the_store_allows(store: segstore.Store) -> None:
@@ -248,7 +251,7 @@ def test_a_record_that_fails_leaves_only_the_abort(store: segstore.Store, produc
 
 def _wait(future: Any) -> BaseException | None:
     with pytest.raises(errors.SegstoreError):
-        future.get(LONG)
+        future.get(PATIENCE)
     return future.exception
 
 
@@ -280,7 +283,7 @@ def test_closing_the_store_aborts_what_is_open(store_dir: Path) -> None:
         producer = Producer(store, transactional_id="x")
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send("a", b"v").get(LONG)
+        producer.send("a", b"v").get(PATIENCE)
     producer.close()
     with segstore.open(store_dir, mode="r") as store:
         assert store.partition("a").last_stable_offset == store.partition("a").end_offset == 2
@@ -318,7 +321,7 @@ def test_an_end_that_takes_too_long_may_be_asked_for_again(store_dir: Path, end:
         with Producer(store, transactional_id="x", max_block_ms=20, retry_backoff_ms=1) as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            producer.send("a", b"v").get(LONG)
+            producer.send("a", b"v").get(PATIENCE)
             files.arm(1, 1 << 30)
             with pytest.raises(errors.KafkaTimeoutError, match=rf"{end}.*max_block_ms=20"):
                 getattr(producer, end)()

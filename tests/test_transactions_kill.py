@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from faults import FailingFiles
 from stores import killed, killed_at_each_call
+from waiting import until
 
 import segstore
 from segstore import OffsetAndMetadata, Producer, TopicPartition, errors
@@ -23,12 +24,13 @@ from segstore.storage.producing import append_record
 
 CONFIG = {"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
 PLACES = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
-LONG = 20
 
 
 def transaction(store: segstore.Store, name: bytes, end: str = "commit") -> Producer:
-    """One record in each place, and an offset; the producer is not closed, but may be dropped."""
-    producer = Producer(store, transactional_id="x")
+    """One record in each place, and an offset; the producer is not closed, but may be dropped. The records
+    linger until all are there, so that it is the same calls each time.
+    """
+    producer = Producer(store, transactional_id="x", linger_ms=60_000)
     producer.init_transactions()
     producer.begin_transaction()
     for topic, partition in PLACES:
@@ -156,11 +158,8 @@ def test_an_open_that_can_not_end_it_tries_again(tmp_path: Path, how: str, calls
         patch.setattr(storage, "open", full)
         patch.setattr("segstore.client.opening.RETRY", 0.01)
         store = segstore.open(state, config=CONFIG, files=files)
-        seen = store.publications
-        for _ in range(2000):
-            if all(store.partition(*p).last_stable_offset == store.partition(*p).end_offset for p in PLACES):
-                break
-            store.wait(seen, 5)
+        logs = [store.partition(*place) for place in PLACES]
+        until(lambda: all(log.last_stable_offset == log.end_offset for log in logs))
         store.close()
     assert assert_whole(state) == (2 if how == "prepared" else 1)
 
