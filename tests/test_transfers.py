@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 from segstore._native import ffi
 from segstore.files import Files, Handle
@@ -87,7 +88,7 @@ def test_sendfile_to_a_socket(big: tuple[Handle, bytes], position: int, count: i
         receiver.start()
         sent = send(files.sendfile, ours.fileno(), handle, position, count)
         ours.shutdown(socket.SHUT_WR)
-        receiver.join(30)
+        receiver.join(PATIENCE)
     assert (sent, bytes(got)) == (len(expected), expected)
 
 
@@ -112,7 +113,9 @@ def test_a_full_sink_tells_what_went(big: tuple[Handle, bytes], name: str) -> No
 
 
 class Interrupt:
-    """Sends SIGUSR1 to this thread every 50 ms; the handler sets `seen`. (SIGALRM is pytest's.)"""
+    """Sends SIGUSR1 to this thread every 50 ms, once it has begun; the handler sets `seen`, and raises
+    `fault` the first time. (SIGALRM is pytest's.)
+    """
 
     def __init__(self, fault: BaseException | None = None) -> None:
         self.seen, self._stop, self._fault = threading.Event(), threading.Event(), fault
@@ -130,12 +133,14 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         self._previous = signal.signal(signal.SIGUSR1, self._handle)
         self._sender = threading.Thread(target=self._send, args=(threading.get_ident(),))
-        self._sender.start()
         return self
+
+    def begin(self) -> None:
+        self._sender.start()
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._sender.join(30)
+        self._sender.join(PATIENCE)
         signal.signal(signal.SIGUSR1, self._previous)
 
 
@@ -148,15 +153,16 @@ def test_signal_handlers_run_and_it_goes_on(big: tuple[Handle, bytes], name: str
     with ours, theirs, Interrupt() as interrupt:
 
         def receive() -> None:
-            ran_while_blocked.append(interrupt.seen.wait(10))
+            ran_while_blocked.append(interrupt.seen.wait(PATIENCE))
             while chunk := theirs.recv(100_000):
                 got.extend(chunk)
 
         receiver = threading.Thread(target=receive)
         receiver.start()
+        interrupt.begin()
         sent = send(STEPS[name], ours.fileno(), handle, 0, len(data))
         ours.shutdown(socket.SHUT_WR)
-        receiver.join(30)
+        receiver.join(PATIENCE)
     assert ran_while_blocked == [True]
     assert (sent, bytes(got)) == (len(data), data)
 
@@ -165,8 +171,13 @@ def test_signal_handlers_run_and_it_goes_on(big: tuple[Handle, bytes], name: str
 def test_a_signal_handler_that_raises_ends_it(big: tuple[Handle, bytes], name: str) -> None:
     handle, data = big
     ours, theirs = socket.socketpair()
-    with ours, theirs, Interrupt(KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+
+    def run() -> None:
+        interrupt.begin()  # here, where it is expected
         send(STEPS[name], ours.fileno(), handle, 0, len(data))
+
+    with ours, theirs, Interrupt(KeyboardInterrupt()) as interrupt, pytest.raises(KeyboardInterrupt):
+        run()
 
 
 def test_write_tells_what_went() -> None:
