@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import linecache
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
 from consumers import fill
 from groups import coordinator, member, settled
+from interrupts import interrupted
+from waiting import PATIENCE
 
 import segstore
 from segstore.client.consumer import Consumer, guard
@@ -65,36 +64,9 @@ def test_what_an_interrupt_kept_back_is_not_committed(
 # --- interrupts at every call -----------------------------------------------------------------------
 
 
-def interrupted(nth: int, module: Any, run: Callable[[], object]) -> bool:
-    """Run it, with a KeyboardInterrupt before the `nth` call of a module. False: it has no so many."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _argument: object) -> Any:
-        nonlocal count
-        if frame.f_code.co_filename != module.__file__:
-            return None
-        text = linecache.getline(module.__file__, frame.f_lineno).strip()
-        # Python looks for signals where it calls, but not between a block and the end of its `with`.
-        if event == "line" and "(" in text and not text.startswith("with "):
-            count += 1
-            if count == nth:
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()  # that of a run which measures coverage
-    sys.settrace(trace)
-    try:
-        run()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
 def free(lock: Any) -> bool:
     """Whether this thread gets the lock."""
-    found: bool = lock.acquire(timeout=10)
+    found: bool = lock.acquire(timeout=PATIENCE)
     if found:
         lock.release()
     return found
@@ -106,7 +78,7 @@ def test_an_interrupt_anywhere_locks_nobody_out(store: segstore.Store, module: A
     nth, group = 1, "g1"
     with ThreadPoolExecutor(1) as other:
         consumer = member(store, "t", group=group)
-        while interrupted(nth, module, consumer.poll):
+        while interrupted(nth, (module,), consumer.poll):
             held = coordinator(store)._groups.get(group)
             assert held is None or other.submit(free, held.lock).result()
             consumer.close()

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
+from interrupts import interrupted
+from waiting import PATIENCE, until
 
+from segstore.storage import scheduler as module
+from segstore.storage import scheduler as scheduling
 from segstore.storage.scheduler import NICER, Scheduler
 
 
-def test_tasks_run_in_order_of_their_time() -> None:
+def test_tasks_run_in_order_of_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that stands still until both are there."""
+    now = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     scheduler, done, ran = Scheduler(), threading.Event(), []
     scheduler.after(0.02, lambda: (ran.append("later"), done.set()))
-    scheduler.soon(lambda: ran.append("soon"))
-    assert done.wait(10)
+    scheduler.after(0.01, lambda: ran.append("sooner"))
+    now[0] = 1.0
+    assert done.wait(PATIENCE)
     scheduler.close()
-    assert ran == ["soon", "later"]
+    assert ran == ["sooner", "later"]
 
 
 @pytest.mark.parametrize("seconds", [(2**63 - 1) / 1000, 1e9])
@@ -24,9 +34,9 @@ def test_a_delay_of_years_does_not_end_the_thread(seconds: float) -> None:
     scheduler, done = Scheduler(), threading.Event()
     scheduler.after(seconds, lambda: None)
     scheduler.soon(done.set)
-    assert done.wait(10)
+    assert done.wait(PATIENCE)
     scheduler.soon((again := threading.Event()).set)
-    assert again.wait(10)
+    assert again.wait(PATIENCE)
     scheduler.close()
 
 
@@ -34,18 +44,27 @@ def test_a_task_that_fails_is_logged_and_the_next_one_runs(caplog: pytest.LogCap
     scheduler, done = Scheduler(), threading.Event()
     scheduler.soon(lambda: 1 // 0)
     scheduler.soon(done.set)
-    assert done.wait(10)
+    assert done.wait(PATIENCE)
     scheduler.close()
     assert "background task failed" in caplog.text
 
 
 def test_nothing_runs_after_close() -> None:
-    scheduler, ran = Scheduler(), []
-    scheduler.after(0.01, lambda: ran.append(1))
+    """What is running when it is closed is waited for; what is due by then is not begun."""
+    scheduler, begun, ran = Scheduler("of this test"), threading.Event(), []
+
+    def running() -> None:
+        begun.set()
+        until(lambda: scheduler._closed)
+        ran.append("running")
+
+    scheduler.soon(running)
+    scheduler.soon(lambda: ran.append("due"))
+    assert begun.wait(PATIENCE)
     scheduler.close()
-    scheduler.soon(lambda: ran.append(2))
-    assert not ran
-    assert not [t for t in threading.enumerate() if t.name == "segstore-scheduler" and t.is_alive()]
+    scheduler.soon(lambda: ran.append("late"))
+    assert ran == ["running"]
+    until(lambda: "of this test" not in [thread.name for thread in threading.enumerate()])
 
 
 def test_every_comes_again_after_a_failure() -> None:
@@ -58,7 +77,7 @@ def test_every_comes_again_after_a_failure() -> None:
         raise ValueError("on purpose")
 
     scheduler.every(0.001, task)
-    assert done.wait(10)
+    assert done.wait(PATIENCE)
     scheduler.close()
 
 
@@ -73,8 +92,37 @@ def test_background() -> None:
 
     scheduler = Scheduler(background=True)
     scheduler.soon(look)
-    assert done.wait(10)
+    assert done.wait(PATIENCE)
     scheduler.close()
     assert found == [(os.SCHED_BATCH, min(before + NICER, 19))]
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+def closed(scheduler: Scheduler) -> bool:
+    thread = threading.Thread(target=scheduler.close, daemon=True)
+    thread.start()
+    thread.join(20)
+    return not thread.is_alive()
+
+
+@pytest.mark.parametrize("running", [True, False])
+@pytest.mark.parametrize("call", ["soon", "close"])
+def test_an_interrupt_anywhere_keeps_nobody_waiting(call: str, running: bool) -> None:
+    """Who closes behind it waits for what runs, and for nothing else."""
+    nth, more = 0, True
+    while more:
+        nth += 1
+        scheduler, done = Scheduler(), threading.Event()
+        if running:
+            scheduler.soon((began := threading.Event()).set)
+            assert began.wait(60)
+        run = scheduler.close if call == "close" else partial(scheduler.soon, done.set)
+        # Python's own start of a thread, interrupted, may raise another error in place of Ctrl-C.
+        more = interrupted(nth, (scheduling, threading) if running else (scheduling,), run)
+        if call == "soon":
+            scheduler.soon((after := threading.Event()).set)
+            assert after.wait(60)
+            assert more or done.is_set()
+        assert closed(scheduler)
+    assert nth > 2

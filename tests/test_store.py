@@ -12,6 +12,7 @@ import pytest
 from faults import MUTATING, FailingFiles
 from partitions import GOLDEN
 from stores import killed, logs, tree, values
+from waiting import until
 
 import segstore
 from segstore import ConfigError, StorageError, StoreClosedError, UnknownTopicOrPartitionError
@@ -322,4 +323,4 @@ def test_intervals_of_any_length(store_dir: Path) -> None:
         store.partition("t").append(b"x")
         store.alter_topic("t", {"flush.ms": 0})
         store.partition("t").append(b"y")
-        assert store._context.scheduler._thread.is_alive()
+        assert until(store._context.scheduler._running.locked)

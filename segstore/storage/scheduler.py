@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from queue import Empty, SimpleQueue
 
 log = logging.getLogger("segstore")
 Task = Callable[[], object]
@@ -46,15 +47,21 @@ def step_back() -> None:
 
 
 class Scheduler:
-    """Runs tasks at times of the monotonic clock, in seconds. `background`: its thread steps back."""
+    """Runs tasks at times of the monotonic clock, in seconds. `background`: its thread steps back.
+
+    Ctrl-C may come anywhere within a call: what wakes the thread is one step for the interpreter, which a
+    condition's notify is not. One that was interrupted would leave behind a waiter that is none, and the
+    next one would wake that in place of the thread: who closes then waits for ever.
+    """
 
     def __init__(self, name: str = "segstore-scheduler", *, background: bool = False) -> None:
         self._name, self._background = name, background
-        self._wake = threading.Condition()
+        self._asked: SimpleQueue[tuple[float, int, Task] | None] = SimpleQueue()
         self._tasks: list[tuple[float, int, Task]] = []
         self._count = itertools.count()
-        self._thread: threading.Thread | None = None
-        self._closed = False
+        self._started = self._closed = False
+        self._running = threading.Lock()  # held by the thread, as long as it runs
+        self._ident = -1
 
     def soon(self, task: Task) -> None:
         """Run `task` as soon as the thread is free."""
@@ -62,14 +69,12 @@ class Scheduler:
 
     def after(self, seconds: float, task: Task) -> None:
         """Run `task` once, `seconds` from now; nothing happens when the store closes before."""
-        with self._wake:
-            if self._closed:
-                return
-            heapq.heappush(self._tasks, (time.monotonic() + seconds, next(self._count), task))
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            self._wake.notify()
+        if self._closed:
+            return
+        self._asked.put((time.monotonic() + seconds, next(self._count), task))
+        if not self._started:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            self._started = True  # last: where that was interrupted, nobody knows whether it has begun
 
     def every(self, seconds: float, task: Task) -> None:
         """Run `task` again and again, `seconds` after it ended."""
@@ -82,18 +87,15 @@ class Scheduler:
 
         self.after(seconds, again)
 
-    def _next(self) -> Task | None:
-        with self._wake:
-            while not self._closed:
-                if not self._tasks:
-                    self._wake.wait()
-                elif (wait := self._tasks[0][0] - time.monotonic()) > 0:
-                    self._wake.wait(min(wait, LONGEST_WAIT))
-                else:
-                    return heapq.heappop(self._tasks)[2]
-        return None
-
     def _run(self) -> None:
+        if self._running.acquire(blocking=False):  # else there is one that runs
+            self._ident = threading.get_ident()
+            try:
+                self._work()
+            finally:
+                self._running.release()
+
+    def _work(self) -> None:
         if self._background:
             step_back()
         while (task := self._next()) is not None:
@@ -102,9 +104,30 @@ class Scheduler:
             except Exception:
                 log.exception("background task failed")
 
+    def _next(self) -> Task | None:
+        wait: float | None = 0.0
+        while not self._closed:
+            try:
+                asked = self._asked.get(timeout=wait)
+            except Empty:
+                if self._tasks and self._tasks[0][0] <= time.monotonic():
+                    return heapq.heappop(self._tasks)[2]
+            else:
+                if asked is not None:
+                    heapq.heappush(self._tasks, asked)
+            wait = self._pause()
+        return None
+
+    def _pause(self) -> float | None:
+        """Until a task is due: seconds; None: there is none."""
+        if not self._tasks:
+            return None
+        return min(max(self._tasks[0][0] - time.monotonic(), 0.0), LONGEST_WAIT)
+
     def close(self) -> None:
         """Wait for the running task, drop the others."""
-        with self._wake:
-            self._closed = True
-            self._wake.notify()
-        join(self._thread)
+        self._closed = True
+        self._asked.put(None)
+        if self._ident != threading.get_ident():
+            with self._running:
+                """It has ended, and one that comes late finds that all is closed."""
