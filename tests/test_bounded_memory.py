@@ -18,11 +18,11 @@ import pytest
 from consumers import earliest, fill, offsets, tp
 from faults import HookedFiles
 from stores import values
+from waiting import PATIENCE
 
 import segstore
 from segstore.client.producer import Producer
 
-LONG = 20  # seconds: never waited for in full
 VALUE = b"x" * 100
 
 
@@ -36,7 +36,7 @@ class TenthDisk(HookedFiles):
 
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name == "pwrite" and not self.off.is_set():
-            assert self.writes.acquire(timeout=LONG)
+            assert self.writes.acquire(timeout=PATIENCE)
 
 
 @contextmanager
@@ -87,7 +87,8 @@ def test_memory_is_bounded_with_a_producer_ten_times_faster_than_the_disk(
                 producer.send("t", VALUE, partition=i // 30 % 4)
                 if not i % 400:
                     disk.writes.release()
-                    held = sum(batch.size for batch in list(producer._accumulator.incomplete.batches))
+                    batches = list(producer._accumulator.incomplete.batches)
+                    held = sum(batch.size for batch in batches if not batch.done)
                     most[mine] = max(most[mine], held)
 
         turner = Turner(disk, producer)
@@ -97,7 +98,7 @@ def test_memory_is_bounded_with_a_producer_ten_times_faster_than_the_disk(
             for thread in [turner, *offering]:
                 thread.start()
             for thread in offering:
-                thread.join(LONG)
+                thread.join(PATIENCE)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
@@ -126,7 +127,7 @@ def standing(store: segstore.Store, how: str, stop: threading.Event) -> tuple[An
 
     def deserialize(data: bytes) -> bytes:
         there.set()
-        assert stop.wait(LONG)
+        assert stop.wait(PATIENCE)
         return data
 
     settings = {"value_deserializer": deserialize} if how == "within a deserializer" else {}
@@ -136,22 +137,22 @@ def standing(store: segstore.Store, how: str, stop: threading.Event) -> tuple[An
         if how == "between two polls":
             consumer.poll()
             there.set()
-            stop.wait(LONG)
+            stop.wait(PATIENCE)
         elif how == "within an iteration":
             next(consumer)
             there.set()
-            stop.wait(LONG)
+            stop.wait(PATIENCE)
         elif how == "with a table":
             table = consumer.poll_arrow()
             there.set()
-            stop.wait(LONG)
+            stop.wait(PATIENCE)
             assert table.num_rows > 0
         else:
             consumer.poll()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    assert there.wait(LONG)
+    assert there.wait(PATIENCE)
     return consumer, thread
 
 
@@ -167,19 +168,19 @@ def test_a_consumer_that_stands_still_stops_no_producer(store_dir: Path, how: st
         held, handles = consumer._fetcher._memory, len(os.listdir("/proc/self/fd"))
         with Producer(store, buffer_memory=1 << 20) as producer:
             futures = [producer.send("t", VALUE) for _ in range(5_000)]
-            assert [future.get(LONG).offset for future in futures] == list(range(10, 5_010))
+            assert [future.get(PATIENCE).offset for future in futures] == list(range(10, 5_010))
             assert len(list((store_dir / "t-0").glob("*.log"))) >= 10
             # Neither do other ways to change the log wait for it.
             store.partition("t").delete_records(4_000)
             store.alter_topic("t", {"retention.ms": 1_000_000})
             store.flush()
-            assert producer.send("t", VALUE).get(LONG).offset == 5_010
+            assert producer.send("t", VALUE).get(PATIENCE).offset == 5_010
             assert producer._accumulator.pool.available == 1 << 20
         # What it holds is what it held, however much was written meanwhile.
         assert consumer._fetcher._memory == held
         assert len(os.listdir("/proc/self/fd")) <= handles + 16
         stop.set()
-        thread.join(LONG)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
         consumer.close()
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import random
+from pathlib import Path
 
 import pytest
 from kafka.metrics import MetricConfig
 from kafka.metrics.stats import Avg, Count, Max, Rate
 
+import segstore
 from segstore.client.metrics import Sensor
+from segstore.client.producer import Producer
 
 
 class Clock:
@@ -65,3 +68,30 @@ def test_what_is_old_is_forgotten_but_for_the_totals() -> None:
     assert math.isnan(sensor.max)
     assert sensor.rate == sensor.count_rate == 0
     assert (sensor.total, sensor.count) == (5, 1)
+
+
+# --- a producer's ---------------------------------------------------------------------------------
+
+
+def test_what_is_told_is_counted_and_its_memory_free(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever knows what became of a record finds it in the metrics."""
+    counted: list[float] = []
+    known_before: list[bool] = []
+    with segstore.open(store_dir) as store, Producer(store, linger_ms=60_000) as producer:
+        store.create_topic("t")
+        pool = producer._accumulator.pool
+        free = pool.free
+
+        def freed(size: int) -> None:
+            known_before.append(future.is_done)
+            free(size)
+
+        monkeypatch.setattr(pool, "free", freed)
+        future = producer.send("t", b"x")
+        future.add_callback(
+            lambda _: counted.append(producer.metrics()["producer-metrics"]["record-send-total"])
+        )
+        producer.flush()
+    assert (counted, known_before) == ([1], [False])

@@ -100,8 +100,8 @@ class Delivery:
         for batch in batches:
             batch.base_offset, batch.append_time = first, appended.append_time
             first += batch.n
+        self._metrics.sent(batches, appended.size, began, time.monotonic())  # before anybody hears of it
         self._incomplete.complete(batches)
-        self._metrics.sent(batches, appended.size, began, time.monotonic())
         return None
 
     def _fire(self, batches: list[ProducerBatch]) -> None:

@@ -31,9 +31,9 @@ class Incomplete:
         with self._lock:
             for batch in batches:
                 batch.forget_records()
-                batch.done = True
                 if batch.block:
                     self._pool.free(batch.block)
+                batch.done = True  # whoever sees it, without the lock, finds the memory free
                 if batch.callbacks:
                     called += batch.callbacks
                     batch.callbacks = None
