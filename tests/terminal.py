@@ -16,8 +16,9 @@ from collections.abc import Callable
 from types import TracebackType
 
 from cli import COMMAND
+from waiting import PATIENCE
 
-SECONDS = 60.0
+SECONDS = 2 * PATIENCE  # all of a demo
 CTRL_C = b"\x03"
 
 

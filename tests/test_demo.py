@@ -7,19 +7,23 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from cli import COMMAND, ok, run
 from terminal import CTRL_C, Terminal
+from waiting import PATIENCE
 
 import segstore
 from segstore.cli.demo.crew import PARTITIONS as LIVE_PARTITIONS
 from segstore.cli.demo.crew import TOPIC as LIVE_TOPIC
 from segstore.cli.demo.group import GROUP, GroupView
+from segstore.cli.demo.kill import killed_midway
 from segstore.cli.demo.ledger import Ledger
 from segstore.cli.demo.live import live
 from segstore.cli.demo.screen import Screen
+from segstore.cli.demo.steps import create_topic
 from segstore.client.consumer import ConsumerRecord
 from segstore.client.partitioner import partition_for_key
 from segstore.errors import StorageError
@@ -28,6 +32,7 @@ from segstore.flights import ALL, PARTITIONS, TOPIC, load
 pytest.importorskip("pyarrow")
 
 FEW = 6000
+LATE = 3.0  # seconds
 
 
 def test_demo_through_a_kill(store_dir: Path) -> None:
@@ -36,7 +41,7 @@ def test_demo_through_a_kill(store_dir: Path) -> None:
         [*COMMAND, "demo", "--records", str(FEW), "--speed", "4", "--no-spark", "--keep", store_dir],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=2 * PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     out = done.stdout
@@ -126,6 +131,23 @@ class LossyLedger(Ledger):
         if given and self.overlooked is None:
             self.overlooked = next(iter(given))
         super().read([record for place, record in given.items() if place != self.overlooked])
+
+
+def test_the_kill_may_come_late(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although all is appended by then."""
+
+    class Slow(subprocess.Popen[str]):
+        def kill(self) -> None:
+            with suppress(subprocess.TimeoutExpired):
+                self.wait(LATE)
+            super().kill()
+
+    monkeypatch.setattr("segstore.cli.demo.kill.subprocess.Popen", Slow)
+    create_topic(Screen(), str(store_dir))
+    acknowledged = killed_midway(Screen(), str(store_dir), 1000)
+    with segstore.open(store_dir) as store:
+        found = sum(store.partition(TOPIC, p).end_offset for p in range(PARTITIONS))
+    assert 500 <= sum(acknowledged) <= found <= 1000
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 import segstore
 from segstore.cli.demo.board import EVENTS, Rates, Row, Status, frame
@@ -250,7 +251,7 @@ def test_a_replay_that_is_stopped_sends_no_more(store_dir: Path, flights: Flight
         )
         replay.start()
         stop.set()
-        replay.join(30)
+        replay.join(PATIENCE)
         assert not replay.is_alive()
         assert replay.error is None
         assert total(ledger.sent) == (0, 0)

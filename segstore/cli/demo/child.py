@@ -1,6 +1,7 @@
 """The process that is killed: appends flights and says on standard output what was acknowledged.
 
-On disk: the store that it is given. Threads: one. Run as `python -m segstore.cli.demo.child PATH RECORDS`.
+On disk: the store that it is given. Threads: one. Run as `python -m segstore.cli.demo.child PATH RECORDS`;
+ends by itself when its standard input does: whoever is to kill it may come late.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ def append_all(path: str, records: int) -> None:
                 part = held.parts[p].slice(first, last)
                 acknowledged = log.append_batch(part.values, keys=part.keys, timestamps=part.timestamps)
                 print(p, acknowledged.stop, flush=True)
+        sys.stdin.read()
 
 
 if __name__ == "__main__":

@@ -95,6 +95,7 @@ class Crew:
                 raise StorageError(f"the readers did not share the partitions: {self._group.state()}")
             time.sleep(_LOOK)
         self._start(time.monotonic())
+        self._readers[SILENT].silent_from = self._began + _SILENT_AT * self.plan.seconds
         for flights in self.plan.flights:
             replay = Replay(self._store, TOPIC, flights, self._pace, self.ledger, self._stop)
             self._replays.append(replay)
@@ -118,13 +119,11 @@ class Crew:
     # --- looking on -------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Whether all is sent and committed, or nothing has moved for long. Lets one reader fall silent when
-        its time has come. StorageError: what failed in a thread.
+        """Whether all is sent and committed, or nothing has moved for long. StorageError: what failed in a
+        thread.
         """
         self._raise_errors()
         now = time.monotonic()
-        if now - self._began >= _SILENT_AT * self.plan.seconds:
-            self._readers[SILENT].silence()
         committed, ends = self.committed(), self.ends()
         if any(replay.is_alive() for replay in self._replays):
             return False

@@ -20,7 +20,8 @@ def killed_midway(screen: Screen, path: str, records: int) -> list[int]:
     with screen.step("A kill", "another process appends, and is killed with SIGKILL midway"):
         command = [sys.executable, "-m", "segstore.cli.demo.child", os.path.abspath(path), str(records)]
         ends = [0] * PARTITIONS
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
             assert child.stdout is not None
             try:
                 for line in child.stdout:  # to the end: what it said before it died counts too

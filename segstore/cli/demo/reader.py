@@ -5,6 +5,7 @@ Threads: a `Reader` is one, with a consumer of its own; what others may ask of i
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -19,8 +20,9 @@ _COMMIT_EVERY = 0.25  # seconds
 
 
 class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
-    """Polls, does its work (`work` seconds a record), and commits now and then, until `stop` is set. After
-    `silence` it is as dead: it keeps what it has, uncommitted, and neither polls nor leaves until `stop`.
+    """Polls, does its work (`work` seconds a record), and commits now and then, until `stop` is set. From
+    `silent_from` on (monotonic seconds) it is as dead: it keeps what it has, uncommitted, and neither polls
+    nor leaves until `stop`.
 
     `say` is told what happens; `error`: what failed.
     """
@@ -37,16 +39,13 @@ class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._make, self._topic, self._ledger, self._work = make, topic, ledger, work
-        self._say, self._stop_all, self._to_be_silent = say, stop, threading.Event()
+        self._say, self._stop_all = say, stop
+        self.silent_from = math.inf
         self._has: frozenset[int] = frozenset()
         self._consumer: segstore.Consumer | None = None
         self._uncommitted, self._commit_at = 0, 0.0
         self.silent = False
         self.error: Exception | None = None
-
-    def silence(self) -> None:
-        """Any thread: die after the next records."""
-        self._to_be_silent.set()
 
     def run(self) -> None:
         try:
@@ -65,7 +64,7 @@ class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
             records = [record for part in polled.values() for record in part]
             self._ledger.read(records)
             self._uncommitted += len(records)
-            if records and self._to_be_silent.is_set():
+            if records and time.monotonic() >= self.silent_from:
                 self._be_silent()
                 return
             self._stop_all.wait(len(records) * self._work)
