@@ -122,10 +122,10 @@ def _raise() -> None:
 
 def left(tmp_path: Path, how: str) -> Path:
     """What a kill leaves when a transaction is in that state."""
-    store = segstore.open(prepared(tmp_path / "live"), config=CONFIG)
-    producer = LEFT[how](store)
-    found = killed(tmp_path / "live", tmp_path / "killed")
-    del producer  # whose transaction is aborted now
+    with segstore.open(prepared(tmp_path / "live"), config=CONFIG) as store:
+        producer = LEFT[how](store)
+        found = killed(tmp_path / "live", tmp_path / "killed")
+        del producer  # whose transaction is aborted now
     return found
 
 
@@ -178,10 +178,11 @@ def test_who_left_it_open_is_fenced(tmp_path: Path) -> None:
 
 def test_what_nobody_knows_of_is_aborted(tmp_path: Path) -> None:
     live = prepared(tmp_path / "live")
-    store = segstore.open(live, config=CONFIG)
-    stray = Template(TRANSACTIONAL_FLAG, 77, 4, 0)
-    append_record(store.partition("a"), b"stray", None, (), store._context.clock(), None, stray)
-    assert assert_whole(killed(live, tmp_path / "killed")) == 1
+    with segstore.open(live, config=CONFIG) as store:
+        stray = Template(TRANSACTIONAL_FLAG, 77, 4, 0)
+        append_record(store.partition("a"), b"stray", None, (), store._context.clock(), None, stray)
+        path = killed(live, tmp_path / "killed")
+    assert assert_whole(path) == 1
 
 
 def test_an_open_without_open_transactions_makes_no_coordinator(tmp_path: Path) -> None:
