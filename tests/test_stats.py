@@ -19,7 +19,7 @@ from segstore.errors import SegstoreError, StoreClosedError
 @pytest.fixture
 def store(store_dir: Path) -> Any:
     """Topic "t" of two partitions with 23 and 0 records, and a compacted one."""
-    with segstore.open(store_dir, clock=Clock()) as store:
+    with segstore.open(store_dir, clock=Clock(), config={"log.cleaner.threads": 0}) as store:
         store.create_topic("t", 2, {"segment.bytes": 1000, "file.delete.delay.ms": 0})
         store.create_topic("c", config={"cleanup.policy": "compact", "segment.bytes": 1000})
         for i in range(23):

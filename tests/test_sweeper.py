@@ -11,12 +11,14 @@ from typing import Any
 
 from faults import FailingFiles
 from stores import START_MS, Clock, killed_at_each_call, logs, records, value_of
+from waiting import PATIENCE, until
 
 import segstore
 from segstore.files import Files
 
 SMALL = {"segment.bytes": 1000, "file.delete.delay.ms": 0}
 COMPACT = {**SMALL, "cleanup.policy": "compact"}
+BY_HAND = {"log.cleaner.threads": 0}
 
 
 def put(store: segstore.Store, topic: str, n: int, keys: int = 3) -> None:
@@ -35,7 +37,7 @@ def checkpoint(path: Path) -> str:
 
 
 def test_a_sweep_compacts_and_remembers_up_to_where(store_dir: Path) -> None:
-    with segstore.open(store_dir, clock=Clock(step=1)) as store:
+    with segstore.open(store_dir, clock=Clock(step=1), config=BY_HAND) as store:
         store.create_topic("t", config=COMPACT)
         put(store, "t", 60)
         log, before = store.partition("t"), store.partition("t").size
@@ -50,7 +52,7 @@ def test_a_sweep_compacts_and_remembers_up_to_where(store_dir: Path) -> None:
         assert store.sweep() == ()
         stats = store.stats()[0]
         assert (stats.dirty_ratio, stats.compacted_bytes) == (0.0, done.compacted_bytes)
-    with segstore.open(store_dir) as store:
+    with segstore.open(store_dir, config=BY_HAND) as store:
         assert latest(store.partition("t")) == expected
         assert store.sweep() == ()
 
@@ -64,7 +66,7 @@ def test_the_dirtiest_log_comes_first_and_clean_ones_do_not(store_dir: Path) -> 
             if str(target).endswith(".log.swap"):
                 order.append(Path(target).parent.name)
 
-    with segstore.open(store_dir, files=Seen()) as store:
+    with segstore.open(store_dir, files=Seen(), config=BY_HAND) as store:
         for name in ("a", "b", "c"):
             store.create_topic(name, config=COMPACT)
             put(store, name, 40, keys=40)
@@ -79,7 +81,7 @@ def test_the_dirtiest_log_comes_first_and_clean_ones_do_not(store_dir: Path) -> 
 
 def test_compact_and_delete(store_dir: Path) -> None:
     clock = Clock()
-    with segstore.open(store_dir, clock=clock) as store:
+    with segstore.open(store_dir, clock=clock, config=BY_HAND) as store:
         config = {**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": 60_000}
         store.create_topic("t", config=config)
         put(store, "t", 20)
@@ -95,7 +97,7 @@ def test_compact_and_delete(store_dir: Path) -> None:
 def test_a_compacted_segment_is_as_old_as_the_last_of_those_that_it_is_made_of(store_dir: Path) -> None:
     """Else records without timestamps would live anew with each compaction."""
     clock = Clock()
-    with segstore.open(store_dir, clock=clock, config={"log.cleaner.threads": 0}) as store:
+    with segstore.open(store_dir, clock=clock, config=BY_HAND) as store:
         store.create_topic("t", config={**COMPACT, "cleanup.policy": "compact,delete", "retention.ms": 1000})
         for i in range(60):
             store.partition("t").append(value_of(i, 100), key=b"k%d" % (i % 3), timestamp=-1)
@@ -129,11 +131,8 @@ def test_an_error_marks_the_partition_until_it_is_tried_by_hand(store_dir: Path)
         for name in ("bad", "good"):
             store.create_topic(name, config=COMPACT)
             put(store, name, 60)
-        done = {s.topic: s for s in store.sweep()}
-        deadline = time.monotonic() + 30
-        while store.stats()[0].error is None or not store.stats()[1].compacted_bytes:
-            assert time.monotonic() < deadline, done
-            time.sleep(0.01)
+        store.sweep()
+        until(lambda: store.stats()[0].error is not None and store.stats()[1].compacted_bytes)
         bad, good = store.stats()
         assert "No space left" in str(bad.error)
         assert good.error is None
@@ -148,14 +147,11 @@ def test_the_background_compacts_by_itself(store_dir: Path) -> None:
     with segstore.open(store_dir, config={"log.cleaner.backoff.ms": 1}) as store:
         store.create_topic("t", config=COMPACT)
         put(store, "t", 60)
-        deadline = time.monotonic() + 30
-        while len(list(records(store.partition("t")))) == 60:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: len(list(records(store.partition("t")))) < 60)
 
 
 def test_no_cleaner_threads_no_background(store_dir: Path) -> None:
-    config = {"log.cleaner.backoff.ms": 1, "log.cleaner.threads": 0, "log.retention.check.interval.ms": 1}
+    config = {**BY_HAND, "log.cleaner.backoff.ms": 1, "log.retention.check.interval.ms": 1}
     with segstore.open(store_dir, config=config) as store:
         store.create_topic("t", config=COMPACT)
         put(store, "t", 60)
@@ -170,26 +166,25 @@ def test_a_throttled_compaction_ends_when_the_store_closes(store_dir: Path) -> N
         put(store, "t", 60)
         sweep = threading.Thread(target=store.sweep)
         sweep.start()
-        while not store._side.sweeper._compaction._throttle._seen:
-            time.sleep(0.001)
+        until(lambda: store._side.sweeper._compaction._throttle._seen)
         store.close()
-        sweep.join(30)
+        sweep.join(PATIENCE)
         assert not sweep.is_alive()
     with segstore.open(store_dir) as store:
         assert len(list(records(store.partition("t")))) == 60
 
 
 def test_killed_at_each_call_of_a_sweep_that_compacts(tmp_path: Path) -> None:
-    with segstore.open(tmp_path / "s") as store:
+    with segstore.open(tmp_path / "s", config=BY_HAND) as store:
         store.create_topic("t", config=COMPACT)
         put(store, "t", 30)
         expected = latest(store.partition("t"))
 
     def sweep(files: Files, path: Path) -> None:
-        segstore.open(path, files=files).sweep()
+        segstore.open(path, files=files, config=BY_HAND).sweep()
 
     for nth, path in killed_at_each_call(tmp_path / "s", tmp_path, sweep):
-        with segstore.open(path) as store:
+        with segstore.open(path, config=BY_HAND) as store:
             assert latest(store.partition("t")) == expected, nth
             store.sweep()
             assert store.partition("t").append(b"on", key=b"k") == 30
@@ -197,7 +192,7 @@ def test_killed_at_each_call_of_a_sweep_that_compacts(tmp_path: Path) -> None:
 
 
 def test_internal_topics_are_swept_by_their_settings(store_dir: Path) -> None:
-    with segstore.open(store_dir) as store:
+    with segstore.open(store_dir, config=BY_HAND) as store:
         store.create_topic("t", config=SMALL)
         with segstore.Consumer(store, "t", group_id="g") as consumer:
             consumer.poll()

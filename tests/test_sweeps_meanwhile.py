@@ -6,7 +6,6 @@ import errno
 import itertools
 import os
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from compaction import Looks
 from faults import FailingFiles
 from stores import Clock
+from waiting import PATIENCE, until
 
 import segstore
 
@@ -27,13 +27,6 @@ BY_HAND = {"log.cleaner.threads": 0}
 def put(store: segstore.Store, topic: str, n: int = 60) -> None:
     for i in range(n):
         store.partition(topic).append(b"x" * 100, key=b"k%d" % (i % 3))
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def at_looks(store: segstore.Store, act: Callable[[int], object], due: bool = True) -> None:
@@ -70,7 +63,7 @@ def test_retention_of_others_while_a_slow_compaction_runs(store_dir: Path, backg
         assert store._side.sweeper._compacted == ("slow", 0)
         until(lambda: store.stats()[0].deleted_bytes)
         store.close()
-        sweep.join(60)
+        sweep.join(PATIENCE)
         assert not sweep.is_alive()
     with segstore.open(store_dir, "r") as store:
         assert store.stats()[1].records == 60
