@@ -12,6 +12,7 @@ from typing import Any
 
 from faults import HookedFiles, KillingFiles
 from stores import in_child, killed, values
+from waiting import PATIENCE
 
 import segstore
 from segstore.files import Files, Handle
@@ -115,9 +116,9 @@ def inbox(path: Path) -> list[str]:
 
 def left_in_inbox(path: Path) -> list[str]:
     """`inbox` once what is adopted has gone: its files are unlinked after their readers were told."""
-    until = time.monotonic() + 30
+    end = time.monotonic() + PATIENCE
     while True:
         with suppress(FileNotFoundError):  # it goes while it is listed
-            if not (there := inbox(path)) or time.monotonic() > until:
+            if not (there := inbox(path)) or time.monotonic() > end:
                 return there
         time.sleep(0.01)

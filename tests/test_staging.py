@@ -17,6 +17,7 @@ import pytest
 from faults import CountingFiles
 from staging import PARTS, SMALL, TINY_SEGMENTS, begin, contents, inbox, left_in_inbox, rows, stage
 from stores import Clock, in_child, records, values
+from waiting import PATIENCE, until
 
 import segstore
 from segstore import errors
@@ -197,12 +198,10 @@ def test_the_adopter_is_another_process(store_dir: Path) -> None:
         os._exit(0)
     os.close(reading)
     try:
-        while not (store_dir / ".lock").read_bytes() or not segstore.files.Files().is_locked(
-            store_dir / ".lock"
-        ):
-            os.sched_yield()
+        lock = store_dir / ".lock"
+        until(lambda: lock.read_bytes() and segstore.files.Files().is_locked(lock))
         for n in range(20):
-            done = seal(store_dir, f"id {n}", [stage(store_dir, f"r{n}", 5)], timeout=20)
+            done = seal(store_dir, f"id {n}", [stage(store_dir, f"r{n}", 5)], timeout=PATIENCE)
             assert done.offsets[PARTS[0]] == (5 * n, 5 * n + 5)
             with segstore.open(store_dir, "r") as reader:
                 assert reader.partition(*PARTS[0]).end_offset == 5 * n + 5
@@ -229,7 +228,7 @@ def test_two_stagers_and_an_application_at_once(store_dir: Path) -> None:
     def staging(tag: str) -> Callable[[Tell], None]:
         def run(tell: Tell) -> None:
             for n in range(12):
-                seal(store_dir, f"{tag} {n}", [stage(store_dir, f"{tag}{n}", 7)], timeout=60)
+                seal(store_dir, f"{tag} {n}", [stage(store_dir, f"{tag}{n}", 7)], timeout=PATIENCE)
 
         return run
 
@@ -258,7 +257,8 @@ def test_two_stagers_and_an_application_at_once(store_dir: Path) -> None:
     expected += [rows(f"app{n}", 3) for n in range(appended)]
     for log in found:
         assert Counter(log) == Counter(row for group in expected for row in group)
-        assert all(log[log.index(group[0]) :][: len(group)] == group for group in expected)
+        begins = {row: at for at, row in enumerate(log)}
+        assert all(log[begins[group[0]] :][: len(group)] == group for group in expected)
 
 
 def test_readers_see_all_of_a_manifest_or_nothing(store_dir: Path) -> None:

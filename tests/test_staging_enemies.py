@@ -15,6 +15,7 @@ from faults import CountingFiles
 from staging import PARTS, SMALL, begin, contents, left_in_inbox, rows, stage
 from stores import START_MS, logs
 from test_staging_refused import age, flip, quarantined, staged_paths
+from waiting import PATIENCE
 
 import segstore
 from segstore import errors
@@ -219,5 +220,5 @@ def test_a_store_whose_directory_is_gone_can_be_closed(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "s")
     closing = threading.Thread(target=store._side.abandon, daemon=True)
     closing.start()
-    closing.join(60)
+    closing.join(PATIENCE)
     assert not closing.is_alive()

@@ -24,6 +24,7 @@ from staging import (
     unsynced,
 )
 from stores import in_child, killed_at_each_call, logs
+from waiting import PATIENCE
 
 import segstore
 from segstore import names
@@ -68,7 +69,7 @@ def check_whole(path: Path, before: int, where: str, again: bool = True) -> None
         assert seen in ([[]] * len(PARTS), [rows("a", N)] * len(PARTS)), where
     with segstore.open(path, files=Unsynced()) as store:
         if again:
-            seal(path, "one", [stage(path, "a", N, files=Unsynced())], timeout=10, files=Unsynced())
+            seal(path, "one", [stage(path, "a", N, files=Unsynced())], timeout=PATIENCE, files=Unsynced())
         assert contents(store) == [rows("before", before) + rows("a", N)] * len(PARTS), where
         store.partition("t").append(b"later")
     assert segstore.check(path) == [], where
@@ -151,7 +152,7 @@ def test_one_of_two_processes_is_killed(store_dir: Path, victim: str) -> None:
     begin(store_dir)
     for round_ in range(6):
         kill_one(store_dir, victim, round_)
-        seal(store_dir, f"id-{round_}", [stage(store_dir, f"r{round_}")], timeout=10)
+        seal(store_dir, f"id-{round_}", [stage(store_dir, f"r{round_}")], timeout=PATIENCE)
     with segstore.open(store_dir) as store:
         expected = [row for r in range(6) for row in rows(f"r{r}", 20)]
         assert contents(store) == [expected] * len(PARTS)
@@ -166,7 +167,7 @@ def kill_one(path: Path, victim: str, round_: int) -> None:
         of_sealer = unsynced(KillingFiles(0 if victim == "writer" else nth))
         with segstore.open(path, files=of_writer):
             message = stage(path, f"r{round_}", files=of_sealer)
-            seal(path, f"id-{round_}", [message], timeout=5, files=of_sealer)
+            seal(path, f"id-{round_}", [message], timeout=PATIENCE, files=of_sealer)
 
     in_child(run)
 
