@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from transfers import AVAILABLE, PAIRS, fill, served, sink_of
+from waiting import PATIENCE
 
 import segstore
 from segstore.storage.transfer import methods
@@ -135,7 +136,7 @@ def test_strace_counts_the_same(kind: str, method: str, tmp_path: Path, rng: ran
     trace = tmp_path / "trace"
     script = [sys.executable, "-c", TRACED, tmp_path / "store", Path(__file__).parent, tmp_path, kind, method]
     run = subprocess.run(
-        ["strace", "-ff", "-o", trace, *script], capture_output=True, text=True, check=True, timeout=120
+        ["strace", "-ff", "-o", trace, *script], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     (lines,) = (text.splitlines() for p in tmp_path.glob("trace.*") if "getsid(" in (text := p.read_text()))
     marks = [i for i, line in enumerate(lines) if line.startswith("getsid(")]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from transfers import PAIRS, Sink, fill, open_descriptors, served, sink_of, stored
+from waiting import PATIENCE, until
 
 import segstore
 
@@ -73,20 +74,32 @@ def test_a_peer_that_closes_midway_is_told(
 def test_an_interrupt_gets_through_a_stuck_transfer(
     log: segstore.PartitionLog, kind: str, method: str, tmp_path: Path
 ) -> None:
-    """Ctrl-C while the reader reads nothing: KeyboardInterrupt, and nothing stays open."""
-    before = open_descriptors()
+    """Ctrl-C while the reader reads nothing: KeyboardInterrupt, and nothing stays open. It is pressed until
+    it gets through: the first may come as the transfer is just about to wait.
+    """
+    before, felt = open_descriptors(), threading.Event()
+
+    def feel(*_: object) -> None:
+        if not felt.is_set():
+            felt.set()
+            raise KeyboardInterrupt
 
     def press(sink: Sink) -> None:
-        while not is_full(sink):
-            pass
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        until(lambda: is_full(sink))
+        while not felt.wait(0.05):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    with sink_of(kind, tmp_path) as sink:
-        pressing = threading.Thread(target=press, args=(sink,))
-        pressing.start()
-        with pytest.raises(KeyboardInterrupt):
-            log.transfer(sink, 0, 2 * TOTAL, method)
-        pressing.join()
+    previous = signal.signal(signal.SIGINT, feel)
+    try:
+        with sink_of(kind, tmp_path) as sink:
+            pressing = threading.Thread(target=press, args=(sink,))
+            pressing.start()
+            with pytest.raises(KeyboardInterrupt):
+                log.transfer(sink, 0, 2 * TOTAL, method)
+            pressing.join()
+    finally:
+        felt.set()
+        signal.signal(signal.SIGINT, previous)
     assert open_descriptors() == before
 
 
@@ -144,7 +157,7 @@ def test_a_process_that_sigpipe_would_kill_lives(log: segstore.PartitionLog, tmp
         [sys.executable, "-c", KILLED, log._context.root, tmp_path, os.path.dirname(__file__), *pairs],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert (run.returncode, run.stdout) == (0, "alive\n"), run.stderr
 

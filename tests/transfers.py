@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from waiting import PATIENCE
+
 import segstore
 from segstore.storage.transfer import METHODS, NEEDS
 
@@ -60,7 +62,7 @@ class Sink:
         self.reader.start()
 
     def _read(self) -> None:
-        assert self.go.wait(60)
+        assert self.go.wait(PATIENCE)
         while self.kind != "file":
             try:
                 data = os.read(self.other, self.most)
@@ -77,7 +79,7 @@ class Sink:
             self.fd = -1
         self.go.set()
         if self.reader is not None:
-            self.reader.join(60)
+            self.reader.join(PATIENCE)
         if self.kind == "file":
             os.lseek(self.other, 0, os.SEEK_SET)
             while data := os.read(self.other, 1 << 20):
@@ -127,7 +129,7 @@ def sink_of(kind: str, path: Path) -> Iterator[Sink]:
         if sink.fd >= 0:
             os.close(sink.fd)
         if sink.reader is not None:
-            sink.reader.join(60)
+            sink.reader.join(PATIENCE)
         sink.close_other()
 
 
