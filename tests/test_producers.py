@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from background import caught_up
 from faults import FailingFiles
 from producers import assert_live, assert_said, said, send
 from stores import START_MS, Clock, killed, killed_at_each_call
@@ -127,6 +128,7 @@ def test_killed_at_each_call(tmp_path: Path) -> None:
     with segstore.open(state, clock=Clock(step=1)) as store:
         store.create_topic("t", config=SMALL)
         send(store.partition("t"), 9, 0, 5, txn=True)
+        caught_up(store)
         shutil.copytree(state, tmp_path / "live")
     for nth, path in killed_at_each_call(tmp_path / "live", tmp_path, run_transactions):
         with segstore.open(path, clock=Clock(step=1)) as store:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -20,7 +21,7 @@ TARGETS = sorted(set(re.findall(r"^make (\w+)", README, re.MULTILINE)))
 def test_example_works_when_pasted(example: str, store_dir: Path) -> None:
     """In an interpreter of its own; the store it leaves is checked when the test is over."""
     code = example.replace('"flights-log"', repr(str(store_dir)))
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 0, run.stderr
     first, *records = run.stdout.splitlines()
     assert first == "range(1, 4)"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from faulty import report
+from waiting import PATIENCE
 
 TESTS = Path(__file__).parent
 TEXT = (TESTS.parent / report.DOCUMENT).read_text(encoding="utf-8")
@@ -94,7 +95,7 @@ def test_a_run_is_held_to_the_table(tmp_path: Path, name: str) -> None:
         env={**passed, "PYTHONPATH": str(TESTS)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * PATIENCE,
     )
     assert done.returncode == status, done.stdout + done.stderr
     assert ("says more than was tried" in done.stdout) == told

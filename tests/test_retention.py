@@ -15,6 +15,7 @@ import pytest
 from faults import NAMES, FailingFiles
 from partitions import Partition
 from stores import START_MS, Clock, killed_at_each_call, logs, records, tree, value_of, values
+from waiting import PATIENCE
 
 import segstore
 from segstore.errors import OffsetOutOfRangeError, ReadOnlyError
@@ -400,7 +401,7 @@ def test_the_sweeper_sweeps_by_itself(store_dir: Path) -> None:
         store.create_topic("t", config={**SMALL, "retention.bytes": 1000})
         for i in range(23):
             store.partition("t").append(value_of(i, SIZE))
-        assert swept.wait(30)
+        assert swept.wait(PATIENCE)
         assert store.partition("t").start_offset > 0
 
 

@@ -19,6 +19,7 @@ from seam.changes import TRACED, Change
 from seam.counted import CHANGING
 from seam.escapes import ESCAPES
 from seam.trace import seen
+from waiting import PATIENCE
 
 from segstore import names
 
@@ -52,7 +53,7 @@ def trace(place: Path) -> Traced:
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        timeout=280,
+        timeout=4 * PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

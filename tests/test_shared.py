@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE
 
 import segstore
 from segstore.client.shared import shared
@@ -79,6 +80,6 @@ def test_a_nudge_wakes_who_waits(tmp_path: Path) -> None:
         waiter = threading.Thread(target=lambda: (store.wait(seen, 60_000), woken.set()))
         waiter.start()
         store._nudge()
-        assert woken.wait(30)
+        assert woken.wait(PATIENCE)
         waiter.join()
         assert store.publications == seen + 1

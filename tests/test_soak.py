@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 MIB = 1 << 20
@@ -47,6 +48,6 @@ def test_judged(soak: Any, name: str) -> None:
 def test_some_seconds() -> None:
     """`make soak` does the same for ten minutes."""
     command = [sys.executable, str(BENCHMARKS / "soak.py"), "--seconds", "10"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=4 * PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "BROKEN" not in done.stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from faulty.counts import record
+from waiting import PATIENCE
 
 from .cases import CASES
 from .model import Wrong
@@ -81,7 +82,12 @@ def test_the_same_seed_is_the_same_run() -> None:
     for hashes in ("0", "1"):
         env = {**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": str(Path(__file__).parents[1])}
         done = subprocess.run(
-            [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=True
+            [sys.executable, "-c", code],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=True,
         )
         found.add(done.stdout.strip())
     assert len(found) == 1
