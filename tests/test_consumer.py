@@ -10,9 +10,10 @@ from typing import Any
 
 import kafka
 import pytest
-from consumers import append, drain, earliest, fill, offsets, tp
+from consumers import LONG_MS, append, drain, earliest, fill, offsets, tp
 from kafka.consumer.fetcher import ConsumerRecord as KafkaRecord
 from partitions import broker_partitions
+from waiting import PATIENCE, until
 
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
@@ -232,20 +233,15 @@ def test_a_second_thread_is_told(store: segstore.Store) -> None:
     fill(store, records=0)
     consumer = earliest(store, "t")
     polled: list[Any] = []
-    thread = threading.Thread(target=lambda: polled.append(consumer.poll(20_000)))
+    thread = threading.Thread(target=lambda: polled.append(consumer.poll(LONG_MS)))
     thread.start()
-    told = ""
-    while not told:
-        try:
-            consumer.assignment()
-        except ConcurrentModificationError as error:
-            told = str(error)
-    assert str(thread.ident) in told
-    for call in (lambda: next(consumer), consumer.close, lambda: consumer.poll(0)):
-        with pytest.raises(ConcurrentModificationError):
+    # Not by a call: that would be what the thread itself meets.
+    until(lambda: consumer._guard._user == thread.ident)
+    for call in (consumer.assignment, lambda: next(consumer), consumer.close, lambda: consumer.poll(0)):
+        with pytest.raises(ConcurrentModificationError, match=f"thread {thread.ident} uses it"):
             call()
     append(store, 1)
-    thread.join(20)
+    thread.join(PATIENCE)
     assert [len(records) for records in polled[0].values()] == [1]
     consumer.close()
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from consumers import append, drain, earliest, fill, offsets, tp
+from consumers import LONG_MS, append, drain, earliest, fill, offsets, tp
 from stores import logs
+from waiting import PATIENCE
 
 import segstore
 from segstore.client.consumer import Consumer
@@ -121,8 +122,8 @@ def test_a_fetch_waits_no_longer_than_it_should(store: segstore.Store) -> None:
     fill(store, records=4)
     consumer = earliest(store, "t", fetch_min_bytes=1 << 20, fetch_max_wait_ms=30)
     began = time.monotonic()
-    assert len(consumer.poll(20_000)[tp()]) == 4
-    assert 0.03 <= time.monotonic() - began < 5
+    assert len(consumer.poll(LONG_MS)[tp()]) == 4
+    assert 0.03 <= time.monotonic() - began < PATIENCE / 2
 
 
 # --- damage ----------------------------------------------------------------------------------
@@ -283,7 +284,7 @@ def test_metrics_have_kafkas_names(store: segstore.Store) -> None:
     assert fetching["fetch-latency-max"] >= fetching["fetch-latency-avg"] > 0
     assert min(fetching["fetch-rate"], fetching["bytes-consumed-rate"], fetching["records-consumed-rate"]) > 0
     assert measured["consumer-metrics"]["time-between-poll-avg"] > 0
-    assert measured["consumer-metrics"]["last-poll-seconds-ago"] == 0
+    assert 0 <= measured["consumer-metrics"]["last-poll-seconds-ago"] < PATIENCE
     drain(consumer)
     after = consumer.metrics()["consumer-fetch-manager-metrics"]
     assert (after["t-0.records-lag"], after["t-1.records-lag"], after["t-0.records-lead"]) == (0, 0, 10)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consumers import append, until
+from consumers import append
 from group_records import at, end, member, offsets_of, opened, record, tp
 from stores import START_MS, Clock
+from waiting import until
 
 import segstore
 from segstore.client.groups.admin import Groups

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consumers import fill, until
+from consumers import fill
 from groups import MAX_POLL_MS, Monotonic, coordinator, member
+from waiting import until
 
 import segstore
 from segstore.client.groups.coordinator import GroupCoordinator
