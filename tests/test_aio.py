@@ -132,7 +132,7 @@ def test_a_cancelled_call_loses_nothing(store: segstore.Store, how: str, after: 
     run(main)
     assert sorted(got) == [(p, i) for p in range(2) for i in range(20)]
     assert len(set(got)) == len(got)
-    assert max(cancelled, default=0) < 2
+    assert max(cancelled, default=0) < LONG_MS / 2000  # none waited for what its poll did
 
 
 def test_calls_of_several_tasks_take_turns(store: segstore.Store) -> None:

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 from faults import HookedFiles
 from stores import values
+from waiting import PATIENCE
 
 import segstore
 from segstore import errors
 from segstore.client.aio import AsyncProducer
-
-LONG = 20
 
 
 class GatedFiles(HookedFiles):
@@ -30,7 +29,7 @@ class GatedFiles(HookedFiles):
 
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if name == "pwrite":
-            assert self.gate.wait(LONG)
+            assert self.gate.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ def store(store_dir: Path, files: GatedFiles) -> Iterator[segstore.Store]:
 
 
 def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    return asyncio.run(asyncio.wait_for(main(), LONG))
+    return asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 async def turns(count: int = 20) -> None:
@@ -145,12 +144,12 @@ FULL = {"batch_size": 500, "buffer_memory": 2_000}
 
 
 async def fill(producer: AsyncProducer) -> tuple[list[asyncio.Future[Any]], asyncio.Task[Any]]:
-    """Send until a send waits: the futures, and the task that waits."""
+    """Send until a send waits: the futures, and the task that waits, or did for as long as it may."""
     futures = []
     while True:
         task = asyncio.ensure_future(producer.send("t", b"%d" % len(futures) + b" " * 90))
         await turns(3)
-        if not task.done():
+        if not task.done() or task.exception() is not None:
             return futures, task
         futures.append(task.result())
 
@@ -185,6 +184,7 @@ def test_send_gives_up_after_max_block_ms(store: segstore.Store, files: GatedFil
             assert measured is not None
             assert measured["producer-metrics"]["buffer-exhausted-total"] == 1
             files.gate.set()
+            await producer.flush()  # another send would wait no longer than the first
             assert (await producer.send_and_wait("t", b"x")).offset > 0
 
     run(main)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE
 
 import segstore
 from segstore import errors
 from segstore.client.aio import AsyncProducer
-
-LONG = 20
 
 
 @pytest.fixture
@@ -24,7 +23,7 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
 
 
 def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    return asyncio.run(asyncio.wait_for(main(), LONG))
+    return asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def committed(store: segstore.Store) -> list[bytes | None]:
@@ -71,7 +70,7 @@ def test_a_task_that_is_cancelled_aborts_its_transaction(store: segstore.Store) 
                 async with producer.transaction():
                     await producer.send_and_wait("t", b"lost")
                     written.set()
-                    await asyncio.sleep(LONG)
+                    await asyncio.sleep(PATIENCE)
 
             written = asyncio.Event()
             task = asyncio.ensure_future(work())
