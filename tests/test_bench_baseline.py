@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT))
@@ -80,7 +81,7 @@ def test_command(name: str, tmp_path: Path) -> None:
 
 def compare(run: Path, before: Path, *more: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.baseline", str(run), "--baseline", str(before), *more]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_from_a_report(tmp_path: Path) -> None:

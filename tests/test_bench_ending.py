@@ -6,13 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import glob
 from pathlib import Path
 
 import pytest
 from cli import start
+from waiting import PATIENCE, until
 
 from segstore.bench.ending import EndedError, ended_by_signals, ended_later, status
 
@@ -99,12 +100,12 @@ def test_a_command_leaves_nothing(name: str, number: signal.Signals, tmp_path: P
     arguments, made = COMMANDS[name]
     process = start("bench", *arguments, "--directory", tmp_path)
     try:
-        wait_for(lambda: any(tmp_path.glob(made)))
+        until(lambda: glob(made, root_dir=tmp_path))
         if name != "a study":
-            wait_for(lambda: children(process.pid))
+            until(lambda: children(process.pid))
         below = children(process.pid)
         process.send_signal(number)
-        out, told = process.communicate(timeout=60)
+        out, told = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.communicate()
@@ -129,10 +130,10 @@ def test_all_measurements_leave_nothing(number: signal.Signals, tmp_path: Path) 
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        wait_for(lambda: any(tmp_path.glob("segstore-study-*/*")))
+        until(lambda: glob("segstore-study-*/*", root_dir=tmp_path))
         below = children(process.pid)
         process.send_signal(number)
-        told, _ = process.communicate(timeout=60)
+        told, _ = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.communicate()
@@ -146,10 +147,3 @@ def test_all_measurements_leave_nothing(number: signal.Signals, tmp_path: Path) 
 
 def children(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-
-
-def wait_for(seen: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not seen():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from glob import glob
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE, until
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("pytest_benchmark")
@@ -54,7 +55,7 @@ def test_every_step_has_a_command(tmp_path: Path) -> None:
             env=steps.environment(),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE,
         )
         assert asked.returncode == 0, asked.stderr
 
@@ -76,7 +77,7 @@ COMMAND = [sys.executable, "-m", "benchmarks.run_all", "--quick", "--no-readme"]
 def test_ratios(tmp_path: Path) -> None:
     """A quick run of the benches leaves its ratios, and compares nothing."""
     command = [*COMMAND, "--only", "ratios", "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     (cell,) = load(tmp_path / "out" / "ratios.json").cells
     assert cell.keys["bench"] == "bench_retention.py::test_deleting_a_segment"
@@ -91,12 +92,9 @@ def test_interrupt(tmp_path: Path) -> None:
         command, cwd=ROOT, env=environment, start_new_session=True, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
-        until = time.monotonic() + 60
-        while not list(tmp_path.glob("segstore-peers-*/*/log-*")) and time.monotonic() < until:
-            assert process.poll() is None
-            time.sleep(0.01)
+        until(lambda: glob("segstore-peers-*/*/log-*", root_dir=tmp_path) or process.poll() is not None)
         os.killpg(process.pid, signal.SIGINT)
-        told, errors = process.communicate(timeout=60)
+        told, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == run_all.INTERRUPTED
     assert "Traceback" not in told + errors
     assert told.splitlines()[-1] == "Interrupted; nothing is left behind."

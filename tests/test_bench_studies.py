@@ -8,14 +8,16 @@ import math
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from glob import glob
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli import ok, run, start
 from terminal import Terminal
+from waiting import PATIENCE, until
 
 from segstore.bench import Figure, Results, write
 from segstore.bench.plots import save
@@ -30,8 +32,11 @@ RUNS = 7
 
 def children() -> list[str]:
     """The processes that this one has started and not waited for."""
-    found = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
-    return [pid for pids in found for pid in pids]
+    found: list[str] = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
+            found += path.read_text().split()
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -311,13 +316,13 @@ def test_an_interrupt_at_any_time_leaves_nothing(one: Study, tmp_path: Path) -> 
 def test_ctrl_c_is_one_line(name: str, tmp_path: Path) -> None:
     process = start("bench", "study", name, "--directory", tmp_path, "--out", tmp_path / "out")
     try:
-        wait_for(lambda: any(tmp_path.glob("segstore-study-*/*")))
+        until(lambda: glob("segstore-study-*/*", root_dir=tmp_path))
         own = f"/proc/{process.pid}/task/{process.pid}/children"
         if name == "caches":
-            wait_for(lambda: Path(own).read_text().split())
+            until(lambda: Path(own).read_text().split())
         descendants = Path(own).read_text().split()
         process.send_signal(signal.SIGINT)
-        output, error = process.communicate(timeout=60)
+        output, error = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.communicate()
@@ -326,13 +331,6 @@ def test_ctrl_c_is_one_line(name: str, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert list((tmp_path / "out").iterdir()) == []
     assert not [pid for pid in descendants if os.path.exists(f"/proc/{pid}")]
-
-
-def wait_for(seen: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
-    while not seen():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_child_that_fails_is_told() -> None:

@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 import segstore
 from segstore.bench.machine import filesystem
@@ -243,10 +243,7 @@ def test_receivers_end_with_the_one_that_is_killed(tmp_path: Path) -> None:
     assert ran.returncode == -signal.SIGKILL
     pids = [int(line) for line in ran.stdout.split()]
     assert len(pids) == 3
-    end = time.monotonic() + 30
-    while any(map(alive, pids)):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    until(lambda: not any(map(alive, pids)))
 
 
 def alive(pid: int) -> bool:

@@ -6,12 +6,12 @@ import json
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
 from cli import ok, run, start
 from terminal import CTRL_C, Terminal
+from waiting import PATIENCE, until
 
 from segstore.bench.figures import Figure
 from segstore.bench.results import Cell, Results, load, write
@@ -108,21 +108,14 @@ def test_no_arguments_is_help() -> None:
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     arguments = ("bench", "zero-copy", "--sinks", "tcp,pipe", "--directory", tmp_path)
     process = start(*arguments)
-    receivers = wait_for_children(process.pid, 2)
+    until(lambda: len(children(process.pid)) >= 2)
+    receivers = children(process.pid)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (130, b"")
     assert err == b"segstore: interrupted; nothing is left behind, and nothing was written\n"
     assert os.listdir(tmp_path) == []
     assert not any(os.path.exists(f"/proc/{pid}") for pid in receivers)
-
-
-def wait_for_children(parent: int, count: int) -> list[int]:
-    end = time.monotonic() + 60
-    while len(found := children(parent)) < count:
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found
 
 
 def children(parent: int) -> list[int]:
@@ -151,7 +144,7 @@ def test_ctrl_c_while_strace_counts(tmp_path: Path) -> None:
     arguments = ("bench", "zero-copy", "--runs", "1", "--sizes", "1 KiB", "--sinks", "tcp,unix")
     with Terminal(*arguments, "--caches", "warm", "--directory", tmp_path) as terminal:
         terminal.read_until(lambda text: "counting again" in text)
-        wait_for_children(terminal.process.pid, 1)  # what strace watches
+        until(lambda: children(terminal.process.pid))  # what strace watches
         terminal.type(CTRL_C)
         assert terminal.end() == 130
         assert "Traceback" not in terminal.plain()
