@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli import COMMAND, json_lines, ok, run
+from waiting import PATIENCE
 
 import segstore
 from segstore.cli.app import commands, one_line
@@ -101,7 +102,7 @@ def test_a_second_writer_is_told_who_the_first_is(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
         run_ = subprocess.run(
-            [*COMMAND, "produce", "t", "-s", store_dir], input=b"x", capture_output=True, timeout=60
+            [*COMMAND, "produce", "t", "-s", store_dir], input=b"x", capture_output=True, timeout=PATIENCE
         )
         assert run_.returncode == 1
         assert b"is open for writing in process" in run_.stderr
@@ -150,7 +151,7 @@ def test_the_life_of_a_topic(store_dir: Path) -> None:
 def test_the_store_by_environment(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ok("create", "t", "-s", store_dir)
     monkeypatch.setenv("SEGSTORE_PATH", str(store_dir))
-    done = subprocess.run([*COMMAND, "topics", "--json"], capture_output=True, timeout=60, check=True)
+    done = subprocess.run([*COMMAND, "topics", "--json"], capture_output=True, timeout=PATIENCE, check=True)
     assert b'"topic": "t"' in done.stdout
 
 
@@ -169,5 +170,5 @@ def test_interrupt_while_it_starts() -> None:
         "class I:\n def find_spec(s, n, p, t=None):\n  if n == 'segstore.cli.app': raise KeyboardInterrupt\n"
     )
     code += "del sys.modules['segstore.cli.app']; sys.meta_path.insert(0, I()); sys.exit(c.main())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (128 + signal.SIGINT, b"")

@@ -19,6 +19,7 @@ from cli import COMMAND, json_lines, ok, run
 from partitions import Partition
 from staging import left_in_inbox
 from stores import START_MS, Clock, records
+from waiting import PATIENCE, until
 
 import segstore
 from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
@@ -143,17 +144,16 @@ def test_what_was_there_stays_where_the_export_fails(
 def test_an_interrupt_leaves_no_half_file(store_dir: Path, tmp_path: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
-        for _ in range(8):
-            store.partition("t").append_batch([b"x" * 1000] * 8000)
-    fifo = tmp_path / "t.ndjson.part"
+        for _ in range(60):  # seconds of work, of which the first moment is waited for
+            store.partition("t").append_batch([b"x" * 1000] * 8000, compression="zstd")
+    half = tmp_path / "t.ndjson.part"
     command = [*COMMAND, "export", "t", str(tmp_path / "t.ndjson"), "-s", str(store_dir)]
     child = subprocess.Popen(
         command, stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     )
-    while not fifo.exists() or not fifo.stat().st_size:
-        assert child.poll() is None
+    until(lambda: child.poll() is not None or (half.exists() and half.stat().st_size))
     child.send_signal(signal.SIGINT)
-    _, err = child.communicate(timeout=60)
+    _, err = child.communicate(timeout=PATIENCE)
     assert (child.returncode, b"Traceback" in err) == (130, False)
     assert list(tmp_path.glob("t.*")) == []
 
@@ -240,7 +240,7 @@ def test_the_progress_reaches_the_end_over_offsets_that_are_not_there(
     store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a log of which compaction has left a tenth; and of the part of a batch."""
-    with segstore.open(store_dir) as store:
+    with segstore.open(store_dir, config={"log.cleaner.threads": 0}) as store:
         store.create_topic("t", config={"cleanup.policy": "compact", "segment.bytes": 1000})
         for i in range(100):
             store.partition("t").append_batch([b"x" * 50] * 2, keys=[b"%d" % (i % 10)] * 2)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cli import COMMAND, json_lines, ok, run, start
 from group_records import at, member, offsets_of, opened, record, tp
+from waiting import PATIENCE
 
 import segstore
 from segstore.client.groups.assignors import Subscription
@@ -230,7 +231,7 @@ def test_no_store(tmp_path: Path) -> None:
 def test_a_live_writer_is_named(store_dir: Path, writer: segstore.Store) -> None:
     for command in (["reset", "app", "--to-latest", "--all-topics", "--execute"], ["delete", "app", "-y"]):
         with start("groups", *command, "-s", store_dir) as child:
-            _, error = child.communicate(timeout=60)
+            _, error = child.communicate(timeout=PATIENCE)
         assert child.returncode == 1, COMMAND
         assert b"is open for writing in process" in error
     assert offsets_of(writer).fetch("app") == {tp(0): at(4, "note"), tp(1): at(0)}

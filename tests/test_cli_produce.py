@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli import json_lines, ok, run, start
+from waiting import PATIENCE, until
 
 import segstore
 from segstore.client.partitioner import partition_for_key
@@ -241,15 +241,11 @@ def test_a_live_pipe_is_not_kept_waiting(store_dir: Path) -> None:
     """Each line is in the log before the next is written, as with `tail -f | segstore produce`."""
     ok("create", "t", "-s", store_dir)
     with start("produce", "t", "-s", store_dir) as process:
-        watchdog = threading.Timer(60, process.kill)
-        watchdog.start()
         assert process.stdin is not None
         for n in range(1, 4):
             process.stdin.write(b"line\n")
             process.stdin.flush()
-            while process.poll() is None and len(records(store_dir)) < n:
-                continue
-            assert len(records(store_dir)) == n
+            until(lambda n=n: len(records(store_dir)) == n or process.poll() is not None)
+            assert process.poll() is None
         process.stdin.close()
-        assert process.wait(60) == 0
-        watchdog.cancel()
+        assert process.wait(PATIENCE) == 0
