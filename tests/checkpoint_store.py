@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+from waiting import PATIENCE
+
 import segstore
 from segstore.client.filetree import File, FileTree, Snapshot, read_file
 from segstore.spark import checkpoints
@@ -48,7 +50,7 @@ class Hadoop:
     def __init__(self, ck: Checkpoints, secret: str | None = None) -> None:
         self.ck = ck
         self.secret = ck.url().rpartition("/")[2] if secret is None else secret
-        self.connection = http.client.HTTPConnection("127.0.0.1", ck.port, timeout=30)
+        self.connection = http.client.HTTPConnection("127.0.0.1", ck.port, timeout=PATIENCE)
 
     def target(self, path: str, op: str, **query: Any) -> str:
         query = {"op": op, "user.name": "spark", **query}

@@ -38,11 +38,13 @@ def test_a_failure_of_what_was_done(store_dir: Path) -> None:
 
 def test_delays_and_drops(store_dir: Path) -> None:
     with served(store_dir) as hadoop:
-        hadoop.ck.delay(0.2, "MKDIRS")
+        delay = hadoop.ck.delay(0.2, "MKDIRS")
         hadoop.mkdirs("/d")
+        assert delay.hits == 1
         hadoop.mkdirs("/e")
-        first, second = (op for op in hadoop.ck.operations if op.name == "MKDIRS")
-        assert first.seconds >= 0.2 > second.seconds
+        first, _ = (op for op in hadoop.ck.operations if op.name == "MKDIRS")
+        assert first.seconds >= 0.2
+        assert (delay.hits, delay.seen) == (1, 2)
         hadoop.ck.drop(path="/gone")
         with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
             hadoop.mkdirs("/gone")

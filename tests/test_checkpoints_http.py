@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from checkpoint_store import QUIET, Hadoop, held, served
 from faults import SYNCS, CountingFiles, FailingFiles
 from stores import killed
+from waiting import PATIENCE, until
 
 import segstore
 from segstore import errors
@@ -276,16 +276,8 @@ def test_nothing_waits_for_a_body(store_dir: Path) -> None:
         slow.sendall(f"PUT {hadoop.target('/q/half', 'CREATE', data='true')} HTTP/1.1\r\n".encode())
         slow.sendall(b"Transfer-Encoding: chunked\r\n\r\n4\r\nha")
         slow.close()
-        _until(lambda: len(hadoop.ck._server._open) == 1)
+        until(lambda: len(hadoop.ck._server._open) == 1)
         assert hadoop.names("/q") == ["quick", "slow"]
-
-
-def _until(true: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if true():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never came")
 
 
 RAW = {
@@ -306,9 +298,9 @@ RAW = {
 def test_bytes_that_are_no_request(store_dir: Path, name: str) -> None:
     sent, begins = RAW[name]
     with served(store_dir) as hadoop:
-        with socket.create_connection(("127.0.0.1", hadoop.ck.port), timeout=30) as raw:
-            raw.sendall(sent)
+        with socket.create_connection(("127.0.0.1", hadoop.ck.port), timeout=PATIENCE) as raw:
             with suppress(OSError):  # where it was answered and closed already
+                raw.sendall(sent)
                 raw.shutdown(socket.SHUT_WR)
             found = b""
             try:

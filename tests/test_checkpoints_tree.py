@@ -252,7 +252,7 @@ def test_kills_at_each_call(tmp_path: Path) -> None:
 
 
 def test_the_past_until_compaction_reaches_it(store_dir: Path) -> None:
-    with opened(store_dir) as store:
+    with opened(store_dir, config={"log.cleaner.threads": 0}) as store:  # none but what is asked for
         found = files(store, SMALL | {"file.delete.delay.ms": 0})
         past = {found.log.end_offset: held(found)}
         for n in range(12):
