@@ -232,10 +232,12 @@ def test_reads_in_parallel_see_no_gap(store_dir: Path, delay: int) -> None:
             threads = [threading.Thread(target=reading(log, stop, errors)) for log in logs]
             for thread in threads:
                 thread.start()
-            writing(store, 60)
-            stop.set()
-            for thread in threads:
-                thread.join()
+            try:
+                writing(store, 60)
+            finally:
+                stop.set()
+                for thread in threads:
+                    thread.join()
         assert errors == []
         assert len(bases(store)) < 20
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from faults import SYNCS, HookedFiles
 from stores import Clock, records, values
+from waiting import PATIENCE, until
 
 import segstore
 from segstore.storage.partition import Partition
@@ -96,14 +97,27 @@ def test_appends_of_many_threads(store_dir: Path, flush: int) -> None:
 
 
 def test_group_commit(store_dir: Path) -> None:
-    files = Watched(sync_seconds=0.005)
-    with segstore.open(store_dir, files=files) as store:
+    """All who append while one syncs are made durable by one sync more."""
+    files, syncing, go_on = Watched(), threading.Event(), threading.Event()
+    with segstore.open(store_dir, files=files) as store, ThreadPoolExecutor(8) as pool:
         store.create_topic("t", config={"flush.messages": 1})
         log = store.partition("t")
-        files.syncs = 0
-        at_once(8, lambda i: [log.append(b"%d" % i) for _ in range(20)])
-        assert log.end_offset == 160
-        assert 20 <= files.syncs < 100
+
+        def wait(name: str, args: tuple) -> None:
+            if name == "sync" and args[0].path.endswith(".log"):
+                syncing.set()
+                assert go_on.wait(PATIENCE)
+
+        files.syncs, files.seen = 0, wait
+        appending = [pool.submit(log.append, b"0")]
+        try:
+            assert syncing.wait(PATIENCE)
+            appending += [pool.submit(log.append, b"%d" % i) for i in range(1, 8)]
+            until(lambda: log.end_offset == 8)
+        finally:
+            go_on.set()
+        assert sorted(append.result() for append in appending) == list(range(8))
+        assert files.syncs == 2
 
 
 def test_what_is_acknowledged_is_synced(store_dir: Path) -> None:
@@ -188,7 +202,7 @@ def test_a_slow_compression_does_not_hold_up_others(store_dir: Path, monkeypatch
 
     def compress(*args: object) -> object:
         compressing.set()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE)
         return original(*args)
 
     monkeypatch.setattr(ENCODE, "compress", compress)
@@ -199,7 +213,7 @@ def test_a_slow_compression_does_not_hold_up_others(store_dir: Path, monkeypatch
             target=log.append_batch, args=([b"slow"] * 10,), kwargs={"compression": "zstd"}
         )
         slow.start()
-        assert compressing.wait(30)
+        assert compressing.wait(PATIENCE)
         try:
             assert log.append(b"quick") == 0
             assert values(log) == [b"quick"]
@@ -218,7 +232,7 @@ def test_an_interrupt_reaches_its_thread_and_no_append_is_lost_silently(store_di
         armed = threading.Event()
 
         def interrupt(name: str, args: tuple) -> None:
-            if name == "pwrite" and armed.is_set():
+            if name == "pwrite" and args[0].path.endswith(".log") and armed.is_set():
                 armed.clear()
                 raise KeyboardInterrupt
 
@@ -237,8 +251,7 @@ def test_an_interrupt_reaches_its_thread_and_no_append_is_lost_silently(store_di
         with source.queue.token:  # so that all of them queue up
             for thread in threads:
                 thread.start()
-            while len(source.queue._queue) < 5:
-                time.sleep(0.001)
+            until(lambda: len(source.queue._queue) == 5)
             armed.set()
         for thread in threads:
             thread.join()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from background import caught_up
 from cli import ok, run
 from partitions import Partition, broker_partitions
 from stores import START_MS, Clock, in_child, records, stamps, tree, value_of, values
@@ -54,6 +55,7 @@ def test_a_copy_holds_what_the_store_holds(state: str, store_dir: Path, copied: 
     fill(store, "t", 40)
     fill(store, "t", 3, 1)
     store.partition("t").delete_records(12)
+    caught_up(store)
     if state == "closed":
         store.close()
     before = stamps(store_dir)
@@ -110,10 +112,12 @@ def test_a_transaction_is_in_all_of_its_partitions_or_in_none(store_dir: Path, t
 
         writer = threading.Thread(target=commit)
         writer.start()
-        for i in range(10):
-            segstore.copy(store_dir, tmp_path / f"copy-{i}")
-        done.set()
-        writer.join()
+        try:
+            for i in range(10):
+                segstore.copy(store_dir, tmp_path / f"copy-{i}")
+        finally:
+            done.set()
+            writer.join()
     for i in range(10):
         with segstore.open(tmp_path / f"copy-{i}", mode="r") as copy:
             found = [committed(copy.partition("t", n)) for n in range(2)]
