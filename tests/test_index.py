@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from descriptors import opened
 from faults import CountingFiles, FailingFiles
 
 from segstore.errors import InvalidArgumentError
@@ -149,11 +150,10 @@ def test_grows_by_allocated_steps_and_is_trimmed(tmp_path: Path) -> None:
 
 
 def test_keeps_no_descriptor(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
     held = [active(tmp_path / str(i)) for i in range(20)]
     for index in held:
         index.append(entry(1))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert opened(tmp_path) == []
 
 
 @pytest.mark.parametrize("tail", [b"", b"\0" * 100, b"\xff" * 1000], ids=["trimmed", "zeros", "garbage"])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import socket
+import sys
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ import segstore
 from segstore._native import ffi, lib
 from segstore.records.header import HEADER_SIZE
 
+SIOCOUTQNSD = 0x894B
 needs_rings = pytest.mark.skipif("io_uring" not in AVAILABLE, reason="there is no io_uring here")
 
 
@@ -64,20 +68,33 @@ def test_nothing_outside_a_window_is_sent_by_a_ring(window: Any, position: int, 
     assert lib.seg_ring_close(ring) == lib.seg_ring_close(ring) == 0
 
 
+def fill(sock: socket.socket) -> int:
+    """So many bytes, until no more goes in, and none is under way that would make room when it comes."""
+    sock.setblocking(False)
+    filled = 0
+    while True:
+        under_way = waiting(sock, termios.TIOCOUTQ) - waiting(sock, SIOCOUTQNSD)
+        try:
+            filled += sock.send(b"x" * 65536)
+        except BlockingIOError:
+            if not under_way:
+                break
+    sock.setblocking(True)
+    return filled
+
+
+def waiting(sock: socket.socket, asked: int) -> int:
+    """Bytes that nobody has acknowledged (TIOCOUTQ), or that were not sent."""
+    return int.from_bytes(fcntl.ioctl(sock, asked, bytes(4)), sys.byteorder)
+
+
 @needs_rings
 def test_a_ring_that_is_closed_under_way_sends_nothing_more(window: Any) -> None:
     ours, theirs = tcp_pair()
     ring = ffi.new("seg_ring *")
     assert lib.seg_ring_open(ring) == 0
     with ours, theirs:
-        ours.setblocking(False)
-        filled = 0
-        while True:
-            try:
-                filled += ours.send(b"x" * 65536)
-            except BlockingIOError:
-                break
-        ours.setblocking(True)
+        filled = fill(ours)
         assert lib.seg_ring_send(ring, ours.fileno(), window, 4096, 1000) == -errno.EINTR  # nobody reads
         assert lib.seg_ring_send(ring, ours.fileno(), window, 4096, 1000) == -errno.EINTR
         assert lib.seg_ring_close(ring) == 0

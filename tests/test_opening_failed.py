@@ -16,8 +16,8 @@ import segstore
 CALLS = MUTATING | {"open", "map", "pread", "listdir", "directories", "exists", "size", "modified", "inode"}
 
 
-def ours() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("segstore")}
+def ours() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("segstore")}
 
 
 def test_whichever_call_fails_nothing_runs_in_the_background(store_dir: Path) -> None:
@@ -30,7 +30,7 @@ def test_whichever_call_fails_nothing_runs_in_the_background(store_dir: Path) ->
             store = segstore.open(store_dir, files=files, clock=Clock())
         except segstore.StorageError:
             failed += 1
-            assert ours() == before, f"the {nth}th call failed"
+            assert ours() <= before, f"the {nth}th call failed"
         else:
             met = files.hits
             files.arm(0)
