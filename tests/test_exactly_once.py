@@ -4,6 +4,7 @@ once without them.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -17,7 +18,7 @@ import segstore
 from segstore import Consumer, OffsetAndMetadata, Producer, TopicPartition
 
 CONFIG = {"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
-PARTITIONS, RECORDS, KILLS = 2, 2400, 20
+PARTITIONS, RECORDS, KILLS, SPARE = 2, 2400, 20, 10
 COMMITTED = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
 Told = Callable[[], object]
 Work = Callable[[Path, Told, int], None]
@@ -107,9 +108,16 @@ def run(work: Work, path: Path, seed: int, rounds: int | None = None, pause: flo
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
-        status = 1
+        status, done = 1, itertools.count(1)
+
+        def told() -> None:
+            """A child that is killed late has gone on for a few rounds only: the input must last."""
+            os.write(writing, b".")
+            if rounds is not None and next(done) == rounds + SPARE:
+                signal.pause()
+
         try:
-            work(path, lambda: os.write(writing, b"."), seed)
+            work(path, told, seed)
             status = 0
         finally:
             os._exit(status)
