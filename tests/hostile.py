@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fuzz.store_target import _read_all, template
+from waiting import PATIENCE
 
 import segstore
 from segstore import names
@@ -27,8 +28,6 @@ from segstore.storage.copying import copy
 from segstore.storage.repair.repairing import repair
 from segstore.storage.staging import Stager, seal
 
-SECONDS = 60
-"""That all operations on one store may take, on a busy machine."""
 MEMORY = 4 << 30
 
 FILES = (
@@ -261,7 +260,7 @@ def _child(root: Path, operations: dict[str, Callable[[Path], object]], tell: in
     for fd in range(3):
         os.dup2(null, fd)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever it waits for
-    signal.alarm(SECONDS)
+    signal.alarm(int(PATIENCE))  # all of it
     if "libasan" not in os.environ.get("LD_PRELOAD", ""):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY + (4 << 30), MEMORY + (4 << 30)))
     for name, run in operations.items():

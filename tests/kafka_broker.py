@@ -6,12 +6,12 @@ import contextlib
 import random
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from waiting import PATIENCE, until
+
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
-START_SECONDS = 90
 SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Options of Java for a broker that starts quickly and is not hurried."""
 
@@ -59,7 +59,7 @@ class Broker:
 
     def _java(self, *arguments: str) -> None:
         done = subprocess.run(
-            ["java", "-cp", self.classpath, *arguments], capture_output=True, text=True, timeout=120
+            ["java", "-cp", self.classpath, *arguments], capture_output=True, text=True, timeout=PATIENCE
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -76,15 +76,16 @@ class Broker:
         finally:
             process.terminate()
             try:
-                process.wait(60)
+                process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
 
     def _await(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        for _ in range(START_SECONDS * 10):
+        def listens() -> bool:
             assert process.poll() is None, log.read_text()[-4000:]
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return
-            time.sleep(0.1)
-        raise AssertionError(f"no broker after {START_SECONDS} s: {log.read_text()[-4000:]}")
+                return True
+            return False
+
+        until(listens)

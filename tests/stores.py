@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from faults import KillingFiles
 from faulty.counts import record
+from waiting import until
 
 import segstore
 from segstore.records import Columns, Template, encode
@@ -100,7 +101,7 @@ def transact_and_consume(store: segstore.Store) -> None:
         ends()
     producer.close()
     with segstore.Consumer(store, "t", group_id="g", auto_offset_reset="earliest") as consumer:
-        consumer.poll(1000)
+        until(lambda: consumer.poll(1000))
         consumer.commit()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -47,8 +48,8 @@ def test_mutated_inputs_give_a_result_or_a_named_error(name: str, seed: int, tmp
         "--inputs",
         str(inputs),
     ]
-    command += ["--child", "200", "--current", str(tmp_path / "current")]
-    done = subprocess.run(command, capture_output=True, text=True, env=run.environment(), timeout=250)
+    command += ["--child", "400", "--current", str(tmp_path / "current")]
+    done = subprocess.run(command, capture_output=True, text=True, env=run.environment(), timeout=500)
     held = loop.Current.get(tmp_path / "current")[:2000]
     assert done.returncode == 0, f"{done.stderr}\n{name}, seed {seed}, input {held!r}"
     assert json.loads(done.stdout)["inputs"] >= inputs
@@ -223,10 +224,14 @@ def test_a_failure_is_told_and_made_small() -> None:
 
 def test_an_input_that_takes_for_ever_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "SECONDS", 0.05)
+    before = signal.getsignal(signal.SIGALRM)
     loop.limit_time()
 
     def endless(data: bytes) -> str:
         while True:
             pass
 
-    assert (loop.failure(Target(endless, list), b"") or "").startswith("Hang")
+    try:
+        assert (loop.failure(Target(endless, list), b"") or "").startswith("Hang")
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from stores import in_child, values
+from waiting import PATIENCE
 
 import segstore
 from segstore import CorruptRecordError, StorageError
@@ -26,7 +27,7 @@ Tell = Callable[[str], None]
 def unshared(*commands: str) -> subprocess.CompletedProcess[str]:
     """Run them in a mount namespace of their own."""
     return subprocess.run(
-        ["unshare", "-rm", "sh", "-ec", "\n".join(commands)], capture_output=True, text=True, timeout=60
+        ["unshare", "-rm", "sh", "-ec", "\n".join(commands)], capture_output=True, text=True, timeout=PATIENCE
     )
 
 

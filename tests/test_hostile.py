@@ -200,7 +200,7 @@ def test_the_kernel_is_asked_for_nothing_outside(place: Path, rng: Random) -> No
         capture_output=True,
         text=True,
         env=environment,
-        timeout=280,
+        timeout=500,
     )
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stdout + done.stderr
     lines = (place / "trace").read_text(errors="replace").splitlines()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from faulty.counts import record
 from stores import tree
+from waiting import PATIENCE
 
 TESTS = Path(__file__).parent
 
@@ -66,7 +67,7 @@ def worked(directory: Path, shim: Path, how: str) -> tuple[dict[str, int], dict[
         env={**os.environ, "LD_PRELOAD": str(shim), "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     kept = (".log", ".index", ".timeindex", ".snapshot")

@@ -10,6 +10,7 @@ from kafka_broker import Broker
 from kafka_tools import classpath, why_not
 from producers import committed, send
 from stores import values
+from waiting import PATIENCE
 
 import segstore
 from segstore.storage.markers import end_transaction
@@ -87,7 +88,7 @@ def consume(
     consumer = confluent_kafka.Consumer(settings | {"check.crcs": True, "isolation.level": isolation})
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     found: list[tuple[object, ...]] = []
-    while len(found) < wanted and (messages := consumer.consume(wanted - len(found), 20)):
+    while len(found) < wanted and (messages := consumer.consume(wanted - len(found), PATIENCE)):
         for m in messages:
             assert m.error() is None, m.error()
             found.append((m.offset(), m.timestamp()[1], m.key(), m.value(), m.headers() or []))
@@ -99,13 +100,13 @@ def produce(address: str, topic: str, values: list[bytes]) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": address})
     for v in values:
         producer.produce(topic, v, partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(PATIENCE) == 0
 
 
 def create(address: str, topic: str) -> None:
     client = admin.AdminClient({"bootstrap.servers": address})
     for future in client.create_topics([admin.NewTopic(topic, 1, 1)]).values():
-        future.result(30)
+        future.result(PATIENCE)
 
 
 def test_a_broker_serves_our_partition_and_we_go_on_in_its(tmp_path: Path) -> None:

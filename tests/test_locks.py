@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from faults import FailingFiles
+from waiting import PATIENCE
 
 from segstore.files import Files, Handle
 
@@ -80,7 +81,7 @@ def test_a_posix_lock_as_a_broker_takes_it_excludes_ours_and_is_named(path: Path
         with pytest.raises(BlockingIOError):
             files.lock(path)
         assert path.read_bytes() == b"1"
-        child.communicate("", timeout=30)
+        child.communicate("", timeout=PATIENCE)
     assert files.lock_holder(path) is None
 
 
@@ -88,7 +89,7 @@ def test_our_lock_excludes_a_posix_lock(path: Path) -> None:
     with files.lock(path):
         child = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
         done = subprocess.run(
-            [sys.executable, "-c", child, str(path)], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", child, str(path)], capture_output=True, text=True, timeout=PATIENCE
         )
     assert "BlockingIOError" in done.stderr
 
@@ -100,7 +101,7 @@ def test_a_forked_child_does_not_keep_the_lock(path: Path) -> None:
     if not pid:
         os.write(writing, b"%d" % handle.fd)
         os.close(writing)
-        time.sleep(60)
+        time.sleep(PATIENCE)
         os._exit(0)
     os.close(writing)
     try:

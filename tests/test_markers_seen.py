@@ -10,6 +10,7 @@ import kafka_tools
 import pytest
 from producers import assert_said, committed, send
 from stores import Clock, in_child
+from waiting import PATIENCE
 
 import segstore
 from segstore.storage.markers import end_transaction
@@ -28,7 +29,7 @@ def test_no_reader_sees_half_of_a_commit(store_dir: Path) -> None:
             with segstore.open(store_dir, "r") as reader:
                 first, second = reader.partition("t", 0), reader.partition("t", 1)
                 looks, at, seen = 0, [0, 0], [0, 0]
-                deadline = time.monotonic() + 60
+                deadline = time.monotonic() + PATIENCE
                 while seen[0] < rounds * 3:
                     assert time.monotonic() < deadline
                     for p, log in enumerate((first, second)):

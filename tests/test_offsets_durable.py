@@ -12,6 +12,7 @@ import pytest
 from faults import WRITES, FailingFiles
 from group_records import DAY_MS, at, end, member, offsets_of, opened, record, tp
 from stores import START_MS, Clock, killed_at_each_call
+from waiting import until
 
 import segstore
 from segstore.client.groups.assignors import Subscription
@@ -259,10 +260,8 @@ def test_it_runs_in_the_background(store_dir: Path) -> None:
     with opened(store_dir, clock, offsets_retention_check_interval_ms=5) as store:
         offsets = offsets_of(store)
         offsets.commit("g", OLD)
-        seen = store.publications
         clock.now = days(DAYS)
-        while offsets.groups():
-            store.wait(seen, 10)
+        until(lambda: not offsets.groups())
 
 
 def test_a_closed_store_expires_nothing(store_dir: Path) -> None:
