@@ -193,6 +193,18 @@ def test_a_log_whose_beginning_was_deleted_is_sound(store: Path) -> None:
     assert not (store / "t-0/00000000000000000000.log").exists()
 
 
+def test_records_of_1970(store_dir: Path) -> None:
+    """The time entry of a first batch with timestamp 0 is all zeros."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config={"segment.bytes": 300})
+        log = store.partition("t")
+        for stamp in (0, 0, 0, 0, 0, 1, 0):
+            log.append(bytes(30), timestamp=stamp)
+        assert log.offset_for_time(0) == 0
+        assert log.offset_for_time(1) == 5
+    assert segstore.check(store_dir) == []
+
+
 def test_a_checkpoint_between_the_published_end_and_the_logs(store: Path) -> None:
     """What a checkpoint says is held against the log, whatever else is published."""
     publish(store, END, 500)

@@ -33,7 +33,8 @@ class Handle:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        if hasattr(self, "fd"):  # else Ctrl-C came before there was any
+            self.close()
 
 
 def named(error: OSError, path: str) -> OSError:

@@ -211,7 +211,9 @@ class SegmentCheck:
                     path, slot * 12, last, f"timestamp {stamp} is not the largest up to that offset"
                 )
         whole = not self.active and len(largest) and of_records[-1] >= 0
-        if whole and (not index.entries or index.entry(-1)[0] not in (largest[-1], of_records[-1])):
+        # The entry of a first batch whose timestamp is 0 is all zeros, as room that was never used.
+        end = index.entry(-1)[0] if index.entries else 0
+        if whole and end not in (largest[-1], of_records[-1]):
             yield Finding(
                 path, None, None, f"does not end with the segment's largest timestamp {largest[-1]}"
             )

@@ -38,9 +38,16 @@ class Flushing:
         if after - self._flusher.recovery_point >= config.flush_messages:
             self._flusher.flush(after)
         elif not self._planned and config.flush_ms < NEVER:
-            self._planned = True
-            self._context.scheduler.after(config.flush_ms / 1000, self._as_planned)
+            self._plan(config.flush_ms / 1000)
         self.changed = True
+
+    def _plan(self, seconds: float) -> None:
+        self._planned = True
+        try:
+            self._context.scheduler.after(seconds, self._as_planned)
+        except BaseException:  # Ctrl-C: the next append plans it anew
+            self._planned = False
+            raise
 
     def adopted(self, end: int) -> None:
         """What was written up to `end` is durable, and about to be shown; with the append token held."""

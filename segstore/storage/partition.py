@@ -170,6 +170,8 @@ class Partition:
         StorageError.
         """
         with self.exclusively():
+            if not self.visible.is_all:  # an interrupt kept it from being shown
+                self.visible.show()
             self.writer.closed = True
         if self.writer.settled():
             self.flush()

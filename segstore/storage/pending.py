@@ -86,10 +86,11 @@ class AppendQueue:
     def drain(self) -> None:
         """Write what is queued; with the token held."""
         while self._queue:
-            group = []
-            while self._queue:
-                group.append(self._queue.popleft())
+            # It stays in the queue until it is done: others wait for it, also where an interrupt comes here.
+            group = tuple(self._queue)
             try:
-                self._writer.write_all(group)
+                self._writer.write_all([pending for pending in group if not pending.done])
             finally:
                 self._show()
+            for _ in group:
+                self._queue.popleft()

@@ -8,12 +8,32 @@ plain calls.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from segstore.files import Files, Handle
 
 _Write = Callable[[], None]
+
+
+class _Turn:
+    """A write that the thread does, or that is never done. An interrupt may hide from the executor a thread
+    that it has started: what ends the append may not wait for that one alone.
+    """
+
+    def __init__(self, write: _Write) -> None:
+        self._write, self._doing, self._over = write, threading.Lock(), False
+
+    def run(self) -> None:
+        with self._doing:
+            if not self._over:
+                self._write()
+
+    def end(self) -> None:
+        """From now on it is done, or will never be."""
+        with self._doing:
+            self._over = True
 
 
 class Pipeline:
@@ -23,6 +43,7 @@ class Pipeline:
         self._files = files
         self._held: _Write | None = None
         self._thread: ThreadPoolExecutor | None = None
+        self._turn: _Turn | None = None
         self._under_way: Future[None] | None = None
 
     def __enter__(self) -> Pipeline:
@@ -61,7 +82,8 @@ class Pipeline:
         self._wait()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="segstore-append")
-        self._under_way = self._thread.submit(write)
+        self._turn = _Turn(write)
+        self._under_way = self._thread.submit(self._turn.run)
 
     def _wait(self) -> None:
         under_way, self._under_way = self._under_way, None
@@ -73,5 +95,7 @@ class Pipeline:
             if kind is None:
                 self.drain()
         finally:
+            if self._turn is not None:
+                self._turn.end()
             if self._thread is not None:
                 self._thread.shutdown(wait=True)

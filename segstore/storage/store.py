@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
@@ -274,15 +275,15 @@ class Store:
 
     def close(self) -> None:
         """Make all durable and let go of the directory. A second call does nothing. StorageError: the next
-        open recovers.
+        open recovers, as where Ctrl-C comes meanwhile: the directory is let go all the same.
         """
         if self._context.forked:
             self._context.closed = True
-        if not self._context.closed:
-            for attached in self._attached.values():
-                attached.close()
-            with os_errors():
-                self._side.close()
+        elif not self._side.closed:
+            with os_errors(), ExitStack() as closing:
+                closing.callback(self._side.close)
+                for attached in reversed(self._attached.values()):
+                    closing.callback(attached.close)
 
     def __enter__(self) -> Self:
         return self

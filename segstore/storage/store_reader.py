@@ -191,8 +191,14 @@ class StoreReader:
         """Nobody can close the store any more: end its threads."""
         self.context.scheduler.close()
 
+    @property
+    def closed(self) -> bool:
+        return self.context.closed
+
     def close(self) -> None:
         self.context.closed = True
-        self.context.scheduler.close()
-        self.context.pool.close()
-        self._followers.clear()  # and with them the files that their segments keep open
+        try:
+            self.context.scheduler.close()
+        finally:
+            self.context.pool.close()
+            self._followers.clear()  # and with them the files that their segments keep open

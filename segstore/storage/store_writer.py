@@ -7,6 +7,7 @@ Threads: any; see the parts.
 from __future__ import annotations
 
 import os
+import threading
 from contextlib import ExitStack
 
 from segstore import names
@@ -32,6 +33,7 @@ class StoreWriter:
 
     def __init__(self, context: Context, config: StoreConfig) -> None:
         self.context, self.config = context, config
+        self._closing, self._tried = threading.Lock(), False
         self._held = _take_lock(context)
         with ExitStack() as begun:
             begun.callback(self._held.close)
@@ -174,24 +176,39 @@ class StoreWriter:
         self.sweeper.stop()
         self.context.scheduler.close()
 
+    @property
+    def closed(self) -> bool:
+        """Whether all is let go."""
+        return self._held.fd < 0
+
     def close(self) -> None:
-        """Close cleanly. The first error is raised when all is let go; the next open recovers then."""
+        """Close cleanly. The first error is raised when all is let go; the next open recovers then, as where
+        an interrupt came: a second call lets go of what that has left.
+        """
+        with self._closing:
+            first, self._tried = not self._tried, True
+            try:
+                if first:
+                    self._close_cleanly()
+            finally:
+                self.abandon()  # the lock goes last, when nothing of ours runs any more
+                self.context.closed = True
+                self.context.pool.close()
+                self._held.close()
+
+    def _close_cleanly(self) -> None:
         self.inbox.close()
         self.sweeper.close()
         self.context.closed = True
         self.context.scheduler.close()
         with self.partitions.lock:
             errors = self.partitions.close()
-            try:
-                if not errors and self.partitions.settled():
-                    self.partitions.checkpoint()
-                    self._ends.sync()  # what the marker says holds after a power cut
-                    self._ends.set_nonce(put_marker(self.context.files, self.context.root))
-            finally:
-                self.context.pool.close()
-                self._held.close()
             if errors:
                 raise errors[0]
+            if self.partitions.settled():
+                self.partitions.checkpoint()
+                self._ends.sync()  # what the marker says holds after a power cut
+                self._ends.set_nonce(put_marker(self.context.files, self.context.root))
 
 
 def _take_lock(context: Context) -> Handle:

@@ -75,14 +75,18 @@ class LogWriter:
     def write_all(self, pendings: list[Pending]) -> None:
         """Write what was queued, one after the other; each is told its offset or its error."""
         for i, pending in enumerate(pendings):
+            before = self.active.next_offset
             try:
                 pending.first = self.write(pending.chunks, pending.claim)
             except Exception as error:
                 pending.error = error
             except BaseException:
-                # An interrupt: those who wait for their turn in this group must not wait for ever.
+                if self.active.next_offset > before:  # it came when all was written
+                    pending.first = before
+                # Those who wait for their turn in this group must not wait for ever.
                 for left in pendings[i:]:
-                    left.error = StorageError(errno.EINTR, "the append was interrupted", self.directory)
+                    if not left.done:
+                        left.error = StorageError(errno.EINTR, "the append was interrupted", self.directory)
                 raise
 
     def write(self, chunks: Iterable[Encoded], claim: Claim | None = None) -> int:

@@ -1,0 +1,143 @@
+"""Promise: wherever Ctrl-C comes, an append is there or not, nobody waits for ever, and a store closes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from interrupts import interrupted
+from stores import values
+from waiting import until
+
+import segstore
+from segstore import StorageError
+from segstore.records import single
+from segstore.storage import (
+    active,
+    appending,
+    flusher,
+    flushing,
+    partition,
+    partitions,
+    pending,
+    pipeline,
+    publisher,
+    scheduler,
+    store_writer,
+    visible,
+    writer,
+)
+from segstore.storage.log import PartitionLog
+from segstore.storage.pending import AHEAD_PLAIN, Pending
+
+APPENDING = (appending, pending, writer, active, pipeline, visible, publisher, flushing, flusher, scheduler)
+CLOSING = (store_writer, partitions, partition, *APPENDING)
+TOPIC = {"segment.bytes": 300, "flush.messages": 3}
+
+
+def values_from(log: PartitionLog, offset: int) -> list[bytes | None]:
+    found = []
+    while offset < log.end_offset:
+        records = log.read(offset)
+        found += [record.value for record in records]
+        offset = records.next_offset
+    return found
+
+
+def append(log: PartitionLog, value: bytes) -> int:
+    return log.append(value)
+
+
+def append_batch(log: PartitionLog, value: bytes) -> int:
+    """Of several batches, so that it rolls within."""
+    return log.append_batch([value, value + b"'", value + b"''"], batch_bytes=1).start
+
+
+@pytest.mark.parametrize("how", [append, append_batch])
+def test_an_append(store_dir: Path, how: Callable[[PartitionLog, bytes], int]) -> None:
+    nth, more, expected = 0, True, list[bytes]()
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config=TOPIC)
+        log = store.partition("t")
+        while more:
+            nth += 1
+            value = b"%d" % nth
+            before = log.end_offset
+            more = interrupted(nth, APPENDING, partial(how, log, value))
+            assert log.append(b"behind") == log.end_offset - 1
+            came = values_from(log, before)[:-1]
+            assert came in ([], [value], [value, value + b"'", value + b"''"])
+            expected += [*came, b"behind"]
+    assert nth > 20
+    with segstore.open(store_dir) as store:
+        assert not store.recovered
+        assert values(store.partition("t")) == expected
+
+
+@pytest.mark.parametrize("module", [pending, writer, active, visible])
+def test_who_waits_behind_it(store_dir: Path, module: ModuleType) -> None:
+    """What another thread has queued is written, or that one is told; never neither."""
+    nth, more = 0, True
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config=TOPIC)
+        log = store.partition("t")
+        queue = log._source.queue
+        while more:
+            nth += 1
+            other = Pending([single(b"other %d" % nth, None, (), 0)], None)
+            queue._queue.append(other)
+            before = log.end_offset
+            more = interrupted(nth, (module,), partial(log.append, b"mine"))
+            with queue.token:
+                if not other.done:
+                    queue.drain()
+            log.append(b"behind")
+            there = b"other %d" % nth in values_from(log, before)
+            assert there == (other.first >= 0)
+            assert there or isinstance(other.error, StorageError)
+            assert not there or log.read(other.first)[0].value == b"other %d" % nth
+    assert nth > 3
+
+
+def test_a_long_append(store_dir: Path) -> None:
+    """One thread encodes and another writes: what was not done then is never done."""
+    nth, more = 0, True
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        long = [bytes(AHEAD_PLAIN // 8)] * 10
+        while more:
+            nth += 1
+            before = log.end_offset
+            more = interrupted(nth, (pipeline, writer), partial(log.append_batch, long, batch_bytes=1))
+            assert log.end_offset - before in (0, len(long))
+            assert log.append(b"behind") == log.end_offset - 1
+            assert nth % 8 or segstore.check(store_dir) == []
+            log.delete_records(log.end_offset)
+    assert nth > 20
+
+
+def test_a_close(store_dir: Path) -> None:
+    """The directory is let go; the next open finds all that was acknowledged."""
+    nth, more, expected = 0, True, list[bytes]()
+    before = set(threading.enumerate())
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config=TOPIC)
+    while more:
+        nth += 1
+        store = segstore.open(store_dir)
+        expected.append(b"%d" % nth)
+        store.partition("t").append(expected[-1])
+        more = interrupted(nth, CLOSING, store.close)
+        with pytest.raises(segstore.StoreClosedError):
+            store.partition("t")
+        store.close()
+        until(lambda: set(threading.enumerate()) <= before)
+        with segstore.open(store_dir) as store:
+            assert values(store.partition("t")) == expected
+        assert segstore.check(store_dir) == []
+    assert nth > 20
