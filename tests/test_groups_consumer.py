@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consumers import append, fill, tp, until
+from consumers import append, fill, tp
 from groups import (
     COOPERATIVE,
     KINDS,
@@ -21,6 +21,7 @@ from groups import (
     settled,
     take_turns,
 )
+from waiting import PATIENCE, until
 
 import segstore
 from segstore.client.consumer import Consumer
@@ -278,10 +279,10 @@ def test_an_offset_that_a_transaction_may_change_is_waited_for(
         with pytest.raises(KafkaTimeoutError, match="a transaction over the offset"):
             consumer.committed(tp(), timeout_ms=1)
         got: list[Any] = []
-        thread = threading.Thread(target=lambda: got.append(consumer.poll(timeout_ms=20_000)))
+        thread = threading.Thread(target=lambda: got.append(consumer.poll(timeout_ms=PATIENCE * 1000)))
         thread.start()
         getattr(producer, end)()
-        thread.join(10)
+        thread.join()
         assert [r.offset for r in got[0][tp()]] == list(range(first, 10))
         assert consumer.committed(tp()) == (first or None)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from consumers import fill, tp
+from consumers import append, fill, tp
 from groups import (
     KINDS,
     MAX_POLL_MS,
@@ -22,6 +22,7 @@ from groups import (
     settled,
     take_turns,
 )
+from waiting import until
 
 import segstore
 from segstore.client.groups.membership import State
@@ -100,8 +101,7 @@ def test_one_that_is_gone_without_a_word_is_out_after_its_session(
     settled(store, [gone, other])
     alive = weakref.ref(gone)
     del gone
-    gc.collect()
-    assert alive() is None
+    until(lambda: gc.collect() >= 0 and alive() is None)
     clock.now += SESSION_MS - 1
     take_turns([other])
     assert len(other.assignment()) == 1
@@ -111,12 +111,24 @@ def test_one_that_is_gone_without_a_word_is_out_after_its_session(
     assert len(other.assignment()) == 2
 
 
-def test_a_member_that_waits_in_poll_stays_alive(store: segstore.Store) -> None:
+def test_a_member_that_waits_in_poll_stays_alive(
+    store: segstore.Store, clock: Monotonic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes, and is seen to be at work, before each max_poll_interval_ms is over."""
     fill(store)
-    consumer = member(store, "t", max_poll_interval_ms=90, heartbeat_interval_ms=10)
+    consumer = member(store, "t", heartbeat_interval_ms=10)
     settled(store, [consumer])
-    generation = consumer.group_metadata().generation_id
-    consumer.poll(timeout_ms=300)
+    take_turns([consumer])
+    generation, end = consumer.group_metadata().generation_id, clock.now + 5 * MAX_POLL_MS
+
+    def wait(_store: segstore.Store, _seen: int, timeout_ms: float) -> None:
+        clock.now += timeout_ms
+        coordinator(store).settle()
+        if clock.now >= end:
+            append(store, 1)
+
+    monkeypatch.setattr(segstore.Store, "wait", wait)
+    assert len(consumer.poll(timeout_ms=1e9)) == 1
     assert consumer.group_metadata().generation_id == generation
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from consumers import append, fill, until
+from consumers import append, fill
 from groups import (
     HEARTBEAT_MS,
     KINDS,
@@ -24,6 +24,7 @@ from groups import (
     take_turns,
 )
 from stores import in_child
+from waiting import PATIENCE, until
 
 import segstore
 from segstore.client.aio import AsyncConsumer
@@ -126,7 +127,7 @@ def test_a_stable_group_leaves_its_coordinator_alone(
     store: segstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store, partitions=2)
-    members = [member(store, "t") for _ in range(2)]
+    members = [member(store, "t", auto_commit_interval_ms=3_600_000) for _ in range(2)]
     settled(store, members)
     take_turns(members, 2)
     found = coordinator(store)
@@ -151,7 +152,7 @@ def test_a_waiting_member_is_woken(store: segstore.Store) -> None:
     first, second = member(store, "t", max_poll_records=1), member(store, "t")
     settled(store, [first])
     got: list[Any] = []
-    thread = threading.Thread(target=lambda: got.append(second.poll(timeout_ms=20_000)))
+    thread = threading.Thread(target=lambda: got.append(second.poll(timeout_ms=PATIENCE * 1000)))
     thread.start()
     until(lambda: coordinator(store).state("g") is State.PREPARING_REBALANCE)
     until(lambda: take_turns([first], 1) == [] and bool(second._subscription.states) and got)
@@ -162,15 +163,22 @@ def test_a_waiting_member_is_woken(store: segstore.Store) -> None:
 def test_asyncio(store: segstore.Store) -> None:
     fill(store, partitions=2, records=10)
 
-    async def read(consumer: AsyncConsumer, seen: set[Any]) -> None:
-        async for record in consumer:
-            seen.add((record.partition, record.offset))
+    async def read(consumer: AsyncConsumer, seen: set[Any], done: Callable[[], Awaitable[bool]]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not await done():
+            assert time.monotonic() < end
+            async for record in consumer:
+                seen.add((record.partition, record.offset))
 
     async def main() -> None:
-        settings = {"group_id": "g", "auto_offset_reset": "earliest", "consumer_timeout_ms": 500}
+        settings = {"group_id": "g", "auto_offset_reset": "earliest", "consumer_timeout_ms": 50}
         one, two = (AsyncConsumer(store, "t", **settings) for _ in range(2))
         seen: set[Any] = set()
-        await asyncio.gather(read(one, seen), read(two, seen))
+
+        async def shared() -> bool:
+            return len(seen) == 20 and len(await one.assignment()) == len(await two.assignment()) == 1
+
+        await asyncio.gather(read(one, seen, shared), read(two, seen, shared))
         assert seen == {(p, o) for p in range(2) for o in range(10)}
         assert await one.assignment() | await two.assignment() == every(store, "t")
         await one.commit()
