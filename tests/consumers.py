@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from waiting import PATIENCE
 
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRecord
 from segstore.client.structs import TopicPartition
 
-LONG_MS = 20_000
+LONG_MS = PATIENCE * 1000
 
 
 def tp(partition: int = 0, topic: str = "t") -> TopicPartition:
@@ -55,14 +56,6 @@ def rounds(consumer: Consumer) -> Iterator[ConsumerRecord]:
     while polled := consumer.poll():
         for records in polled.values():
             yield from records
-
-
-def until(look: Callable[[], Any], seconds: float = LONG_MS / 1000) -> Any:
-    """What `look` gives, once it is true."""
-    end = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < end, "it did not come"
-    return found
 
 
 def offsets(records: list[ConsumerRecord], partition: int = 0) -> list[int]:

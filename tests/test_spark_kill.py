@@ -27,11 +27,11 @@ pytest.importorskip("pyspark", "4.2")
 import faults
 import numpy as np
 import sinks
-from consumers import until
 from pyspark import cloudpickle
 from spark import told
 from staging import unsynced
 from stores import values
+from waiting import until
 
 import segstore
 from segstore.cli.demo.driver import session_members

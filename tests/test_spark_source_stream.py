@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from consumers import append, fill, until
+from consumers import append, fill
 from spark import told
 from stores import Clock
+from waiting import until
 
 import segstore
 
