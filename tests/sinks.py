@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from faults import MUTATING, FailingFiles
 from pyspark import TaskContext
+from waiting import PATIENCE
 
 from pyspark_segstore import DefaultSource
 from segstore.files import Files
@@ -38,7 +39,10 @@ def batch(**columns: Any) -> pa.RecordBatch:
 
 
 def sink(
-    path: Path | str, topic: str | None = "t", files: Files | None = None, timeout_ms: int = 10_000
+    path: Path | str,
+    topic: str | None = "t",
+    files: Files | None = None,
+    timeout_ms: int = int(PATIENCE * 1000),
 ) -> Sink:
     return Sink(str(path), topic, timeout_ms, files)
 

@@ -31,7 +31,7 @@ from pyspark import cloudpickle
 from spark import told
 from staging import unsynced
 from stores import values
-from waiting import until
+from waiting import PATIENCE, until
 
 import segstore
 from segstore.cli.demo.driver import session_members
@@ -267,11 +267,11 @@ def test_a_worker_or_a_part_of_the_driver_is_killed(
             flag.touch()
             kill = sinks.Kill(step, nth, max(planned, default=-1) + 1, str(flag))
             query = stream(spark, store_dir, checkpoint, **kill._asdict())
-            said = told(lambda query=query: query.awaitTermination(120))
+            said = told(lambda query=query: query.awaitTermination(2 * PATIENCE))
             assert not flag.exists(), f"{kill}: {said}"
             new = len(written(store_dir)) - len(planned)
             assert new in ({NEW[step]} if step in NEW else {0, nth > steps.sealed}), kill
-        assert stream(spark, store_dir, checkpoint).awaitTermination(120)
+        assert stream(spark, store_dir, checkpoint).awaitTermination(2 * PATIENCE)
     check_all(store_dir, len(kills))
 
 
@@ -307,7 +307,7 @@ def dies_adopting(path: Path, round_: int, nth: int) -> int:
             with until(lambda: open_unlocked(path, files)) as store:
                 fill(store, round_)
                 files.arm(nth)
-                signal.alarm(60)
+                signal.alarm(int(PATIENCE))
                 signal.pause()
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) * -1
@@ -329,7 +329,7 @@ def wait_for(reader: segstore.Store, look: Callable[[], bool]) -> None:
             reader.wait(seen, 500)
         return found
 
-    until(looked, 120)
+    until(looked)
 
 
 # --- kills of the driver --------------------------------------------------------------------
@@ -376,7 +376,7 @@ def test_the_driver_is_killed(
             with driver(store_dir, checkpoint, flag), segstore.open(store_dir, "r") as reader:
                 wait_for(reader, lambda before=before: sum(together(reader)) >= ROWS * (before + 4))
                 assert not flag.exists(), when
-                until(lambda is_there=is_there: any(map(is_there, in_inbox(store_dir))), 60)
+                until(lambda is_there=is_there: any(map(is_there, in_inbox(store_dir))))
             assert before + 4 <= len(written(store_dir)) < DRIVER_ROUNDS, when
         assert stream(spark, store_dir, checkpoint, rounds=10).awaitTermination(250)
     check_all(store_dir, DRIVER_ROUNDS)

@@ -20,6 +20,7 @@ from spark import read, rows, told
 from staging import left_in_inbox, unsynced
 from stores import START_MS, records, values
 from test_spark_source import broker_roots
+from waiting import PATIENCE
 
 import segstore
 from segstore.records import CODECS
@@ -194,7 +195,7 @@ def refused(spark: SparkSession, work: Path, given: dict[str, str], columns: str
     else:
         sink = frame.writeStream.format("segstore").options(**given)
         sink = sink.option("checkpointLocation", str(work)).trigger(availableNow=True)
-        message = told(lambda: sink.start().awaitTermination(120))
+        message = told(lambda: sink.start().awaitTermination(2 * PATIENCE))
     assert started.since() == 0, message
     return message
 
@@ -267,7 +268,7 @@ def test_two_queries_and_an_application_append_at_once(
         while any(query.isActive for query in queries):
             store.partition("to", own % 3).append(b"app %d" % own)
             own += 1
-        assert all(query.awaitTermination(120) for query in queries)
+        assert all(query.awaitTermination(2 * PATIENCE) for query in queries)
     held: dict[bytes, list[int]] = {b"one": [], b"two": [], b"app": []}
     with segstore.open(store_dir, "r") as reader:
         for p in range(3):
@@ -308,8 +309,8 @@ def test_each_micro_batch_by_a_batch_write_under_its_id(
     frame = frame.selectExpr("string(key) as key", "string(count) as value")
     sink = frame.writeStream.outputMode("update").foreachBatch(take).trigger(availableNow=True)
     sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint"))
-    assert "after the write" in told(lambda: sink.start().awaitTermination(120))
-    assert sink.start().awaitTermination(120)
+    assert "after the write" in told(lambda: sink.start().awaitTermination(2 * PATIENCE))
+    assert sink.start().awaitTermination(2 * PATIENCE)
     with segstore.open(store_dir, "r") as reader:
         found = [record for p in range(3) for record in records(reader.partition("to", p))]
     assert len(found) == 9  # three keys in three micro-batches

@@ -11,7 +11,7 @@ import pytest
 from consumers import append, fill
 from spark import told
 from stores import Clock
-from waiting import until
+from waiting import PATIENCE, until
 
 import segstore
 
@@ -56,7 +56,7 @@ def start(
 
 def finish(query: StreamingQuery) -> list[dict[str, Any]]:
     """The sources' progress of each micro-batch that read something."""
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(2 * PATIENCE)
     return [json.loads(p.json)["sources"][0] for p in query.recentProgress if p.numInputRows]
 
 
@@ -113,7 +113,7 @@ def test_retention_between_two_runs(
     store.partition("t", 0).delete_records(16)
     query = start(spark, store, tmp_path, seen, failOnDataLoss=fail)
     if fail == "true":
-        message = told(lambda: query.awaitTermination(120))
+        message = told(lambda: query.awaitTermination(2 * PATIENCE))
         assert "t-0: offsets 12 to 20 were to be read, and 16 to 20 are there" in message
         assert "failOnDataLoss=false" in message
     else:
@@ -145,7 +145,7 @@ def test_bad_input(name: str, spark: SparkSession, store: segstore.Store, tmp_pa
         reader = spark.readStream.format("segstore")
         reader = reader.schema(options.pop("schema")) if "schema" in options else reader
         writer = reader.options(**options).load().writeStream.format("noop")
-        writer.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination(120)
+        writer.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination(2 * PATIENCE)
 
     message = told(run)
     assert [part for part in said if part not in message] == [], message
