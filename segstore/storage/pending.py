@@ -86,11 +86,12 @@ class AppendQueue:
     def drain(self) -> None:
         """Write what is queued; with the token held."""
         while self._queue:
-            # It stays in the queue until it is done: others wait for it, also where an interrupt comes here.
-            group = tuple(self._queue)
+            # They stay in the queue until they are done: others wait for them, also where an interrupt comes
+            # here. By number: a queue that others append to can't be iterated over.
+            count = len(self._queue)
             try:
-                self._writer.write_all([pending for pending in group if not pending.done])
+                self._writer.write_all([it for i in range(count) if not (it := self._queue[i]).done])
             finally:
                 self._show()
-            for _ in group:
+            for _ in range(count):
                 self._queue.popleft()
