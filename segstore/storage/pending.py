@@ -76,9 +76,13 @@ class AppendQueue:
         """
         pending = Pending(chunks, claim)
         self._queue.append(pending)
-        with self.token:
-            if not pending.done:
-                self.drain()
+        try:
+            with self.token:
+                if not pending.done:
+                    self.drain()
+        except BaseException as interrupt:
+            pending.error = interrupt  # nobody waits for it: it is not to be written later
+            raise
         if pending.error is not None:
             raise pending.error
         return pending.first
@@ -86,11 +90,14 @@ class AppendQueue:
     def drain(self) -> None:
         """Write what is queued; with the token held."""
         while self._queue:
-            # They stay in the queue until they are done: others wait for them, also where an interrupt comes
-            # here. By number: a queue that others append to can't be iterated over.
+            # They stay in the queue until they are done: where an interrupt comes here, those who wait for
+            # them go on. By number: a queue that others append to can't be iterated over.
             count = len(self._queue)
             try:
-                self._writer.write_all([it for i in range(count) if not (it := self._queue[i]).done])
+                for i in range(count):
+                    pending = self._queue[i]
+                    if not pending.done:
+                        self._writer.write_queued(pending)
             finally:
                 self._show()
             for _ in range(count):

@@ -72,22 +72,19 @@ class LogWriter:
     def next_offset(self) -> int:
         return self.active.next_offset
 
-    def write_all(self, pendings: list[Pending]) -> None:
-        """Write what was queued, one after the other; each is told its offset or its error."""
-        for i, pending in enumerate(pendings):
-            before = self.active.next_offset
-            try:
-                pending.first = self.write(pending.chunks, pending.claim)
-            except Exception as error:
-                pending.error = error
-            except BaseException:
-                if self.active.next_offset > before:  # it came when all was written
-                    pending.first = before
-                # Those who wait for their turn in this group must not wait for ever.
-                for left in pendings[i:]:
-                    if not left.done:
-                        left.error = StorageError(errno.EINTR, "the append was interrupted", self.directory)
-                raise
+    def write_queued(self, pending: Pending) -> None:
+        """Write what was queued; it is told its offset or its error, also where an interrupt comes."""
+        before = self.active.next_offset
+        try:
+            pending.first = self.write(pending.chunks, pending.claim)
+        except Exception as error:
+            pending.error = error
+        except BaseException:
+            if self.active.next_offset > before:  # it came when all was written
+                pending.first = before
+            else:
+                pending.error = StorageError(errno.EINTR, "the append was interrupted", self.directory)
+            raise
 
     def write(self, chunks: Iterable[Encoded], claim: Claim | None = None) -> int:
         """Append all of it, or nothing: the first offset. StorageError; the log is as before then.
