@@ -21,6 +21,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore import ForkedError, ReadOnlyError, StoreLockedError, UnknownTopicOrPartitionError
+from segstore.files import Files, Handle
 
 Tell = Callable[[str], None]
 Turns = Callable[[], AbstractContextManager[Callable[[], object]]]
@@ -273,6 +274,40 @@ def test_a_writer_killed_within_a_publication_does_not_hang_readers(store_dir: P
     with segstore.open(store_dir, "r") as reader:
         assert values(reader.partition("t")) == [b"x", b"y"]
     store.close()
+
+
+class Vanishing(Files):
+    """Another process removes files with this ending, each just when it is to be looked at."""
+
+    def __init__(self, ending: str) -> None:
+        super().__init__()
+        self.ending, self.gone = ending, 0
+
+    def _take(self, path: object) -> None:
+        if isinstance(path, str) and path.endswith(self.ending) and os.path.exists(path):
+            os.unlink(path)
+            self.gone += 1
+
+    def open(self, path: str, **options: bool) -> Handle:  # type: ignore[override]
+        self._take(path)
+        return super().open(path, **options)
+
+    def size(self, file: str | Handle) -> int:  # type: ignore[override]
+        self._take(file)
+        return super().size(file)
+
+
+@pytest.mark.parametrize("ending", [".kafka_cleanshutdown", "index"])
+def test_what_a_writer_removes_while_a_reader_looks(tmp_path: Path, ending: str) -> None:
+    """The marker, when a store is opened; an index, when its segment is deleted."""
+    with segstore.open(tmp_path) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"x")
+    files = Vanishing(ending)
+    with segstore.open(tmp_path, "r", files=files) as reader:
+        assert values(reader.partition("t")) == [b"x"]
+        assert [one.end_offset for one in reader.stats()] == [1]
+    assert files.gone
 
 
 def test_a_reader_opened_before_the_topic_was_made(store_dir: Path) -> None:

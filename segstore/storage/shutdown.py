@@ -40,11 +40,10 @@ class Left(NamedTuple):
 
 def read_marker(files: Files, root: str) -> int | None:
     """The marker's number (0 where it holds none, or is no file), None where there is no marker. OSError."""
-    path = os.path.join(root, names.CLEAN_SHUTDOWN)
-    if not files.exists(path):
-        return None
     try:
-        return int(json.loads(files.read_file(path, 4096))["brokerEpoch"])
+        return int(json.loads(files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096))["brokerEpoch"])
+    except FileNotFoundError:  # or taken just now
+        return None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0
     except OSError as error:

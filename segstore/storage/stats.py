@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -117,8 +118,8 @@ def _index_bytes(view: LogView, files: Files) -> int:
     size = 0
     for segment in view.segments:
         for suffix in (names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
-            path = segment.file(suffix)
-            size += files.size(path) if files.exists(path) else 0
+            with suppress(FileNotFoundError):  # there is none, or its segment was deleted just now
+                size += files.size(segment.file(suffix))
     return size
 
 
