@@ -277,33 +277,34 @@ def test_a_writer_killed_within_a_publication_does_not_hang_readers(store_dir: P
 
 
 class Vanishing(Files):
-    """Another process removes files with this ending, each just when it is to be looked at."""
+    """Another process removes files with this ending, each just when it is to be looked at by `call`."""
 
-    def __init__(self, ending: str) -> None:
+    def __init__(self, call: str, ending: str) -> None:
         super().__init__()
-        self.ending, self.gone = ending, 0
+        self.call, self.ending, self.gone = call, ending, 0
 
-    def _take(self, path: object) -> None:
-        if isinstance(path, str) and path.endswith(self.ending) and os.path.exists(path):
+    def _take(self, call: str, path: object) -> None:
+        wanted = call == self.call and isinstance(path, str) and path.endswith(self.ending)
+        if wanted and os.path.exists(path):
             os.unlink(path)
             self.gone += 1
 
     def open(self, path: str, **options: bool) -> Handle:  # type: ignore[override]
-        self._take(path)
+        self._take("open", path)
         return super().open(path, **options)
 
     def size(self, file: str | Handle) -> int:  # type: ignore[override]
-        self._take(file)
+        self._take("size", file)
         return super().size(file)
 
 
-@pytest.mark.parametrize("ending", [".kafka_cleanshutdown", "index"])
-def test_what_a_writer_removes_while_a_reader_looks(tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize(("call", "ending"), [("open", ".kafka_cleanshutdown"), ("size", ".index")])
+def test_what_a_writer_removes_while_a_reader_looks(tmp_path: Path, call: str, ending: str) -> None:
     """The marker, when a store is opened; an index, when its segment is deleted."""
     with segstore.open(tmp_path) as store:
         store.create_topic("t")
         store.partition("t").append(b"x")
-    files = Vanishing(ending)
+    files = Vanishing(call, ending)
     with segstore.open(tmp_path, "r", files=files) as reader:
         assert values(reader.partition("t")) == [b"x"]
         assert [one.end_offset for one in reader.stats()] == [1]
