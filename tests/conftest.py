@@ -42,8 +42,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Thousands of tests are objects that stay: garbage is looked for among what comes from now on, in a
-    thousandth of the time. Hundreds of tests ask for it.
+    _freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is not None and nextitem.path != item.path:
+        _freeze()
+
+
+def _freeze() -> None:
+    """Thousands of tests, and what is told of each, are objects that stay: garbage is looked for among what
+    came since, in a hundredth of the time. Hundreds of tests ask for it, and forked children copy what it
+    touches.
     """
     gc.collect()
     gc.freeze()

@@ -68,8 +68,8 @@ FAILS = "def test_b():\n    assert 0\n"
 RUNS = {
     "as many as the table says": (10, B, [], 0, False),
     "less": (11, B, [], 1, True),
-    "less, in two processes": (11, B, ["-n2"], 1, True),
-    "as many, in two processes": (10, B, ["-n2"], 0, False),
+    "less, in two processes": (11, B, ["-p", "xdist", "-n2"], 1, True),
+    "as many, in two processes": (10, B, ["-p", "xdist", "-n2"], 0, False),
     "some tests by -k": (11, B, ["-k", "test_a or test_b"], 0, False),
     "one test by name": (11, B, ["tests/test_a.py::test_a", "tests/test_b.py"], 0, False),
     "one file of two": (11, B, ["tests/test_a.py"], 0, False),
@@ -92,7 +92,7 @@ def test_a_run_is_held_to_the_table(tmp_path: Path, name: str) -> None:
     done = subprocess.run(
         command,
         cwd=tmp_path,
-        env={**passed, "PYTHONPATH": str(TESTS)},
+        env={**passed, "PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=2 * PATIENCE,
