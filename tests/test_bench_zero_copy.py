@@ -285,6 +285,31 @@ def test_strace_counts_the_same_calls(logs: str, tmp_path: Path, to: str, method
     assert sum(judged.counted.values()) >= traced.TRANSFERS
 
 
+@pytest.mark.judge("strace")
+@pytest.mark.parametrize("which", ["traced", "strace"])
+def test_ctrl_c_while_a_process_is_started(
+    logs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """Within Popen: it ran on, in a directory that was gone by then, and said so on the terminal."""
+    if (why := traced.why_not()) is not None:
+        pytest.skip(why if "strace" in why else f"strace: {why}")
+    started = []
+
+    class Interrupted(subprocess.Popen[str]):
+        def __init__(self, command: list[str], **options: object) -> None:
+            super().__init__(command, **options)  # type: ignore[call-overload]
+            started.append(self)
+            if (command[0] == "strace") == (which == "strace"):
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        traced.judge(logs, str(tmp_path), Group(16 * KIB, "warm", "tcp"), "read")
+    assert started
+    assert all(process.returncode is not None for process in started)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_cpu_is_of_user_and_system(found: Results) -> None:
     for cell in found.cells:
         if cell.figures:

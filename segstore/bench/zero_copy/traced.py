@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
+from segstore.bench.ending import ended_later
 from segstore.bench.zero_copy.cells import LOG, Contender, Group
 from segstore.bench.zero_copy.contenders import Contenders
 from segstore.bench.zero_copy.layout import stretch
@@ -70,18 +71,14 @@ def judge(root: str, directory: str, group: Group, method: str) -> Judged:
         str(group.size),
         method,
     ]
-    with (
-        tempfile.NamedTemporaryFile("r", dir=directory, prefix="strace-") as report,
-        # A session of its own: Ctrl-C is for this one, which then ends it.
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-        ) as watched,
-    ):
-        try:
-            counted = _watch(watched, report.name)
-        except BaseException:
-            watched.kill()
-            raise
+    pipe = subprocess.PIPE
+    with tempfile.NamedTemporaryFile("r", dir=directory, prefix="strace-") as report, ExitStack() as ending:
+        with ended_later():
+            # A session of its own: Ctrl-C is for this one, which then ends it.
+            watched = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, start_new_session=True)
+            ending.enter_context(watched)
+            ending.push(lambda kind, *_: watched.kill() if kind else None)
+        counted = _watch(watched, report.name)
         return Judged(_of_transfers(counted), _of_transfers(_table(report.read())))
 
 
@@ -92,17 +89,17 @@ def _watch(watched: subprocess.Popen[str], report: str) -> Counter[str]:
     if watched.stdout.readline() != READY:
         raise StorageError("the process that strace should watch has ended")
     command = ["strace", "-c", "-o", report, "-p", str(watched.pid)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as strace:
-        try:
-            assert strace.stderr is not None
-            said = strace.stderr.readline()
-            if "attached" not in said:
-                raise StorageError(f"strace can't watch: {said.strip()}")
-            watched.stdin.write("\n")
-            watched.stdin.flush()
-            return Counter(json.loads(watched.stdout.readline()))
-        finally:
-            strace.send_signal(signal.SIGINT)  # it lets go of the process, and writes its table
+    with ExitStack() as ending:
+        with ended_later():
+            strace = ending.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
+            ending.callback(strace.send_signal, signal.SIGINT)  # it lets go, and writes its table
+        assert strace.stderr is not None
+        said = strace.stderr.readline()
+        if "attached" not in said:
+            raise StorageError(f"strace can't watch: {said.strip()}")
+        watched.stdin.write("\n")
+        watched.stdin.flush()
+        return Counter(json.loads(watched.stdout.readline()))
 
 
 def _of_transfers(calls: Counter[str]) -> dict[str, int]:
