@@ -1,0 +1,180 @@
+"""Histories of producers and consumers, and the anomalies that they may show. Writes nothing.
+
+The anomalies and their names are those of Jepsen's Kafka workload (jepsen.tests.kafka). A history is judged
+by what clients were told, beside what the log holds at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+Part = tuple[str, int]
+Log = Mapping[Part, Mapping[int, str]]  # what a reader of everything found: values by offset
+
+
+class Send(NamedTuple):
+    """One record that a producer sent. `offset` is -1 unless it was acknowledged. `sequence` counts the
+    records that this producer sent to this partition; `txn` names the transaction, "" where there was none.
+    """
+
+    producer: str
+    part: Part
+    sequence: int
+    value: str
+    offset: int
+    txn: str = ""
+
+
+class Poll(NamedTuple):
+    """What one poll gave of one partition. `owner` changes with every assignment of that partition."""
+
+    owner: str
+    part: Part
+    records: list[tuple[int, str]]
+    committed_only: bool
+
+
+class End(NamedTuple):
+    """How a transaction ended: "asked" before the commit, "committed" or "aborted" when that was told."""
+
+    txn: str
+    how: str
+
+
+class Commit(NamedTuple):
+    """A committed offset of the group that was acknowledged."""
+
+    part: Part
+    offset: int
+
+
+Event = Send | Poll | End | Commit
+KINDS = {kind.__name__: kind for kind in (Send, Poll, End, Commit)}
+
+
+def to_line(event: Event) -> bytes:
+    """One line; whole lines survive the death of the process that wrote them with one write."""
+    return json.dumps([type(event).__name__, *event]).encode() + b"\n"
+
+
+def from_lines(data: bytes) -> list[Event]:
+    """The events of all whole lines."""
+    return [_event(line) for line in data.split(b"\n")[:-1]]
+
+
+def _event(line: bytes) -> Event:
+    kind, *fields = json.loads(line)
+    made = KINDS[kind](*fields)
+    if "part" in made._fields:
+        made = made._replace(part=tuple(made.part))
+    if isinstance(made, Poll):
+        made = made._replace(records=[tuple(record) for record in made.records])
+    return made
+
+
+class History:
+    """The events of all runs over one store, in the order in which they were told."""
+
+    def __init__(self, events: Iterable[Event], log: Log, committed: Log, group: Mapping[Part, int]) -> None:
+        self.events, self.log, self.committed, self.group = list(events), log, committed, group
+        self.sends = [e for e in self.events if isinstance(e, Send)]
+        self.polls = [e for e in self.events if isinstance(e, Poll)]
+        self.ends = {e.txn: e.how for e in self.events if isinstance(e, End)}
+
+    def anomalies(self) -> list[str]:
+        """Everything that must not be; empty for a sound history."""
+        checks = (
+            self._lost, self._inconsistent, self._duplicate, self._disordered, self._aborted,
+            self._uncommitted, self._skipped, self._unseen, self._lost_commits,
+        )  # fmt: skip
+        return [found for check in checks for found in check()]
+
+    def _lost(self) -> Iterable[str]:
+        """Lost write: acknowledged (and of no transaction, or a committed one), and not there."""
+        for send in self.sends:
+            if send.offset < 0 or (send.txn and self.ends.get(send.txn) != "committed"):
+                continue
+            if self.committed[send.part].get(send.offset) != send.value:
+                yield f"lost write: {send}, there: {self.committed[send.part].get(send.offset)}"
+
+    def _inconsistent(self) -> Iterable[str]:
+        """Inconsistent offsets: an offset that was seen with two values."""
+        for poll in self.polls:
+            for offset, value in poll.records:
+                later = self.log[poll.part].get(offset)
+                if later != value:
+                    yield f"inconsistent offset: {poll.part} {offset}: {value}, later {later}"
+
+    def _duplicate(self) -> Iterable[str]:
+        """Duplicate: a value, each of which is sent once, at two offsets."""
+        seen: dict[str, tuple[Part, int]] = {}
+        for part, values in self.committed.items():
+            for offset, value in values.items():
+                if value in seen:
+                    yield f"duplicate: {value} at {seen[value]} and {(part, offset)}"
+                seen[value] = part, offset
+
+    def _disordered(self) -> Iterable[str]:
+        """Nonmonotonic send: offsets of one producer's records in another order than they were sent."""
+        last: dict[tuple[str, Part], Send] = {}
+        for send in sorted(self.sends, key=lambda s: s.sequence):
+            if send.offset < 0:
+                continue
+            before = last.get((send.producer, send.part))
+            if before is not None and before.offset >= send.offset:
+                yield f"nonmonotonic send: {before} before {send}"
+            last[send.producer, send.part] = send
+
+    def _aborted(self) -> Iterable[str]:
+        """Aborted read (G1a): a reader of what is committed saw a record of an aborted transaction."""
+        aborted = {s.value for s in self.sends if s.txn and self.ends.get(s.txn) == "aborted"}
+        for poll in self.polls:
+            for offset, value in poll.records if poll.committed_only else ():
+                if value in aborted:
+                    yield f"aborted read: {poll.part} {offset}: {value}"
+
+    def _uncommitted(self) -> Iterable[str]:
+        """Precommitted read: a record of a transaction whose commit nobody had asked for yet."""
+        transactions = {s.value: s.txn for s in self.sends if s.txn}
+        asked: set[str] = set()
+        for event in self.events:
+            if isinstance(event, End):
+                asked.add(event.txn)
+            elif isinstance(event, Poll) and event.committed_only:
+                for offset, value in event.records:
+                    if transactions.get(value, "") not in asked | {""}:
+                        yield f"precommitted read: {event.part} {offset}: {value}"
+
+    def _skipped(self) -> Iterable[str]:
+        """Poll skip and nonmonotonic poll: within one assignment offsets go up, and leave out nothing that
+        is there for this reader.
+        """
+        last: dict[tuple[str, Part], int] = {}
+        for poll in self.polls:
+            there = (self.committed if poll.committed_only else self.log)[poll.part]
+            for offset, _ in poll.records:
+                before = last.get((poll.owner, poll.part))
+                if before is not None and offset <= before:
+                    yield f"nonmonotonic poll: {poll.owner} {poll.part}: {offset} after {before}"
+                elif before is not None and (left := [o for o in range(before + 1, offset) if o in there]):
+                    yield f"poll skip: {poll.owner} {poll.part}: {left} between {before} and {offset}"
+                last[poll.owner, poll.part] = offset
+
+    def _unseen(self) -> Iterable[str]:
+        """Unseen: a committed record below the group's committed offset that no member was ever given."""
+        seen = defaultdict(set)
+        for poll in self.polls:
+            seen[poll.part].update(offset for offset, _ in poll.records)
+        for part, values in self.committed.items():
+            if left := sorted(o for o in values if o < self.group.get(part, 0) and o not in seen[part]):
+                yield f"unseen: {part}: {left}"
+
+    def _lost_commits(self) -> Iterable[str]:
+        """Lost commit: the group's last acknowledged offset is not what it has, nor a later one of it."""
+        last = {event.part: event.offset for event in self.events if isinstance(event, Commit)}
+        for part, offset in last.items():
+            if self.group.get(part, 0) < offset:
+                yield f"lost commit: {part}: {offset} was acknowledged, {self.group.get(part)} is there"
