@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from oracle import Batch, Malformed, Record, decode_records
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.records.header import BATCH, HEADER_SIZE
 
 INT31 = (1 << 31) - 1
@@ -157,9 +157,9 @@ def decode(plain: bytes, batches: np.ndarray, at: Sequence[int], lens: Sequence[
     """All records of batches whose plain payloads lie in one arena; NativeError."""
     room = max(int(batches["count"].sum()), 1)
     columns, out, arena = np.zeros((7, room), np.int64), ffi.new("seg_decoded *"), exact(plain)
-    rows = [ffi.from_buffer("int64_t *", row) for row in columns]
+    rows = [held("int64_t *", row) for row in columns]
     headers = (batches, int64s(at), int64s(lens))
-    pointer = ffi.from_buffer("seg_batch *", headers[0]) if len(batches) else ffi.NULL
+    pointer = held("seg_batch *", headers[0]) if len(batches) else ffi.NULL
     n = checked(lib.seg_decode(arena, len(plain), pointer, *headers[1:], len(batches), room, *rows, out))
     assert n == out.records
     rows_of = columns[:, :n].tolist()

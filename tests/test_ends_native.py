@@ -72,7 +72,8 @@ def test_a_map_without_room_for_a_slot(size: int) -> None:
 
 def test_a_map_that_is_not_aligned() -> None:
     memory = memoryview(bytearray(SIZE + 64))
-    start = next(i for i in range(8) if int(ffi.cast("intptr_t", ffi.from_buffer(memory[i:]))) % 8 == 4)
+    with ffi.from_buffer(memory) as view:
+        start = (4 - int(ffi.cast("intptr_t", view))) % 8
     assert publish(memory[start : start + SIZE], [0], [1] * 8) == -errno.EINVAL
 
 

@@ -10,7 +10,7 @@ import pytest
 from native_batches import NAMES, exact, int64s
 from oracle import Batch, Record, decode_batches, encode_batch
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.records import Records, decode, scan
 from segstore.storage.cleaner.offset_map import OffsetMap, columns
 
@@ -68,9 +68,9 @@ class Rows:
 
 def small_map(slots: int, limit: int) -> Any:
     c = ffi.new("seg_offset_map *")
-    held = np.zeros(slots * 3, np.uint64)
-    c.slots, c.n, c.limit, c.seed = ffi.from_buffer("uint8_t[]", held), slots, limit, (7, 9)
-    return c, held
+    memory = np.zeros(slots * 3, np.uint64)
+    c.slots, c.n, c.limit, c.seed = held("uint8_t[]", memory), slots, limit, (7, 9)
+    return c, memory
 
 
 def test_the_map_against_a_dict(rng: random.Random) -> None:

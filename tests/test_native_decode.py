@@ -18,7 +18,7 @@ from native_batches import (
 )
 from oracle import Batch, Record
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 
 V = oracle.encode_varint
 
@@ -139,7 +139,7 @@ def test_decode_refuses_a_span_outside_the_arena(name: str) -> None:
 
 def decode_raw(rows: np.ndarray, capacity: int, columns: list[Any], out: Any) -> int:
     at, size = native.int64s([0] * len(rows)), native.int64s([len(PLAIN)] * len(rows))
-    pointer = ffi.from_buffer("seg_batch *", rows)
+    pointer = held("seg_batch *", rows)
     return lib.seg_decode(
         native.exact(PLAIN), len(PLAIN), pointer, at, size, len(rows), capacity, *columns, out
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 
 HEADER = struct.Struct(">qiibIhiqqqhii")
 BAD = {"length": lib.SEG_BAD_LENGTH, "magic": lib.SEG_BAD_MAGIC, "offsets": lib.SEG_BAD_OFFSETS}
@@ -184,7 +184,7 @@ def test_more_than_two_gib_in_one_call() -> None:
     size = 3 << 30
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | 0x4000, prot=mmap.PROT_READ)  # MAP_NORESERVE
     sink = os.open("/dev/null", os.O_WRONLY)
-    buffer = ffi.from_buffer("uint8_t[]", memory)
+    buffer = held("uint8_t[]", memory)
     assert lib.seg_write(sink, buffer, size) == 0x7FFFF000
     assert lib.seg_pwrite(sink, buffer, size, 0) == size
     assert lib.seg_pwritev(sink, [buffer, buffer], [size, size], 2, 0) == 2 * size

@@ -17,7 +17,7 @@ import pytest
 from transfers import AVAILABLE, tcp_pair
 
 import segstore
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.records.header import HEADER_SIZE
 
 SIOCOUTQNSD = 0x894B
@@ -151,7 +151,7 @@ def find(
     """(position, stop, next offset), or None."""
     out = ffi.new("seg_found *")
     with open(path, "rb") as file:
-        buffer = ffi.from_buffer("uint8_t[]", index)
+        buffer = held("uint8_t[]", index)
         there = (buffer, len(index) // 8, 0, end, limit, start, offset, most, out)
         found = lib.seg_find_stretch(file.fileno(), *there)
     return (out.position, out.stop, out.next_offset) if found else None

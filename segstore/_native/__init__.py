@@ -1,10 +1,62 @@
 """The C helper: `lib` has the functions of cdef.h, `ffi` makes what they take. Nothing on disk.
 
 Stateless; every call releases the GIL and may be made from any thread.
+
+Memory is lent to C in one of three ways, and tests/test_lending.py reads the source and holds this:
+- `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
+- `with ffi.from_buffer(kind, owner) as view:`, or `with lent(owners) as views:`: it is released at the end;
+- `held(kind, owner)`: the view may be kept anywhere, and so it refuses a memoryview.
+
+The reason is a fault of CPython (gh-77894, mended in 3.12.7 and 3.13). A memoryview that lies in a cycle
+together with a view of it ends the interpreter when the garbage collector clears that cycle. A frame that
+raises is kept by the traceback of its error, and with it all of its local variables. Other owners are safe:
+bytes, bytearray, mmap, numpy arrays and Arrow buffers give nothing up before their last reference goes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
 from segstore._native._segstore import ffi, lib
 
-__all__ = ["ffi", "lib"]
+__all__ = ["ffi", "held", "lent", "lib"]
+
+
+def held(kind: str, owner: Any) -> Any:
+    """A view of `owner`'s memory as the C type `kind`, which keeps that memory for as long as it lives.
+
+    TypeError for a memoryview; BufferError or TypeError for what has no memory to lend.
+    """
+    if type(owner) is memoryview:
+        raise TypeError("a view of a memoryview can't be kept: lend it by `with`, or to one call")
+    return ffi.from_buffer(kind, owner)
+
+
+class lent:
+    """Views of several owners' memory as bytes, for one `with` block. Owners are what lends a buffer."""
+
+    __slots__ = ("_owners", "_views")
+
+    def __init__(self, owners: Sequence[Any]) -> None:
+        self._owners = owners
+        self._views: list[Any] = []
+
+    def __enter__(self) -> list[Any]:
+        try:
+            for owner in self._owners:
+                self._views.append(ffi.from_buffer("uint8_t[]", owner))
+        except BaseException:
+            self._release()
+            raise
+        return self._views
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        for view in self._views:
+            ffi.release(view)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, lent, lib
 from segstore.files.handle import Handle, named
 from segstore.sending.results import checked
 
@@ -42,19 +42,22 @@ class Content:
 
     def pread_into(self, handle: Handle, buffer: Buffer, position: int) -> int:
         """Fill `buffer` from `position`: bytes read, fewer only at its end. OSError as pread(2)."""
-        view = ffi.from_buffer("uint8_t[]", buffer, require_writable=True)
-        return checked(lib.seg_pread(handle.fd, view, len(view), position), handle)
+        with ffi.from_buffer("uint8_t[]", buffer, require_writable=True) as view:
+            done = lib.seg_pread(handle.fd, view, len(view), position)
+        return checked(done, handle)
 
     def pwrite(self, handle: Handle, data: Buffer, position: int) -> int:
         """Write all of `data` at `position`: its length. OSError as pwrite(2); a part may be written then."""
-        view = ffi.from_buffer("uint8_t[]", data)
-        return checked(lib.seg_pwrite(handle.fd, view, len(view), position), handle)
+        with ffi.from_buffer("uint8_t[]", data) as view:
+            done = lib.seg_pwrite(handle.fd, view, len(view), position)
+        return checked(done, handle)
 
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], position: int) -> int:
         """Write all buffers one after the other from `position`: bytes. OSError as `pwrite`."""
-        views = [ffi.from_buffer("uint8_t[]", buffer) for buffer in buffers]
-        pointers, lengths = ffi.new("uint8_t *[]", views), ffi.new("int64_t[]", [len(v) for v in views])
-        return checked(lib.seg_pwritev(handle.fd, pointers, lengths, len(views), position), handle)
+        with lent(buffers) as views:
+            pointers, lengths = ffi.new("uint8_t *[]", views), ffi.new("int64_t[]", [len(v) for v in views])
+            done = lib.seg_pwritev(handle.fd, pointers, lengths, len(views), position)
+        return checked(done, handle)
 
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
         """`seg_seek` (cdef.h) as it is: 1 found, 0 none below `end`, negative: -errno or a bad header."""

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from segstore._native import ffi
+from segstore._native import ffi, held
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
 
@@ -90,8 +90,8 @@ class SparseIndex:
 
         That has offsets up to `end_relative` (end offset - base offset) and `log_size` bytes.
         """
-        view = ffi.from_buffer("uint8_t[]", data)
-        return int(cls._valid(view, len(view) // cls.ENTRY.size, end_relative, log_size))
+        with ffi.from_buffer("uint8_t[]", data) as view:
+            return int(cls._valid(view, len(view) // cls.ENTRY.size, end_relative, log_size))
 
     @classmethod
     def parse(cls, data: bytes) -> list[tuple[int, int]]:
@@ -106,7 +106,7 @@ class SparseIndex:
 
 
 def _view_of(memory: Any, count: int) -> View:
-    return View(ffi.from_buffer("uint8_t[]", memory), count, memory)
+    return View(held("uint8_t[]", memory), count, memory)
 
 
 def _pages(size: int) -> int:

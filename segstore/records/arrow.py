@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.records.column import FIXED, NULLS, WIDE_OFFSETS, Column
 
@@ -85,11 +85,11 @@ def column_from_arrow(values: Any, name: str) -> Column:
     validity = buffers[0] if array.null_count else None
     if pa.types.is_fixed_size_binary(array.type):
         width = array.type.byte_width
-        data = memoryview(buffers[1])[at * width : (at + n) * width] if buffers[1] is not None else None
+        data = buffers[1].slice(at * width, n * width) if buffers[1] is not None else None
         return Column(FIXED, n, data, validity=validity, validity_bit=at, width=width)
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     kind, size = (WIDE_OFFSETS, 8) if wide else (NARROW_OFFSETS, 4)
-    offsets = memoryview(buffers[1])[at * size : (at + n + 1) * size] if n else None
+    offsets = buffers[1].slice(at * size, (n + 1) * size) if n else None
     return Column(kind, n, buffers[2], offsets, validity, at)
 
 
@@ -187,7 +187,7 @@ _LEAST, _MOST = 1 << 14, 1 << 17
 
 
 def _int64s(array: NDArray[np.int64]) -> Any:
-    return ffi.from_buffer("int64_t[]", array) if len(array) else ffi.NULL
+    return held("int64_t[]", array) if len(array) else ffi.NULL
 
 
 def _headers(records: Records) -> pa.Array:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segstore._native import ffi
+from segstore._native import ffi, held
 from segstore.errors import InvalidTypeError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Column:
         self.n = n
         self.c = c = ffi.new("seg_column *")
         c.kind, c.n, c.width, c.validity_bit = kind, n, width, validity_bit
-        keep = [ffi.from_buffer(part) for part in (data, offsets, validity) if part is not None and len(part)]
+        keep = [held("char[]", part) for part in (data, offsets, validity) if part is not None and len(part)]
         self._owners = keep
         parts = iter(keep)
         if data is not None and len(data):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segstore._native import ffi
+from segstore._native import ffi, held
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.records.column import TEXT, Column, as_column, from_list, null_column, offsets_of
 from segstore.records.times import as_timestamps
@@ -28,7 +28,7 @@ class HeaderColumns:
 
     def __init__(self, offsets: NDArray[np.int64], names: Column, values: Column) -> None:
         self.n = len(offsets) - 1
-        pointer = ffi.from_buffer("int64_t[]", offsets)
+        pointer = held("int64_t[]", offsets)
         self.c = c = ffi.new("seg_header_columns *")
         c.offsets, c.n = pointer, self.n
         c.names, c.values = names.c[0], values.c[0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.records.arena import corrupt, decompress_batches
 from segstore.records.codecs import MAX_PLAIN
 from segstore.records.header import BATCH, CODEC_MASK, HEADER_SIZE, LEAST_RECORD
@@ -36,7 +36,7 @@ class _Scratch(threading.local):
         self.end, self.decoded = ffi.new("seg_scan_end *"), ffi.new("seg_decoded *")
         self.capacity = _SMALL // HEADER_SIZE + 1
         # Not zeroed: pages that no scan has come to take no memory.
-        self.headers = ffi.from_buffer("seg_batch *", np.empty(self.capacity * BATCH.itemsize, np.uint8))
+        self.headers = held("seg_batch *", np.empty(self.capacity * BATCH.itemsize, np.uint8))
 
 
 _scratch = _Scratch()
@@ -86,16 +86,19 @@ def scan(
     Batches that end below `from_offset` are skipped unchecked; those from `end_offset` on, or
     beyond `max_bytes` (one is always taken), are left. Stops before damage: `ScanEnd.damaged` tells.
     """
-    data, scratch = buf if type(buf) is bytes else ffi.from_buffer("uint8_t[]", buf), _scratch
-    size, end = len(data), scratch.end
+    size, scratch = len(buf), _scratch
+    end = scratch.end
     if size <= _SMALL:
         capacity, out = scratch.capacity, scratch.headers
     else:
         # As many as there can be at most: a second pass would cost more than pages that stay untouched.
         capacity = size // HEADER_SIZE + 1
         room = np.empty(capacity * BATCH.itemsize, np.uint8)
-        out = ffi.from_buffer("seg_batch *", room)
-    n = lib.seg_scan(data, size, position, from_offset, end_offset, max_bytes, check_crcs, out, capacity, end)
+        out = held("seg_batch *", room)
+    n = lib.seg_scan(
+        buf if type(buf) is bytes else ffi.from_buffer("uint8_t[]", buf), size,
+        position, from_offset, end_offset, max_bytes, check_crcs, out, capacity, end,
+    )  # fmt: skip
     # A copy of just these, for the many batches that there might have been.
     batches = np.frombuffer(bytearray(ffi.buffer(out, n * BATCH.itemsize)), BATCH)
     return batches, ScanEnd(end.position, end.need, end.last_offset, end.status)
@@ -121,7 +124,7 @@ def decode(
     n = len(batches)
     if n == 0:
         return empty_records(next_offset or 0)
-    headers = ffi.from_buffer(_BATCHES, batches)
+    headers = held(_BATCHES, batches)
     if next_offset is None:
         next_offset = headers[n - 1].last_offset + 1
     if n <= _FEW and (arguments := _few(headers, n, position - HEADER_SIZE)):
@@ -132,11 +135,11 @@ def decode(
             n = len(starts)
             batches, next_offset = batches[:n], headers[n - 1].last_offset + 1
         counts = _counts(batches, sizes, where)
-        pointers = ffi.from_buffer("int64_t *", starts), ffi.from_buffer("int64_t *", sizes)
+        pointers = held("int64_t *", starts), held("int64_t *", sizes)
         arguments = (*pointers, n, int(counts.sum()))
     count = arguments[3]
     matrix = np.empty((ROWS, count), np.int64)
-    row, out = ffi.from_buffer(_INT64S, matrix), _scratch.decoded
+    row, out = held(_INT64S, matrix), _scratch.decoded
     done = lib.seg_decode(
         arena, len(arena), headers, *arguments,
         row, row + count, row + 2 * count, row + 3 * count, row + 4 * count, row + 5 * count, row + 6 * count,

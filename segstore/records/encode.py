@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.errors import InvalidArgumentError
 from segstore.records.codecs import MAX_PLAIN, compress
 from segstore.records.columns import Columns
@@ -136,7 +136,7 @@ def fill_template(t: Any, template: Template, codec: int) -> Any:
 
 
 def _int64s(array: NDArray[np.int64] | None) -> Any:
-    return ffi.NULL if array is None or not len(array) else ffi.from_buffer("int64_t *", array)
+    return ffi.NULL if array is None or not len(array) else held("int64_t *", array)
 
 
 def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from segstore._native import ffi, lib
+from segstore._native import held, lib
 from segstore.errors import InvalidArgumentError, RecordTooLargeError
 from segstore.records.codecs import MAX_PLAIN
 from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, batch_ptr
@@ -77,7 +77,7 @@ class Encoded:
 
     def __init__(self, buffer: NDArray[np.uint8], size: int, batches: NDArray[np.void]) -> None:
         self.buffer, self.size, self.batches, self._pooled = buffer, size, batches, True
-        self.ptr, self.headers = ffi.from_buffer("uint8_t *", buffer), batch_ptr(batches)
+        self.ptr, self.headers = held("uint8_t *", buffer), batch_ptr(batches)
 
     @property
     def data(self) -> memoryview:

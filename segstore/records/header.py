@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segstore._native import ffi
+from segstore._native import ffi, held
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,4 +56,4 @@ DELETE_HORIZON_FLAG = 0x40
 
 def batch_ptr(batches: NDArray[np.void]) -> Any:
     """A `seg_batch *` to the first of a contiguous BATCH array; valid while the array lives."""
-    return ffi.from_buffer("seg_batch *", batches) if len(batches) else ffi.NULL
+    return held("seg_batch *", batches) if len(batches) else ffi.NULL

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -130,13 +130,13 @@ class HeaderColumn(_Lazy[Headers]):
         at = np.ascontiguousarray(self.at)
         counts = np.empty(n, np.int64)
         fixed = (
-            ffi.from_buffer("uint8_t[]", self.arena), len(self.arena),
-            ffi.from_buffer("int64_t[]", at), n,
+            held("uint8_t[]", self.arena), len(self.arena),
+            held("int64_t[]", at), n,
         )  # fmt: skip
-        counted, null = ffi.from_buffer("int64_t[]", counts), ffi.NULL
+        counted, null = held("int64_t[]", counts), ffi.NULL
         total = _checked(lib.seg_headers(*fixed, 0, counted, null, null, null, null))
         matrix = np.empty((4, total), np.int64)
-        rows = [ffi.from_buffer("int64_t[]", row) for row in matrix]
+        rows = [held("int64_t[]", row) for row in matrix]
         _checked(lib.seg_headers(*fixed, total, counted, *rows))
         names, values = (ByteColumn(self.arena, matrix[i], matrix[i + 1]) for i in (0, 2))
         return counts, names, values

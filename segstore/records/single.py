@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.errors import InvalidTypeError
 from segstore.records.column import FIXED, NULLS
 from segstore.records.columns import Header, as_headers
@@ -64,8 +64,8 @@ def single(
     timestamp (ms) too.
     """
     a = _arguments
-    held = _set(a.value, value, "value"), _set(a.key, key, "key")
-    size = sum(map(len, held)) + _ROOM
+    views = _set(a.value, value, "value"), _set(a.key, key, "key")
+    size = sum(map(len, views)) + _ROOM
     more = as_headers([headers]) if headers else None
     if more:
         size += more.c.names.data_len + more.c.values.data_len + 20 * more.c.names.n
@@ -89,7 +89,8 @@ def _set(column: Any, data: Any, name: str) -> Any:
         hint = "; encode it first" if isinstance(data, str) else ""
         allowed = "bytes, bytearray, memoryview or None"
         raise InvalidTypeError(f"{name} is {type(data).__name__}: allowed is {allowed}{hint}")
-    pointer = ffi.from_buffer(data)
+    # A copy of what can change: what the caller handed in is lent to nobody once this call has failed.
+    pointer = held("char[]", data if type(data) is bytes else bytes(data))
     column.kind, column.data = FIXED, pointer
     column.data_len = column.width = len(pointer)
     return pointer

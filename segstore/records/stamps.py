@@ -33,9 +33,9 @@ def _looked_at(
     starts = batches["position"] - position
     sizes = np.subtract(batches["size"], HEADER_SIZE, dtype=np.int64)
     hits = np.empty(len(batches), np.uint8)
-    data = ffi.from_buffer("uint8_t[]", buf)
     done = lib.seg_stamped(
-        data, len(data), ffi.from_buffer("seg_batch *", batches), ffi.from_buffer("int64_t *", starts),
+        ffi.from_buffer("uint8_t[]", buf), len(buf),
+        ffi.from_buffer("seg_batch *", batches), ffi.from_buffer("int64_t *", starts),
         ffi.from_buffer("int64_t *", sizes), len(batches), least, most, ffi.from_buffer("uint8_t *", hits),
     )  # fmt: skip
     if done < 0:

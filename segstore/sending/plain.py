@@ -52,8 +52,9 @@ class Plain:
 
     def write(self, sink: int, data: Buffer) -> int:
         """write(2)."""
-        view = ffi.from_buffer("uint8_t[]", data)
-        return sent(lib.seg_write(sink, view, len(view)))
+        with ffi.from_buffer("uint8_t[]", data) as view:
+            done = lib.seg_write(sink, view, len(view))
+        return sent(done)
 
     def append_range(self, sink: int, source: Source, position: int, count: int) -> int:
         """copy_file_range(2) to where the file `sink` stands: bytes copied, 0 at the end of the source."""

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.files import Files
 from segstore.storage.topics import NOT_A_FILE
 
@@ -78,7 +78,7 @@ class _Mapped:
             if not HEADER <= size <= _MOST:
                 raise OSError(errno.EINVAL, f"no published ends are {size} bytes", self._path)
             self._memory: mmap.mmap = self._files.map(handle, size, write=self._write)
-        self._bytes = ffi.from_buffer("uint8_t[]", self._memory)
+        self._bytes = held("uint8_t[]", self._memory)
         self._size = size
         self._generation = self._read_generation()
         self._slots = self._scan_keys()

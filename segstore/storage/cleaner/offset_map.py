@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.records import Records
 from segstore.records.records import HEADERS_AT, KEY_AT, KEY_LEN, OFFSET, TIMESTAMP, VALUE_AT, VALUE_LEN
 
@@ -38,7 +38,7 @@ class OffsetMap:
         self._slots: NDArray[np.uint64] = np.empty(slots * SLOT // 8, np.uint64)
         self._slots.fill(0)
         self.c = ffi.new("seg_offset_map *")
-        self.c.slots = ffi.from_buffer("uint8_t[]", self._slots)
+        self.c.slots = held("uint8_t[]", self._slots)
         self.c.n, self.c.limit = slots, max(1, min(int(slots * load_factor), slots - 1))
         self.c.seed = seed or (secrets.randbits(64), secrets.randbits(64))
         self.latest = -1

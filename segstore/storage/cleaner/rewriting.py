@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.records import BATCH, HEADER_SIZE, batch_ptr
 from segstore.records.codecs import compress
 from segstore.records.header import CODEC_MASK
@@ -109,7 +109,7 @@ class Rewriter:
     def _room(self, size: int) -> tuple[Any, int]:
         if len(self._buffer) < size:
             self._buffer = np.empty(size, np.uint8)
-        return ffi.from_buffer("uint8_t *", self._buffer), len(self._buffer)
+        return held("uint8_t *", self._buffer), len(self._buffer)
 
     def _compressed(
         self, data: memoryview, batches: NDArray[np.void], packed: NDArray[np.bool_]
@@ -132,4 +132,4 @@ class Rewriter:
 
 
 def _bytes(array: NDArray[np.uint8]) -> Any:
-    return ffi.from_buffer("uint8_t *", array)
+    return held("uint8_t *", array)

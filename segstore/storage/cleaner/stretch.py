@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.records import BATCH, HEADER_SIZE, batch_ptr
 from segstore.records.header import LEAST_RECORD
 from segstore.storage.cleaner.offset_map import OffsetMap, checked
@@ -43,12 +43,12 @@ class Stretch:
         self._out: NDArray[np.uint8] = np.empty(0, np.uint8)
         self._at_once = max(chunk, at_once)
         self._c = c = ffi.new("seg_stretch *")
-        c.raw, c.raw_len = ffi.from_buffer("uint8_t *", self._raw), chunk
-        c.policies = ffi.from_buffer("uint8_t *", self._of_batches)
+        c.raw, c.raw_len = held("uint8_t *", self._raw), chunk
+        c.policies = held("uint8_t *", self._of_batches)
         c.codecs, c.made = c.policies + n, c.policies + 2 * n
         c.batches, c.max_batches = batch_ptr(self._batches), n
-        c.rows, c.max_rows = ffi.from_buffer("int64_t *", self._rows), rows
-        c.keep = ffi.from_buffer("uint8_t *", self._keep)
+        c.rows, c.max_rows = held("int64_t *", self._rows), rows
+        c.keep = held("uint8_t *", self._keep)
 
     def begin(self, segment: Segment, position: int) -> None:
         """The next call begins there."""
@@ -78,7 +78,7 @@ class Stretch:
         if not len(self._out):
             self._out = np.empty(_WINDOWS * len(self._raw), np.uint8)
             self._out_batches = np.empty(_WINDOWS * len(self._batches), BATCH)
-        out, batches, stay = self._out, self._out_batches, ffi.from_buffer("int64_t *", retained)
+        out, batches, stay = self._out, self._out_batches, held("int64_t *", retained)
         used = self._read(
             lambda: lib.seg_compact_stretch(
                 offsets.c, offsets.latest, self._c, stay, len(retained), how,
