@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 
 .DEFAULT_GOAL := help
-.PHONY: crash faults help demo test lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
+.PHONY: crash faults simulate help demo quick test test-rest test-all counts lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -57,8 +57,17 @@ $(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-
 demo: $(VENV)/.built  ## flights into a log, a kill midway; a group, live; a stream of Spark's (ARGS=--no-live, --no-spark: without)
 	$(BIN)/segstore demo $(ARGS)
 
-test: $(VENV)/.built  ## every test (PYTEST_ARGS="-k name" for some)
-	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+quick: $(VENV)/.built  ## unit tests of every package, a minute: no Java, no kills, no faults, no models
+	$(BIN)/python -m pytest --tier quick $(PARALLEL) $(PYTEST_ARGS)
+
+test: $(VENV)/.built  ## those, and a draw of every other kind, some minutes; SEGSTORE_SEED=N draws the same (PYTEST_ARGS="-k name")
+	$(BIN)/python -m pytest --tier test $(PARALLEL) $(PYTEST_ARGS)
+
+test-rest: $(VENV)/.built  ## what `make test` with the same SEGSTORE_SEED leaves out
+	$(BIN)/python -m pytest --tier rest $(PARALLEL) $(PYTEST_ARGS)
+
+test-all: $(VENV)/.built  ## every test, a quarter of an hour
+	$(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed  ## ruff: lint and format
 	$(BIN)/ruff check .
@@ -77,8 +86,11 @@ sanitize: $(VENV)/.built  ## the C parts under AddressSanitizer and UndefinedBeh
 coverage: $(VENV)/.built  ## lines and branches of Python and C that the tests reach, into build/coverage/
 	./tools/coverage.sh $(BIN)/python build/coverage $(PARALLEL) $(PYTEST_ARGS)
 
-reliability: $(VENV)/.installed  ## the counts in docs/reliability.md, from the latest runs of the tests
+reliability: $(VENV)/.installed  ## write the counts in docs/reliability.md, as the last `make test-all` had them
 	cd tests && ../$(BIN)/python -m faulty.report
+
+counts: $(VENV)/.installed  ## hold the last `make test-all` to the counts in docs/reliability.md
+	cd tests && ../$(BIN)/python -m faulty.report --check
 
 MINUTES ?= 5
 fuzz: $(VENV)/.built  ## every parser on mutated bytes for MINUTES=5, under the sanitizers (ARGS="--target store --seed 7")

@@ -19,7 +19,7 @@ import pytest
 from partitions import GOLDEN, SHARED, Partition, broker_partitions, materialize
 from spark import spark as spark
 
-pytest_plugins = ["judges", "parallel", "counted", "memory"]
+pytest_plugins = ["tiers", "judges", "parallel", "counted", "memory", "cputimes"]
 
 SEED = int(os.environ.get("SEGSTORE_SEED") or random.SystemRandom().randrange(1 << 32))
 os.environ["SEGSTORE_SEED"] = str(SEED)  # of all processes of a run

@@ -1,8 +1,8 @@
-"""Holds docs/reliability.md to the counts of the tests that it names. Writes build/counts.json.
+"""Gathers what tests have tried over the processes of a run, and tells it. Writes build/counts.json.
 
-A row of its table is judged when all of its files have run whole: nothing deselected, skipped or failed.
-A count below what the row says fails the run. `make reliability` writes the table anew, from the latest
-counts of each file that ran whole. What is asked for by -k, -m, a test's name and the like judges nothing.
+A run of `--tier all` or `--tier test` writes the file anew, one of `--tier rest` adds to it; other runs, and
+what is asked for by a file, -k, -m and the like, write nothing. `make reliability` makes a table of the file,
+and `make counts` holds the file to that table. No count makes a run of pytest fail.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from faulty import counts, report
 
-WRITTEN = Path("build/counts.json")
 PARTIAL = ("keyword", "markexpr", "lf", "failedfirst", "stepwise", "deselect", "maxfail", "collectonly")
+WRITING = ("test", "rest", "all")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,21 +25,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Gathered:
-    """Counts of one run: in a worker sent to the controller, there judged."""
+    """Counts of one run: in a worker sent to the controller, there told and written."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.counts: counts.Counts = {}
-        self.ran: set[str] = set()
         self.incomplete: set[str] = set()
-        self.said: list[str] = []
-        self.untold: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        file = report.nodeid.partition("::")[0]
-        self.ran.add(file)
         if not report.passed:
-            self.incomplete.add(file)
+            self.incomplete.add(report.nodeid.partition("::")[0])
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -50,44 +45,35 @@ class Gathered:
             self.counts.setdefault(file, Counter()).update(kinds)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_sessionfinish(self) -> None:
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["counts"] = counts.taken()
             return
         self._add(counts.taken())
-        if self._partial():
-            return
-        whole = self.ran - self.incomplete
-        self._write(whole)
-        document = self.config.rootpath / report.DOCUMENT
-        rows = report.rows(document.read_text(encoding="utf-8")) if document.exists() else []
-        told = {(row.kind, file) for row in rows for file in row.files}
-        found = {(kind, file) for file in whole for kind in self.counts.get(file, {})} if rows else set()
-        self.untold = [f"{kind}: {file}" for kind, file in sorted(found - told)]
-        self.said = [said for row in rows if row.files <= whole and (said := row.wrong(self.counts))]
-        if self.said and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._whole():
+            self._write(self.config.rootpath / report.WRITTEN)
 
-    def _partial(self) -> bool:
+    def _whole(self) -> bool:
         option = self.config.option
-        named = any("::" in str(argument) for argument in self.config.args)
-        more = "SEGSTORE_FAULTS" in os.environ  # asks for more than the default
-        return named or more or any(getattr(option, name, None) for name in PARTIAL)
+        named = self.config.args_source is pytest.Config.ArgsSource.ARGS
+        narrowed = named or any(getattr(option, name, None) for name in PARTIAL)
+        return option.tier in WRITING and not narrowed and "SEGSTORE_FAULTS" not in os.environ
 
-    def _write(self, whole: set[str]) -> None:
-        path = self.config.rootpath / WRITTEN
-        known = json.loads(path.read_text()) if path.exists() else {}
-        known |= {file: dict(self.counts.get(file, {})) for file in whole}
-        kept = {file: kinds for file, kinds in known.items() if kinds}
+    def _write(self, path: Path) -> None:
+        run = report.Run({file: dict(kinds) for file, kinds in self.counts.items()}, self.incomplete)
+        tiers = [self.config.option.tier]
+        if tiers == ["rest"] and path.exists():
+            before = report.Run.read(path)
+            run, tiers = before + run, [*before.tiers, *tiers]
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+        path.write_text(json.dumps(run._replace(tiers=tiers).plain(), indent=1, sort_keys=True) + "\n")
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.said:
-            terminalreporter.section("docs/reliability.md says more than was tried", red=True)
-            for said in self.said:
-                terminalreporter.write_line(said)
-        if self.untold:
-            terminalreporter.section("counted, and not in docs/reliability.md: make reliability")
-            for untold in self.untold:
-                terminalreporter.write_line(untold)
+        tried: Counter[str] = Counter()
+        for kinds in self.counts.values():
+            tried.update(kinds)
+        if tried:
+            terminalreporter.section("tried")
+        for kind, words in report.KINDS.items():
+            if tried[kind]:
+                terminalreporter.write_line(f"{tried[kind]:>9,}  {words}")
