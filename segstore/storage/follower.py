@@ -67,6 +67,8 @@ class Follower:
     def refresh(self) -> LogView:
         """List the files anew: one that was expected is gone. StoreClosedError where all are."""
         with self._lock:
+            # Which segments were known is forgotten here, and with them which files are open that went.
+            self._pool.forget_directory(self.directory)
             for _ in range(_TRIES):
                 self._seen = self._view = None
                 try:

@@ -56,8 +56,9 @@ class HandlePool:
             self._open.pop((path, True), None)
 
     def forget_directory(self, directory: str) -> None:
-        """Let go of all in `directory`: it was renamed."""
+        """Let go of all in `directory`: it was renamed, or its files are looked at anew."""
         with self._lock:
+            self._forgotten += 1
             for key in [key for key in self._open if os.path.dirname(key[0]) == directory]:
                 del self._open[key]
 

@@ -74,9 +74,19 @@ class StoreReader:
             # Of a directory that has just come, the files may not all be there.
             settled = now - max(since, version[1]) > _TICK_NS
             self._topics = held = _Topics(version, there, since, settled, self._topic_files.load()[0])
+            self._forget_all_but(held.found)
         elif now - version[0] > _TICK_NS:
             self._topics = held._replace(version=version)
         return held.found
+
+    def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
+        """Partitions of topics that were deleted would keep their files mapped for as long as this store is
+        open. Who still has a log of one of them keeps it, and is told.
+        """
+        with self._lock:
+            for topic, number, topic_id in list(self._followers):
+                if topic not in found or found[topic].topic_id != topic_id:
+                    del self._followers[topic, number, topic_id]
 
     def _partitions_there(self) -> frozenset[tuple[str, int]]:
         parsed = map(names.parse_partition_dir, self.context.files.listdir(self.context.root))
