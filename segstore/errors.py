@@ -6,8 +6,12 @@ the same to code that knows nothing of us (`ValueError`, `TypeError`, `OSError`)
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable
+from typing import TypeVar
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 class SegstoreError(Exception):
@@ -303,3 +307,26 @@ def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[st
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+# --- errors that are kept -------------------------------------------------------------------------
+
+
+def copy_of(error: _Error, depth: int = 8) -> _Error:
+    """The same error without its traceback, and so are the `depth` errors that caused it: to be kept in an
+    object, or to be raised where it is kept.
+
+    A traceback refers to frames, those to their variables and callers, and these mostly to the object that
+    keeps the error: only the garbage collector would free any of them. An error that is raised more than once
+    gets a longer traceback each time, too. An error that can't be copied is given as it is.
+    """
+    try:
+        made = copy.copy(error)
+    except Exception:  # of a class whose constructor takes something else than its `args`
+        return error
+    if type(made) is not type(error) or made is error:
+        return error
+    cause = error.__cause__
+    made.__cause__ = None if cause is None or not depth else copy_of(cause, depth - 1)
+    made.__suppress_context__ = error.__suppress_context__
+    return made

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import logging
+import os
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +22,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore import errors
 from segstore.client.producer import Producer
+from segstore.storage.told import Told
 
 
 def full(path: str = "") -> OSError:
@@ -324,3 +328,85 @@ def test_a_stuck_disk_leaves_records_to_the_delivery_timeout(
         assert first.get(PATIENCE).offset == 0
         with pytest.raises(errors.KafkaTimeoutError, match="delivery_timeout_ms=60000"):
             second.get(PATIENCE)
+
+
+# --- what is told ---------------------------------------------------------------------------------
+
+
+class Faults:
+    """What the disk says to the writes of one topic, by turns: an errno, or 0 for going well."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic, self.code, self.hits = f"{topic}-0", 0, 0
+
+    def __call__(self, name: str, args: tuple[Any, ...]) -> None:
+        if self.code and self.topic in args[0].path:
+            self.hits += 1
+            raise OSError(self.code, os.strerror(self.code), args[0].path)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    kept = [record for record in caplog.records if record.name == "segstore"]
+    return [(record.levelname, record.getMessage()) for record in kept]
+
+
+def test_a_full_disk_is_told_once_at_once_and_again_when_the_cause_changes(
+    store_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    fault = Faults("a")
+    with failing(store_dir, fault) as (store, files), Producer(store, retry_backoff_ms=1) as producer:
+        files.arm(1, 1 << 30)
+        caplog.clear()
+        for code in (errno.ENOSPC, errno.EIO, errno.ENOSPC):
+            fault.hits, fault.code = 0, code
+            future = producer.send("a", b"x")
+            until(lambda: fault.hits > 20)
+        fault.code = 0
+        assert future.get(PATIENCE).offset == 2
+        producer.send("b", b"x").get(PATIENCE)
+        log = os.path.join(store_dir, "a-0", "00000000000000000000.log")
+        lines = said(caplog)
+    tp = "TopicPartition(topic='a', partition=0)"
+    head = f"records for {tp} can't be written now, and are tried again for delivery_timeout_ms=120000.0: "
+    enospc, eio = (f"[Errno {code}] {os.strerror(code)}: {log!r}" for code in (errno.ENOSPC, errno.EIO))
+    assert lines == [
+        *(("WARNING", head + cause) for cause in (enospc, eio, enospc)),
+        ("INFO", f"records for {tp} are written again"),
+    ]
+
+
+@pytest.mark.parametrize("linger_ms", [0, 100])
+def test_a_delivery_that_timed_out_tells_the_last_error_and_has_it_as_cause(
+    store_dir: Path, linger_ms: int
+) -> None:
+    fault = Faults("a")
+    with failing(store_dir, fault) as (store, files):
+        files.arm(1, 1 << 30)
+        fault.code = errno.ENOSPC
+        with Producer(
+            store, retry_backoff_ms=1, linger_ms=linger_ms, delivery_timeout_ms=300, batch_size=100
+        ) as producer:
+            futures = [producer.send("a", b"x" * 60) for _ in range(5)]
+            for future in futures:
+                with pytest.raises(errors.KafkaTimeoutError) as caught:
+                    future.get(PATIENCE)
+                cause = caught.value.__cause__
+                assert isinstance(cause, errors.StorageError)
+                assert cause.errno == errno.ENOSPC
+                assert str(caught.value).endswith(f"; the last error: {cause}")
+                assert "No space left on device" in str(caught.value)
+            fault.code = 0
+            assert producer.send("a", b"y").get(PATIENCE).offset == 0
+
+
+def test_an_error_of_before_is_no_reason_for_a_later_batch() -> None:
+    told = Told()
+    assert told.is_new("a", full())
+    assert not told.is_new("a", full("elsewhere"))
+    assert told.is_new("a", errors.StorageError(errno.ENOSPC, "another class"))
+    assert str(told.since("a", 0.0)) == "[Errno 28] another class"
+    assert told.since("a", time.monotonic() + 1) is None
+    assert told.over("a")
+    assert not told.over("a")
+    assert (told.since("a", 0.0), bool(told)) == (None, False)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from segstore.client.producer import FutureRecordMetadata, RecordMetadata
+from segstore.errors import copy_of
 
 Awaited = asyncio.Future[RecordMetadata]
 
@@ -50,7 +51,7 @@ class Bridge:
             if awaited.done():
                 continue
             if isinstance(outcome, BaseException):
-                awaited.set_exception(outcome)
+                awaited.set_exception(copy_of(outcome))  # each gets a traceback of its own
             else:
                 awaited.set_result(outcome)
         self._settled()

@@ -23,8 +23,10 @@ from segstore.errors import (
     KafkaTimeoutError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
+    copy_of,
 )
 from segstore.storage.producing import Appended
+from segstore.storage.told import Told
 
 log = logging.getLogger("segstore")
 
@@ -46,6 +48,7 @@ class Delivery:
         self._metrics, self._stamps, self._appender = metrics, stamps, appender
         self._transactions = transactions
         self._timeout = config.delivery_timeout_ms / 1000
+        self._told = Told()  # by partition: why its batches are tried again
         self.aborted: BaseException | None = None
 
     def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:
@@ -71,12 +74,19 @@ class Delivery:
         least = time.monotonic() - self._timeout
         expired = [batch for batch in batches if batch.created <= least]
         for batch in expired:
-            error = KafkaTimeoutError(
-                f"{batch.n} records for {batch.topic_partition} were not written within "
-                f"delivery_timeout_ms={self._config.delivery_timeout_ms}"
-            )
-            self.fail([batch], error)
+            self.fail([batch], self._timed_out(batch))
         return [batch for batch in batches if not batch.done] if expired else batches
+
+    def _timed_out(self, batch: ProducerBatch) -> KafkaTimeoutError:
+        """`__cause__`: what the last try of its partition has met since the batch was made, if any did."""
+        said = (
+            f"{batch.n} records for {batch.topic_partition} were not written within "
+            f"delivery_timeout_ms={self._config.delivery_timeout_ms}"
+        )
+        last = self._told.since(batch.topic_partition, batch.created)
+        error = KafkaTimeoutError(said if last is None else f"{said}; the last error: {last}")
+        error.__cause__ = last
+        return error
 
     def expiry(self, batch: ProducerBatch) -> float:
         """When it fails if it is not written, monotonic seconds."""
@@ -101,8 +111,14 @@ class Delivery:
             batch.base_offset, batch.append_time = first, appended.append_time
             first += batch.n
         self._metrics.sent(batches, appended.size, began, time.monotonic())  # before anybody hears of it
+        if self._told:
+            self._goes_on(batches[0])
         self._incomplete.complete(batches)
         return None
+
+    def _goes_on(self, batch: ProducerBatch) -> None:
+        if self._told.over(batch.topic_partition):
+            log.info("records for %s are written again", batch.topic_partition)
 
     def _fire(self, batches: list[ProducerBatch]) -> None:
         """acks=0: nobody learns what becomes of them, and nothing is tried again."""
@@ -136,11 +152,12 @@ class Delivery:
             except Exception as error:
                 if passes(error):
                     return self._again([batch], error)
-                batch.results.append(self._told(error))
+                batch.results.append(self._outcome(error))
             else:
                 batch.results.append(appended.first)
                 batch.append_time = appended.append_time
                 stored += appended.size
+                self._goes_on(batch)
         failed = sum(isinstance(result, BaseException) for result in batch.results)
         self._appender.charge(stored)
         self._metrics.failed(batch, failed)
@@ -178,8 +195,19 @@ class Delivery:
         for batch in left:
             batch.attempts += 1
         if left:
+            self._tell(left[0], error)
             self._metrics.retried(left)
         return left
+
+    def _tell(self, batch: ProducerBatch, error: Exception) -> None:
+        """One warning for each cause, however often it comes again."""
+        if self._told.is_new(batch.topic_partition, error):
+            log.warning(
+                "records for %s can't be written now, and are tried again for delivery_timeout_ms=%s: %s",
+                batch.topic_partition,
+                self._config.delivery_timeout_ms,
+                error,
+            )
 
     def fail(self, batches: list[ProducerBatch], error: BaseException) -> None:
         """That is the outcome of these batches, of one partition."""
@@ -189,13 +217,15 @@ class Delivery:
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(where.topic)
             self._appender.forget(where)
-        error = self._told(error)
+            self._told.over(where)
+        error = self._outcome(error)
         for batch in batches:
             batch.error = error
             self._stamps.given_up(batch)
             self._metrics.failed(batch, batch.n)  # before anybody hears of it
         self._incomplete.complete(batches)
 
-    def _told(self, error: BaseException) -> BaseException:
-        """What a record's future says of what failed for good."""
-        return error if self._transactions is None else self._transactions.failed(error)
+    def _outcome(self, error: BaseException) -> BaseException:
+        """What a record's future says of what failed for good: without the traceback, which is logged."""
+        log.debug("records were not written", exc_info=error)
+        return copy_of(error if self._transactions is None else self._transactions.failed(error))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from segstore.client.producer.latch import Latch
 from segstore.client.producer.record import RecordMetadata
-from segstore.errors import KafkaTimeoutError
+from segstore.errors import KafkaTimeoutError, copy_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -66,7 +66,7 @@ class FutureRecordMetadata:
             self._wait(timeout)
         error = self.exception
         if error is not None:
-            raise error
+            raise copy_of(error)
         return self._metadata()
 
     def _metadata(self) -> RecordMetadata:
