@@ -113,10 +113,14 @@ class Reader:
         assert [offset for offset, _ in found] == list(range(len(found)))
 
     def gone(self) -> list[str]:
-        """Files of this store that it has open or mapped although their names are gone."""
+        """Files of this store that it has open or mapped although their names are gone. An index that
+        recovery made anew beside a log that stays is replaced under its name, and may stay mapped as it was.
+        """
         there = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-        there += Path("/proc/self/maps").read_text().splitlines()
-        return [each for each in there if str(self.store.path) in each and "deleted" in each]
+        there += [line.partition("/")[2] for line in Path("/proc/self/maps").read_text().splitlines()]
+        ours = ["/" + each.strip("/") for each in there if str(self.store.path) in f"/{each}"]
+        names = [each.removesuffix(" (deleted)") for each in ours if each.endswith(" (deleted)")]
+        return [each for each in names if not Path(each).exists()]
 
     def close(self) -> None:
         self.consumer.close()
