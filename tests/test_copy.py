@@ -186,11 +186,11 @@ def test_a_failed_copy_leaves_nothing_and_the_next_one_works(store_dir: Path, co
 
 def test_nothing_is_overwritten(store_dir: Path, tmp_path: Path) -> None:
     with segstore.open(store_dir):
-        with pytest.raises(StorageError, match="something already"):
+        with pytest.raises(StorageError, match="exists already"):
             segstore.copy(store_dir, store_dir)
         (tmp_path / "file").mkdir()
         (tmp_path / "file" / "mine").write_text("stays")
-        with pytest.raises(StorageError, match="something already"):
+        with pytest.raises(StorageError, match="exists already"):
             segstore.copy(store_dir, tmp_path / "file")
     assert (tmp_path / "file" / "mine").read_text() == "stays"
     with pytest.raises(StorageError):
@@ -222,5 +222,5 @@ def test_the_command(store_dir: Path, copied: Path) -> None:
         assert "1 partitions, 1 segments" in ok("copy", copied, "-s", store_dir).stderr
         again = run("copy", copied, "-s", store_dir)
     assert again.exit_code == 1
-    assert "something already" in again.stderr
+    assert "exists already" in again.stderr
     assert run("copy", "-s", store_dir).exit_code == 2

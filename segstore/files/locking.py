@@ -15,6 +15,8 @@ from segstore.files.handle import Handle, Path, named
 from segstore.files.opening import Opening
 from segstore.files.stats import Stats
 
+_TRIES = 100
+
 
 class Locking(Opening, Content, Stats):
     """A lock ends with its handle, or with its process."""
@@ -25,18 +27,33 @@ class Locking(Opening, Content, Stats):
         BlockingIOError where anybody, a live Kafka broker too, holds a lock on it; EMLINK where the file has
         another name, under which it may be anything; other OSErrors as `open`.
         """
-        handle = self.open(path, write=True, create=True)
+        for _ in range(_TRIES):
+            handle = self.open(path, write=True, create=True)
+            try:
+                if self._take(handle, path):
+                    return handle
+            except OSError as e:
+                handle.close()
+                raise e if e.filename else named(e, handle.path) from None
+            handle.close()
+        raise OSError(errno.EAGAIN, "The lock file was removed again and again", os.fspath(path))
+
+    def _take(self, handle: Handle, path: Path) -> bool:
+        """Lock an open file: False where its name was removed meanwhile, since the lock would then exclude
+        nobody who opens a file by that name.
+        """
         try:
             if self.links(path) > 1:
                 raise OSError(errno.EMLINK, "A lock file that has another name (a hard link)", handle.path)
             locks.take(handle)
-            text = str(os.getpid()).encode()
-            self.pwrite(handle, text, 0)
-            self.truncate(handle, len(text))
-        except OSError as e:
-            handle.close()
-            raise e if e.filename else named(e, handle.path) from None
-        return handle
+            if self.inode(path) != self.inode(handle):
+                return False
+        except FileNotFoundError:
+            return False
+        text = str(os.getpid()).encode()
+        self.pwrite(handle, text, 0)
+        self.truncate(handle, len(text))
+        return True
 
     def lock_holder(self, path: Path) -> int | None:
         """The pid that has locked the file, 0 where it can't be told, None where nobody has. OSError."""

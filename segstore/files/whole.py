@@ -29,6 +29,19 @@ _MAX_NAME = 255  # bytes that Linux file systems allow in one name
 class Whole(Opening, Content, Directories, Stats):
     """What a crash leaves of these is the old file or the new one, and perhaps a temporary one."""
 
+    def ensure_directory(self, path: Path) -> None:
+        """Make a directory where there is none, durable when it returns. Another process or thread that makes
+        it at the same time does no harm. OSError: EEXIST where the name is something else's.
+        """
+        if self.exists(path):
+            return
+        try:
+            self.mkdir(path)
+        except FileExistsError:
+            if not self.is_directory(path):
+                raise
+        self.sync_dir(os.path.dirname(os.path.abspath(path)))
+
     def open_anew(self, path: Path) -> Handle:
         """Open a new, empty file to read and write. What had its name loses it, and keeps its bytes: they may
         have another name. OSError.

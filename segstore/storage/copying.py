@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from segstore import names
@@ -53,7 +53,8 @@ def copy(
 
     The copy is a store that was closed: with its topics, records, committed offsets and producer states as
     one moment had them; its partitions begin a new leader epoch. `progress` is called with the bytes of each
-    log copied. StorageError; CorruptRecordError where the end of a log can't be found.
+    log copied. StorageError, EBUSY where another copy is being made at `target`; CorruptRecordError where
+    the end of a log can't be found.
     """
     path = os.fsdecode(target)
     with os_errors(), ExitStack() as stack:
@@ -61,6 +62,7 @@ def copy(
         store = stack.enter_context(store_module.open(source, mode="r", files=files))
         if _lies_in(path, store.path):
             raise StorageError(errno.EINVAL, "a store can't be copied into itself", path)
+        stack.enter_context(_only_one(files, _half(path)))
         made = None
         for _ in range(_TRIES):
             half = _begin(files, path)
@@ -94,10 +96,30 @@ def _settle(files: Files, path: str) -> None:
                     segment.indexes  # noqa: B018 (builds those that are missing)
 
 
+def _half(target: str) -> str:
+    return os.path.abspath(target) + ".copying"
+
+
+@contextmanager
+def _only_one(files: Files, half: str) -> Iterator[None]:
+    """No other copy to the same place runs within. StorageError (EBUSY), OSError."""
+    path = half + names.LOCK
+    try:
+        lock = files.lock(path)
+    except BlockingIOError:
+        pid = files.lock_holder(path)
+        raise StorageError(errno.EBUSY, f"Process {pid or '?'} is making another copy here", half) from None
+    with lock:
+        try:
+            yield
+        finally:
+            files.unlink(path)
+
+
 def _begin(files: Files, target: str) -> str:
     if files.exists(target) and (files.is_symlink(target) or files.listdir(target)):
-        raise StorageError(errno.EEXIST, "there is something already: a copy needs a name of its own", target)
-    half = os.path.abspath(target) + ".copying"
+        raise StorageError(errno.EEXIST, "The target of a copy exists already", target)
+    half = _half(target)
     if files.exists(half):
         remove_tree(files, half)  # of a copy that was killed
     files.mkdir(half)

@@ -77,7 +77,7 @@ class Follower:
                     if not self._pool.files.exists(self.directory):
                         break
                     # A segment went meanwhile: the next look finds the others.
-        raise StoreClosedError(f"{self.directory} is gone: the topic was deleted")
+        raise StoreClosedError(f"{self.directory} is not there: its topic is only being made, or was deleted")
 
     def _refresh(self, ends: Ends | None) -> LogView:
         view, seen = self._view, self._seen

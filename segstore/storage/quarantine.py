@@ -20,9 +20,7 @@ NOTE = ".txt"
 def keep(directory: str, segment: Segment, position: int, end: int) -> str:
     """Copy bytes `position` to `end` of a segment's log: the copy's path, durable. OSError."""
     files = segment.pool.files
-    if not files.exists(directory):
-        files.mkdir(directory)
-        files.sync_dir(os.path.dirname(directory))
+    files.ensure_directory(directory)
     path = _free_name(directory, segment, position, end)
     if not files.exists(path):
         with files.open_anew(path + names.TEMPORARY) as copy:

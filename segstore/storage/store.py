@@ -88,8 +88,7 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> None:
             if mode == "r":
                 raise StorageError(errno.ENOENT, 'No such store (opening it with mode="rw" makes it)', root)
             files.file_mode = file_mode
-            files.mkdir(root)
-            files.sync_dir(os.path.dirname(os.path.abspath(root)))
+            files.ensure_directory(root)
         files.listdir(root)
         check_places(files, root)
         there = files.exists(os.path.join(root, names.OURS))

@@ -15,6 +15,7 @@ from segstore.config import StoreConfig
 from segstore.errors import StoreLockedError
 from segstore.files import Handle
 from segstore.storage.context import Context
+from segstore.storage.enclosed import kept_mode
 from segstore.storage.ends import EndsWriter, slot_key
 from segstore.storage.partition import Partition
 from segstore.storage.partition_loader import PartitionLoader
@@ -67,12 +68,12 @@ class StoreWriter:
         self._begin(begun)
 
     def _prepare(self) -> TopicFiles:
-        """The directories of ours."""
+        """The directories of ours. Another process may have made the store since it was looked for."""
         files, root = self.context.files, self.context.root
         ours = os.path.join(root, names.OURS)
-        if not files.exists(ours):
-            files.mkdir(ours)
-            files.sync_dir(root)
+        if files.exists(ours):
+            files.file_mode = kept_mode(files, root)
+        files.ensure_directory(ours)
         topic_files = TopicFiles(files, root)
         topic_files.prepare()
         return topic_files

@@ -66,9 +66,7 @@ class TopicFiles:
 
     def prepare(self) -> None:
         """Make the directory for settings; OSError."""
-        if not self._files.exists(self._directory):
-            self._files.mkdir(self._directory)
-            self._files.sync_dir(os.path.dirname(self._directory))
+        self._files.ensure_directory(self._directory)
 
     def load(self) -> tuple[dict[str, TopicInfo], list[str]]:
         """Topics, and the names of those whose deletion was begun and not finished.

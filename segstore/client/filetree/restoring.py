@@ -35,8 +35,7 @@ def restore(log: PartitionLog, held: Snapshot, path: str, target: str | os.PathL
         raise error(errno.ENOENT, path)
     if files.exists(root) and files.listdir(root):
         raise error(errno.EEXIST, root, "is not empty")
-    if not files.exists(root):
-        files.mkdir(root)
+    files.ensure_directory(root)
     count = size = 0
     for at, node in nodes:
         below = at[len(path) :].strip("/")

@@ -45,10 +45,7 @@ class Folder:
         """Make what is missing, durable. OSError, ELOOP where a directory of it is a link elsewhere."""
         check_places(self.files, self.root)
         for directory in (self.ours, self.path, self.sealed):
-            if not self.files.exists(directory):
-                with contextlib.suppress(FileExistsError):  # another process was quicker
-                    self.files.mkdir(directory)
-                self.files.sync_dir(os.path.dirname(directory))
+            self.files.ensure_directory(directory)
 
     # --- names --------------------------------------------------------------
 

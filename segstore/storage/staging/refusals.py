@@ -20,9 +20,7 @@ def put_aside(folder: Folder, stem: str, path: str) -> None:
         return
     for made in (folder.quarantine, directory):
         files.check_directory(made)
-        if not files.exists(made):
-            files.mkdir(made)
-            files.sync_dir(os.path.dirname(made))
+        files.ensure_directory(made)
     name = os.path.relpath(path, folder.path).replace(os.sep, "-")
     files.rename(path, os.path.join(directory, name))
     files.sync_dir(directory)
