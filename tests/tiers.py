@@ -5,19 +5,22 @@
     --tier rest    what `--tier test` leaves out with the same seed
     --tier all     everything; so it is without --tier
 
-A kind is told by what the text of a test file holds, so that a new file needs no entry. From each file of a
-kind a share of its tests is drawn, at least one: first one of each test function, in drawn order, then a
-second one. Tests that draw many things by themselves ask `effort.some` how many. A file, -k, -m or a test
-that is named is not drawn from.
+A kind is told by a test file's name or by what its text holds, so that a new file needs no entry here. From
+each file that has tests of a kind a share of them is drawn, at least one: first one of each test function, in
+drawn order, then a second one. Tests that draw many things by themselves ask `effort.some` how many. What is
+asked for by a file, -k, -m or a test's name runs whole.
 """
 
 from __future__ import annotations
 
+import ast
 import math
 import os
 import random
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -30,41 +33,97 @@ TIERS = ("quick", "test", "rest", "all")
 
 
 class Kind(NamedTuple):
-    """Tests of which `make test` draws `share` of each file's; `effort`: of what each draws by itself."""
+    """Tests of which `make test` draws `share` of each file's; `effort`: of what each draws by itself.
+
+    They are those of `files` (patterns of names below tests/, without suffix), those of files that hold
+    `text` (a regular expression), and in other files those that use one of `names` (a string may be one),
+    directly or by what they use. The first kind that says so has a test; names of files come first.
+    """
 
     share: float
-    marks: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    text: str = "(?!)"
+    names: frozenset[str] = frozenset()
     effort: float = 1.0
 
 
 UNIT = "unit"
 KINDS = {
-    "Spark": Kind(0.3, ("SparkSession", 'judge("spark")')),
-    "Kafka's broker": Kind(0.5, ('judge("Kafka\'s broker")',)),
-    "Kafka's tools": Kind(0.3, ('judge("kafka.tools.DumpLogSegments")', 'judge("Kafka\'s dump tool")')),
-    "strace": Kind(0.5, ('judge("strace")',)),
-    "simulation": Kind(0.25, files=("simulation/test_simulation", "simulation/test_mutations")),
-    "faults": Kind(0.2, ("from faulty.driver",), effort=0.25),
-    "models": Kind(0.2, files=("test_cleaner_model", "test_cleaner_producers_model", "test_groups_model")),
-    "kills": Kind(0.25, ("SIGKILL", "KillingFiles", "killed_at_each_call")),
-    "fuzz": Kind(1.0, files=("test_fuzz",), effort=0.1),
-    "benchmarks": Kind(0.3, files=("test_bench_peers", "test_bench_studies")),
+    "Spark": Kind(0.2, text=r'SparkSession|judge\("spark"\)'),
+    "simulation": Kind(0.25, ("simulation/*",)),
+    "faults": Kind(
+        0.2, ("test_promises_disks", "test_staging_refused"), r"from \S*driver import", effort=0.25
+    ),
+    "models": Kind(0.15, ("*_model",)),
+    "fuzz": Kind(1.0, ("test_fuzz",), effort=0.1),
+    "damage": Kind(0.2, ("test_hostile", "test_shrinking", "test_damaged_indexes", "test_hard_links")),
+    "programs": Kind(0.2, ("test_demo*", "test_soak", "test_bench_*", "test_reliability", "test_tiers")),
+    "limits": Kind(0.3, ("test_limits", "test_transfer_sinks")),
+    "Kafka's broker": Kind(0.5, text=r"judge\(\"Kafka's broker\"\)"),
+    "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s dump tool"\)'),
+    "strace": Kind(0.25, ("test_seam",), names=frozenset({"strace"})),
+    "kills": Kind(
+        0.2,
+        ("*_kill", "test_crash_loop"),
+        names=frozenset({"SIGKILL", "KillingFiles", "killed", "killed_at_each_call", "in_child"}),
+    ),
 }
 
 
 @cache
-def kind(file: Path) -> str:
-    """Of a test file: one of KINDS, or UNIT."""
-    name = file.relative_to(TESTS).with_suffix("").as_posix() if file.is_relative_to(TESTS) else file.name
-    text = file.read_text(encoding="utf-8")
-    named = (k for k, each in KINDS.items() if name in each.files)
-    told = (k for k, each in KINDS.items() if any(mark in text for mark in each.marks))
-    return next(named, None) or next(told, UNIT)
+def _named(file: Path) -> str | None:
+    """The kind of all tests of a file, where its name or its text says that."""
+    name = file.relative_to(TESTS).with_suffix("").as_posix() if file.is_relative_to(TESTS) else file.stem
+    text = _text(file)
+    by_name = [kind for kind, each in KINDS.items() if any(fnmatch(name, f) for f in each.files)]
+    by_text = (kind for kind, each in KINDS.items() if re.search(each.text, text))
+    return by_name[0] if by_name else next(by_text, None)
+
+
+@cache
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+@cache
+def _users(file: Path, names: frozenset[str]) -> set[str]:
+    """What a module defines and that uses one of `names`, directly or by another of its definitions."""
+    if not any(name in _text(file) for name in names):
+        return set()
+    uses: dict[str, set[str]] = {}
+    for node in ast.parse(_text(file)).body:
+        used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        used |= {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
+        used |= {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}  # fixtures
+        used |= {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+        for name in _defined(node):
+            uses.setdefault(name, set()).update(used)
+    found: set[str] = set()
+    while more := {name for name, used in uses.items() if used & (names | found)} - found:
+        found |= more
+    return found
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)]
+
+
+def kind(file: Path, function: str) -> str:
+    """Of a test function, or of the class that it is in: one of KINDS, or UNIT."""
+    if found := _named(file):
+        return found
+    return next((k for k, each in KINDS.items() if function in _users(file, each.names)), UNIT)
+
+
+def kind_of(item: pytest.Item) -> str:
+    return kind(item.path, re.split(r"::|\[", item.nodeid.partition("::")[2])[0])
 
 
 def draw(names: Sequence[str], share: float, seed: str) -> set[str]:
-    """A share of the tests of a file, at least one; of `names`, those of a function are `function[case]`."""
+    """A share of tests, at least one; those of one function are named `function[case]`."""
     rng = random.Random(seed)
     functions: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
@@ -79,17 +138,16 @@ def draw(names: Sequence[str], share: float, seed: str) -> set[str]:
 
 def drawn(items: Iterable[pytest.Item], seed: str) -> set[pytest.Item]:
     """Which `--tier test` runs."""
-    files: defaultdict[Path, list[pytest.Item]] = defaultdict(list)
+    found, files = set(), defaultdict(list)
     for item in items:
-        files[item.path].append(item)
-    found = set()
-    for path, tests in files.items():
-        of = kind(path)
+        of = kind_of(item)
         if of == UNIT:
-            found.update(tests)
-            continue
+            found.add(item)
+        else:
+            files[item.path, of].append(item)
+    for (path, of), tests in files.items():
         names = [item.nodeid.partition("::")[2] for item in tests]
-        chosen = draw(names, KINDS[of].share, f"{seed} {path.relative_to(TESTS).as_posix()}")
+        chosen = draw(names, KINDS[of].share, f"{seed} {path.name} {of}")
         found.update(item for item, name in zip(tests, names, strict=True) if name in chosen)
     return found
 
@@ -99,12 +157,12 @@ def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
     if tier == "all":
         return items
     if tier == "quick":
-        return [item for item in items if kind(item.path) == UNIT]
+        return [item for item in items if kind_of(item) == UNIT]
     some = drawn(items, seed)
     if tier == "test":
         return [item for item in items if item in some]
-    again = [k for k, each in KINDS.items() if each.effort < 1]
-    return [item for item in items if item not in some or kind(item.path) in again]
+    again = {UNIT: 1.0} | {k: each.effort for k, each in KINDS.items()}
+    return [item for item in items if item not in some or again[kind_of(item)] < 1]
 
 
 # --- pytest --------------------------------------------------------------------------------------
@@ -130,7 +188,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Files of other tiers are not even imported."""
     if config.option.named or config.option.tier != "quick" or not collection_path.match("test_*.py"):
         return None
-    return True if kind(collection_path) != UNIT else None
+    return True if _named(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -146,6 +204,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    of, tier = kind(item.path), item.config.option.tier
+    of, tier = kind_of(item), item.config.option.tier
     less = of != UNIT and tier in ("quick", "test")
     effort.share = KINDS[of].effort if less else 1.0
