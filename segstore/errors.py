@@ -31,7 +31,9 @@ class ConfigError(InvalidArgumentError):
 
 
 class InvalidTopicError(InvalidArgumentError):
-    """A topic name breaks Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], not "." or ".."."""
+    """A topic name breaks Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], not "." or "..". Or it is an internal
+    topic's, `__consumer_offsets` or `__transaction_state`, which only the engine writes, makes and deletes.
+    """
 
 
 class TopicAlreadyExistsError(SegstoreError):

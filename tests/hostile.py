@@ -204,7 +204,7 @@ def _deletes(root: Path) -> None:
     with segstore.open(root) as store:
         for topic in store.topics():
             with contextlib.suppress(SegstoreError):
-                store.delete_topic(topic)
+                store._delete_topic(topic)
 
 
 def _told(*arguments: str) -> Callable[[Path], None]:

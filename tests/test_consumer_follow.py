@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from consumers import LONG_MS, append, drain, earliest, fill, offsets, opened, tp
+from stores import append_inner
 from waiting import until
 
 import segstore
@@ -72,8 +73,8 @@ def test_a_subscription_by_name_follows_new_partitions(sides: Any) -> None:
 
 def test_a_pattern_follows_new_topics_and_leaves_internal_ones_out(sides: Any) -> None:
     writer, store = sides
-    writer.create_topic("__consumer_offsets")
-    writer.partition("__consumer_offsets").append(b"internal")
+    writer._create_topic("__consumer_offsets", 1, {})
+    append_inner(writer.partition("__consumer_offsets"), b"internal")
     consumer = earliest(store)
     consumer.subscribe(pattern="a|_")
     assert consumer.poll() == {}

@@ -13,7 +13,7 @@ from group_records import at, decoded, end, member, offsets_of, opened, record, 
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from stores import START_MS
+from stores import START_MS, append_inner
 
 import segstore
 from segstore import names
@@ -182,7 +182,7 @@ def test_a_group_of_every_version(version: int) -> None:
 def write_raw(store: segstore.Store, *pairs: tuple[bytes, bytes | None]) -> None:
     log = store.partition(TOPIC, offsets_of(store).partition_for("g"))
     for key, value in pairs:
-        log.append(value, key=key)
+        append_inner(log, value, key=key)
 
 
 UNKNOWN = {
@@ -234,9 +234,9 @@ def test_records_of_other_kinds_are_passed_by_and_told(
     with opened(store_dir, offsets_topic_num_partitions=1) as store:
         offsets_of(store).commit("g", {tp(): at(1)})
         log = store.partition(TOPIC)
-        store.alter_topic(TOPIC, {"cleanup.policy": "delete"})  # a compacted topic takes none without a key
-        log.append(b"x", key=b"?")
-        log.append(b"x")
+        store._alter_topic(TOPIC, {"cleanup.policy": "delete"})  # a compacted topic takes none without a key
+        append_inner(log, b"x", key=b"?")
+        append_inner(log, b"x")
         with caplog.at_level(logging.WARNING, "segstore"):
             assert GroupOffsets(store).fetch("g") == {tp(): at(1)}
         assert [r.getMessage().count("no record of a group, passed by") for r in caplog.records] == [1, 1]

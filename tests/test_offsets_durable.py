@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from faults import WRITES, FailingFiles
 from group_records import DAY_MS, at, end, member, offsets_of, opened, record, tp
-from stores import START_MS, Clock, killed_at_each_call
+from stores import START_MS, Clock, append_inner, killed_at_each_call
 from waiting import until
 
 import segstore
@@ -248,7 +248,7 @@ def test_an_old_kafkas_commit_expires_when_it_says(store_dir: Path) -> None:
         offsets_of(store).commit("g", {tp(0): at(1)})
         value = int16(1) + int64(5) + string("") + int64(START_MS) + int64(days(1))
         log = store.partition(TOPIC, offsets_of(store).partition_for("g"))
-        log.append(value, key=offset_key("g", tp(1)))
+        append_inner(log, value, key=offset_key("g", tp(1)))
         offsets = GroupOffsets(store)
         assert offsets.fetch("g")[tp(1)] == at(5)
         assert offsets.expire(days(1) - 1) == {}

@@ -257,7 +257,7 @@ def test_a_deleted_topic_takes_its_offsets_along(store_dir: Path) -> None:
         store.create_topic("t", partitions=4)
         end(store, "g", 9, True)
         assert _all(offsets_of(store)) == {"g": ({tp(0, "u"): at(6)}, set())}
-        store.delete_topic(TOPIC)
+        store._delete_topic(TOPIC)
         assert _all(offsets_of(store)) == {}
         offsets_of(store).commit("g", {tp(2): at(1)})
         assert _all(offsets_of(store)) == {"g": ({tp(2): at(1)}, set())}

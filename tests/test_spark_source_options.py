@@ -168,7 +168,7 @@ def root(store_dir: Path) -> Path:
     """Topic "t" of two partitions: offsets 10 to 20 and 0 to 5, a second apart; two other topics."""
     with segstore.open(store_dir, clock=Clock()) as store:
         for topic in ("t", "u", "__consumer_offsets"):
-            store.create_topic(topic, partitions=2 if topic == "t" else 1)
+            store._create_topic(topic, 2 if topic == "t" else 1, {})
         for partition, n in ((0, 20), (1, 5)):
             stamps = [START_MS + 1000 * i for i in range(n)]
             for i in range(n):

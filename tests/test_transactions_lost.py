@@ -101,7 +101,7 @@ def test_the_state_was_deleted_while_a_transaction_was_open(tmp_path: Path) -> N
     producer = Producer(store, transactional_id="x")
     producer.init_transactions()
     transaction(producer, "", ("t", b"a"))
-    store.delete_topic(STATE)
+    store._delete_topic(STATE)
     path = killed(tmp_path / "live", tmp_path / "killed")
     producer.close()
     store.close()

@@ -19,6 +19,7 @@ from segstore import locks
 from segstore import names as file_names
 from segstore.errors import (
     ConfigError,
+    InvalidTopicError,
     KafkaTimeoutError,
     StorageError,
     UnknownTopicOrPartitionError,
@@ -27,6 +28,7 @@ from segstore.files import Files
 from segstore.spark.sink_rows import Divider, columns_of
 from segstore.storage.context import os_errors, wall_clock
 from segstore.storage.staging import Adoption, Staged, Stager, abort, seal
+from segstore.storage.topic_info import check_not_internal
 from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class Sink:
                 self._check_topic(topics, columns)
                 self._check_lock(files)
             Stager(self.path, files=self.files).close()  # whether it may be written to
-        except (StorageError, UnknownTopicOrPartitionError) as error:
+        except (StorageError, UnknownTopicOrPartitionError, InvalidTopicError) as error:
             option = "path" if isinstance(error, StorageError) else "topic"
             raise ConfigError(f"option {option}: {error} (path={self.path!r})") from error
 
@@ -77,6 +79,7 @@ class Sink:
                     f"option path={self.path!r}: there is no topic; store.create_topic makes one"
                 )
             return
+        check_not_internal(self.topic, "nothing is written to it through Spark")
         info = topics.find(self.topic)
         if "compact" in info.settings.cleanup_policy and "key" not in columns:
             raise ConfigError(

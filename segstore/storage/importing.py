@@ -23,6 +23,7 @@ from segstore.storage.removing import remove_unused
 from segstore.storage.staging.directly import adopt
 from segstore.storage.staging.stager import Stager
 from segstore.storage.store import Store
+from segstore.storage.topic_info import check_not_internal
 from segstore.storage.topics import TopicInfo, find_topic
 
 log = logging.getLogger("segstore")
@@ -51,6 +52,7 @@ def importing(
     there. TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidTopicError, ConfigError, those of
     `segstore.open` and of `Stager`. A StorageError of closing the store is told once they are there.
     """
+    check_not_internal(topic, "nothing is imported into it")
     files = files or Files()
     with ExitStack() as stack:
         if partitions is None:

@@ -17,6 +17,7 @@ from segstore.storage.context import os_errors
 from segstore.storage.follower import Follower
 from segstore.storage.gaps import Gaps
 from segstore.storage.partition import Partition
+from segstore.storage.topic_info import INTERNAL, check_not_internal
 from segstore.storage.transactions import AbortedTransactions
 from segstore.storage.transfer import METHODS, descriptor, transfer
 from segstore.storage.view import LogView
@@ -43,6 +44,7 @@ class PartitionLog:
         self.topic, self.partition, self._store = topic, partition, store
         self._context, self._source = context, source
         self._name = f"{topic}-{partition}"
+        self._internal = topic in INTERNAL
         self._aborted = AbortedTransactions(context.files)
         self._gaps = Gaps(context.files, context.root, topic, partition)
 
@@ -91,10 +93,12 @@ class PartitionLog:
     ) -> int:
         """Append one record: its offset. `timestamp` in ms since the epoch, by default now.
 
-        InvalidTypeError, InvalidArgumentError, RecordTooLargeError: nothing was written. StorageError:
-        nothing
-        is in the log. ReadOnlyError, StoreClosedError, ForkedError.
+        InvalidTypeError, InvalidArgumentError, RecordTooLargeError, InvalidTopicError (of an internal topic):
+        nothing was written. StorageError: nothing is in the log. ReadOnlyError, StoreClosedError,
+        ForkedError.
         """
+        if self._internal:
+            self._refuse()
         return append_one(self._writing(), value, key, headers, timestamp)
 
     def append_batch(
@@ -116,6 +120,8 @@ class PartitionLog:
         about
         `batch_bytes` before compression. A crash may keep whole batches of it. Errors as `append`.
         """
+        if self._internal:
+            self._refuse()
         return append_columns(self._writing(), values, keys, timestamps, headers, compression, batch_bytes)
 
     def flush(self) -> None:
@@ -125,12 +131,18 @@ class PartitionLog:
     def delete_records(self, before_offset: int) -> int:
         """Move the log start offset up to `before_offset` (-1: the high watermark): the new start.
 
-        Segments wholly below it are removed (Kafka: Admin.deleteRecords). OffsetOutOfRangeError.
+        Segments wholly below it are removed (Kafka: Admin.deleteRecords). OffsetOutOfRangeError;
+        InvalidTopicError where the topic is internal.
         """
+        if self._internal:
+            self._refuse()
         with os_errors():
             return self._writing().log_start.delete_records(
                 arguments.whole("before_offset", before_offset, -1)
             )
+
+    def _refuse(self) -> None:
+        check_not_internal(self.topic, "only consumer groups and transactions write it")
 
     def _writing(self) -> Partition:
         self._context.check_writable()

@@ -34,6 +34,7 @@ from segstore.storage.store_reader import StoreReader
 from segstore.storage.store_writer import StoreWriter
 from segstore.storage.sweep_states import SweepState, read_states
 from segstore.storage.sweeping import Swept
+from segstore.storage.topic_info import check_not_internal
 from segstore.storage.topics import TopicInfo
 
 if TYPE_CHECKING:
@@ -141,27 +142,46 @@ class Store:
         ReadOnlyError.
         """
         count = arguments.whole("partitions", partitions, 1, 100_000)
+        check_not_internal(name, "groups and transactions make it when they need it")
+        return self._create_topic(name, count, config or {})
+
+    def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
+        """For the engine's own topics too."""
         with os_errors():
-            return self._writer().topic_admin.create(name, count, config or {})
+            return self._writer().topic_admin.create(name, partitions, config)
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change some settings, from the next append on; a value of None goes back to the default. Errors as
-        above.
+        """Change some settings, from the next append on; a value of None goes back to the default. Errors
+        as above, InvalidTopicError too for the cleanup.policy of an internal topic, which stays compacted.
         """
+        if isinstance(config, Mapping) and config.get("cleanup.policy", "compact") != "compact":
+            check_not_internal(name, "it is compacted always, so its cleanup.policy is not changed")
+        return self._alter_topic(name, config)
+
+    def _alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
+        """For the engine's own topics too."""
         with os_errors():
             return self._writer().topic_admin.alter(name, config)
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
         """Let the topic have `total` partitions, more than now. InvalidArgumentError,
-        UnknownTopicOrPartitionError.
+        UnknownTopicOrPartitionError; InvalidTopicError for an internal topic.
         """
+        check_not_internal(name, "its keys lie in partitions by the number that it was made with")
         with os_errors():
             return self._writer().topic_admin.add_partitions(
                 name, arguments.whole("total", total, 1, 100_000)
             )
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic; `Records` that were read stay valid. UnknownTopicOrPartitionError, StorageError."""
+        """Remove a topic; `Records` that were read stay valid. UnknownTopicOrPartitionError, StorageError;
+        InvalidTopicError for an internal topic.
+        """
+        check_not_internal(name, "what it holds of groups and transactions is deleted by theirs")
+        self._delete_topic(name)
+
+    def _delete_topic(self, name: str) -> None:
+        """Also one of the engine's own."""
         writer = self._writer()
         there = writer.topics
         try:

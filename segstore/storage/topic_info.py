@@ -15,11 +15,12 @@ from typing import Any
 
 from segstore import names
 from segstore.config import TopicConfig
-from segstore.errors import CorruptCheckpointError, SegstoreError
+from segstore.errors import CorruptCheckpointError, InvalidTopicError, SegstoreError
 
 INTERNAL = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
 )
+"""Topics that the engine writes for itself (Kafka: Topic.isInternal, and the metadata log's)."""
 MOST_PARTITIONS = 100_000
 VERSION = 1
 _NEEDED = frozenset({"config", "partitions", "topic_id"})
@@ -70,6 +71,12 @@ class TopicInfo:
         if self.gapped and (flushed is None or not self.ours):
             return -1
         return max(cleaned or 0, flushed or 0, dict(self.compacted).get(partition, 0))
+
+
+def check_not_internal(topic: object, why: str) -> None:
+    """InvalidTopicError where only the engine itself may do this to the topic; `why` says what it is."""
+    if isinstance(topic, str) and topic in INTERNAL:
+        raise InvalidTopicError(f"topic {topic!r} is internal, which anybody may read: {why}")
 
 
 def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:

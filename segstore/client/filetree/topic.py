@@ -11,6 +11,7 @@ from typing import Any
 from segstore.errors import ConfigError, TopicAlreadyExistsError
 from segstore.storage.log import PartitionLog
 from segstore.storage.store import Store
+from segstore.storage.topic_info import check_not_internal
 from segstore.storage.topics import find_topic
 
 CHUNK_BYTES = 1 << 20
@@ -37,6 +38,7 @@ def files_log(store: Store, topic: str) -> PartitionLog:
 
 def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
     """Where it is not there. `config`: settings in place of SETTINGS'. ConfigError, StorageError."""
+    check_not_internal(topic, "files are kept in a topic of their own")
     if topic in store.topics():
         return
     try:

@@ -62,13 +62,13 @@ class OffsetsTopic:
         if info is None:
             self._make()
         elif not info.ours:
-            self._store.alter_topic(TOPIC, self._settings())
+            self._store._alter_topic(TOPIC, self._settings())
         return self._store.partition(TOPIC, self.partition_for(group))
 
     def _make(self) -> None:
         count = self._store._writer().config.offsets_topic_num_partitions
         try:
-            self._store.create_topic(TOPIC, count, self._settings())
+            self._store._create_topic(TOPIC, count, self._settings())
         except TopicAlreadyExistsError:
             return  # by another thread, a moment ago
 

@@ -23,6 +23,8 @@ from segstore.client.structs import TopicPartition
 from segstore.errors import InvalidTypeError, UnknownTopicOrPartitionError
 from segstore.records import HEADER_SIZE
 from segstore.storage.store import Store
+from segstore.storage.topic_info import INTERNAL, check_not_internal
+from segstore.storage.topics import find_topic
 
 _MOST_KEYS = 1 << 16
 _AGE = 1.0  # seconds after which a topic is looked at for new partitions
@@ -83,6 +85,8 @@ class Routing:
 
     def partitions(self, topic: str) -> tuple[int, ...]:
         """Numbers of a topic's partitions. UnknownTopicOrPartitionError."""
+        if isinstance(topic, str) and topic in INTERNAL:
+            return find_topic(self._store.topics(), topic).partition_ids
         return self._look(topic).ids
 
     def pick(
@@ -128,6 +132,7 @@ class Routing:
     def _look(self, topic: str) -> Route:
         if not isinstance(topic, str):
             raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
+        check_not_internal(topic, "only consumer groups and transactions write it")
         info = self._store.topics().get(topic)
         if info is None:
             self.forget(topic)

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator
 from segstore.client.javahash import partition_of
 from segstore.client.transactions import schema
 from segstore.client.transactions.metadata import TransactionMetadata
+from segstore.storage.appending import append_one
 from segstore.storage.log import PartitionLog
 from segstore.storage.store import Store
 from segstore.storage.topics import TopicInfo
@@ -60,7 +61,8 @@ class TransactionStateLog:
     def append(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
         """Write what is known now; None: the id is forgotten. StorageError: nothing was written."""
         value = None if metadata is None else schema.encode_value(metadata)
-        self._log(transactional_id).append(value, schema.encode_key(transactional_id))
+        log = self._log(transactional_id)._writing()
+        append_one(log, value, schema.encode_key(transactional_id), (), None)
 
     def sync(self, transactional_id: str) -> None:
         """Make what was written of it durable. StorageError."""
@@ -91,5 +93,5 @@ class TransactionStateLog:
             "segment.bytes": config.transaction_state_log_segment_bytes,
         }
         if new:
-            return self._store.create_topic(TOPIC, config.transaction_state_log_num_partitions, settings)
-        return self._store.alter_topic(TOPIC, settings)
+            return self._store._create_topic(TOPIC, config.transaction_state_log_num_partitions, settings)
+        return self._store._alter_topic(TOPIC, settings)

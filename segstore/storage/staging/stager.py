@@ -33,6 +33,7 @@ from segstore.storage.pipeline import Pipeline
 from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.kernel import wait_until_past
 from segstore.storage.staging.message import Staged, StagedFile
+from segstore.storage.topic_info import check_not_internal
 from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ class Stager:
         """Stage records for a partition, behind those that were staged for it before: how many.
 
         Columns, `compression` (by default the topic's) and errors are those of `PartitionLog.append_batch`,
-        `batch_bytes` too but for its default. UnknownTopicOrPartitionError, IllegalStateError once finished.
+        `batch_bytes` too but for its default. UnknownTopicOrPartitionError, InvalidTopicError for an internal
+        topic, IllegalStateError once finished.
         After a StorageError the stager can only be closed.
         """
         self._check_open()
@@ -149,6 +151,7 @@ class Stager:
 
     def _topic(self, name: str, partition: int) -> TopicInfo:
         """As it was when the stager first looked: a topic that is new since then is looked for again."""
+        check_not_internal(name, "nothing is staged for it")
         if self._topics is None or (isinstance(name, str) and name not in self._topics):
             self._topics = TopicFiles(self._files, self._root).load()[0]
         return find_topic(self._topics, name, partition)

@@ -29,6 +29,7 @@ from segstore.records.header import CODEC_MASK
 from segstore.storage.appending import check_keys, largest_batch
 from segstore.storage.staging.folder import NOT_PLAIN
 from segstore.storage.staging.message import StagedFile
+from segstore.storage.topic_info import INTERNAL
 from segstore.storage.walk import CHUNK, LARGE, walk
 
 _OFFSET_ENTRY, _TIME_ENTRY = 8, 12
@@ -81,6 +82,10 @@ def verify(files: Files, path: str, file: StagedFile, config: TopicConfig, segme
 
     StagedFilesError, RecordTooLargeError, InvalidRecordError; OSError where the disk can't tell.
     """
+    if file.topic in INTERNAL:
+        raise StagedFilesError(
+            f"{path} is for the internal topic {file.topic!r}, which takes no staged files"
+        )
     with contextlib.suppress(FileNotFoundError):  # told when it is opened
         files.take_own(path)  # it may be stamped where it lies, and appended to
     with open_staged(files, path) as handle:
