@@ -109,6 +109,13 @@ class StorageError(SegstoreError, OSError):
     (Kafka: KafkaStorageException)."""
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether the system has refused a call. What a signal handler of the application raises, a TimeoutError
+    for instance, is an OSError without a number: the disk has no part in it.
+    """
+    return isinstance(error, OSError) and error.errno is not None
+
+
 class SinkError(SegstoreError, OSError):
     """A transfer's sink can't be written to: `errno` says why. No file of the store has failed."""
 

@@ -82,7 +82,8 @@ def clean(
 def roll(store: segstore.Store, topic: str = "t") -> None:
     """Seal the active segment, so that all that is there may be compacted."""
     partition = store.partition(topic)._writing()
-    with partition.exclusively():
+    with partition.queue.token:
+        partition.queue.drain()
         if partition.writer.active.segment.size:
             partition.writer.roll_apart()
             partition.visible.show()

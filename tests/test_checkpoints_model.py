@@ -83,7 +83,8 @@ class Model(RuleBasedStateMachine):
     def sweep(self) -> None:
         partition = self.tree.log._writing()
         if partition.writer.active.segment.size:
-            with partition.exclusively():
+            with partition.queue.token:
+                partition.queue.drain()
                 partition.writer.roll_apart()
                 partition.visible.show()
         self.store.sweep()

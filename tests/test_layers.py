@@ -22,7 +22,7 @@ LAYERS = [
     {"storage"},
     {"records", "index"},
     {"files", "names", "config"},
-    {"errors", "locks", "sending"},
+    {"errors", "locks", "sending", "threads"},
     {"_native"},
 ]
 RANK = {part: row for row, parts in enumerate(LAYERS) for part in parts}

@@ -153,7 +153,7 @@ def test_what_was_freed_before_the_end_counts(store_dir: Path, what: str) -> Non
 
         def act(nth: int) -> None:
             if log.size < before and what == "stopped":
-                store._side.sweeper._closing.set()
+                store._side.sweeper._closing.open()
             elif log.size < before:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -166,7 +166,7 @@ def test_what_was_freed_before_the_end_counts(store_dir: Path, what: str) -> Non
         assert store.metrics()["t-0"]["compacted-bytes-total"] == freed
         assert (done.error is None) == (what == "stopped")
         assert (store.stats()[0].error is None) == (what == "stopped")
-        store._side.sweeper._closing.clear()
+        store._side.sweeper._closing.is_open = False
     with segstore.open(store_dir, config=BY_HAND) as store:
         (rest,) = store.sweep()
         assert store.stats()[0].compacted_bytes == freed + rest.compacted_bytes

@@ -125,7 +125,9 @@ class ActiveIndex(SparseIndex):
         self._view = _EMPTY
         self._looked_at = 0  # entries that a view has had and that were dropped since: up to here
         self.max_entries = max_bytes // self.ENTRY.size
-        self._size = entries * self.ENTRY.size  # of the file: what is behind the entries is allocated
+        # Bytes of the file: what is behind the entries is allocated. While it grows or is trimmed, and where
+        # an interrupt came to that, `_size` is the larger and `_room` the smaller: what is written is there.
+        self._size = self._room = entries * self.ENTRY.size
         with files.open(path, write=True, create=True) as handle:
             size = files.size(handle)
             if size < self._size:
@@ -142,7 +144,7 @@ class ActiveIndex(SparseIndex):
     def reserve(self, n: int) -> None:
         """Make room on disk for `n` more entries. OSError (ENOSPC): nothing has changed then."""
         need = (self._view.n + n) * self.ENTRY.size
-        if need > self._size:
+        if need > self._room:
             self._grow(need)
 
     def append(self, entries: bytes) -> None:
@@ -175,6 +177,7 @@ class ActiveIndex(SparseIndex):
         used = self._view.n * self.ENTRY.size
         if used == self._size:
             return
+        self._room = used
         # A page that an older, longer view may still look at must not be cut off under it.
         if _pages(self._looked_at * self.ENTRY.size) > _pages(used):
             replace_index(self._files, self.path, bytes(self._view.memory[:used]))
@@ -195,16 +198,18 @@ class ActiveIndex(SparseIndex):
         if need > most:
             raise InvalidArgumentError(f"{self.path} is full: {need} bytes of at most {most}")
         size = min(-(-need // GROWTH) * GROWTH, most)
+        room, self._size = self._room, max(size, self._size)
         with self._files.open(self.path, write=True) as handle:
             try:
-                self._files.allocate(handle, self._size, size - self._size)
+                self._files.allocate(handle, room, size - room)
                 view = _view_of(self._files.map(handle, size, write=True), self._view.n)
             except OSError:
                 # An emulated posix_fallocate may have got half way; the first error is the one to tell.
                 with contextlib.suppress(OSError):
-                    self._files.truncate(handle, self._size)
+                    self._files.truncate(handle, room)
+                    self._size = room
                 raise
-        self._view, self._size = view, size
+        self._view, self._room = view, size
 
 
 class SealedIndex(SparseIndex):

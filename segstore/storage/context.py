@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from segstore.errors import ForkedError, ReadOnlyError, SegstoreError, StorageError, StoreClosedError
+from segstore.errors import (
+    ForkedError,
+    ReadOnlyError,
+    SegstoreError,
+    StorageError,
+    StoreClosedError,
+    is_refusal,
+)
 from segstore.files import Files
 from segstore.storage.graveyard import Graveyard
 from segstore.storage.handles import HandlePool
@@ -33,6 +40,8 @@ def os_errors() -> Iterator[None]:
     except SegstoreError:
         raise
     except OSError as error:
+        if not is_refusal(error):
+            raise
         raise StorageError(error.errno, error.strerror, error.filename) from error
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
 from segstore import names
-from segstore.errors import StorageError
+from segstore.errors import StorageError, is_refusal
 from segstore.storage import indexing
 from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
@@ -49,7 +49,7 @@ class Flusher:
             if self._is_done(upto):
                 return
             if self._writer.fenced is not None:
-                raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.fenced}")
+                raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.reason}")
             view = self._view()
             self._sync_or_fence(view)
             self.recovery_point = view.end_offset
@@ -64,13 +64,15 @@ class Flusher:
         """
         with self._lock:
             if self._writer.fenced is not None:
-                raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.fenced}")
+                raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.reason}")
             self._sync_or_fence(view)
 
     def _sync_or_fence(self, view: LogView) -> None:
         try:
             self._sync(view)
         except OSError as error:
+            if not is_refusal(error):
+                raise
             # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
             self._writer.fenced = error
             self.failed = True
@@ -78,19 +80,22 @@ class Flusher:
             raise StorageError(error.errno, f"sync failed: {error.strerror}", error.filename) from error
 
     def _sync(self, view: LogView) -> None:
+        sealed, self._sealed = self._sealed, []
+        try:
+            self._sync_files(view, sealed)
+        except BaseException:
+            # Where a signal handler has raised it, the next one syncs again whatever this one may not have.
+            self._sealed = sealed + self._sealed
+            self._names_synced = _NEVER
+            raise
+
+    def _sync_files(self, view: LogView, sealed: list[tuple[Segment, int]]) -> None:
         pool = self._writer.pool
         for segment in view.segments[view.slot(self.recovery_point) :]:
             if not segment.durable:
                 pool.files.sync(pool.get(segment.path, write=True))
             if segment.unsynced_aborts:
-                segment.unsynced_aborts = False  # first: what comes meanwhile is the next sync's
-                with (
-                    suppress(FileNotFoundError),  # the abort was taken back, or the segment deleted meanwhile
-                    pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle,
-                ):
-                    pool.files.sync(handle)
-                self.names_changed()  # it is made by the first abort
-        sealed, self._sealed = self._sealed, []
+                self._sync_aborts(segment)
         for segment, offset in sealed:
             indexing.sync(segment)
             with suppress(FileNotFoundError):  # its segment was deleted meanwhile
@@ -101,6 +106,19 @@ class Flusher:
         if held != self._names_synced:
             self._names_synced = held  # first: what comes meanwhile is the next sync's
             pool.files.sync_dir(self._writer.directory)
+
+    def _sync_aborts(self, segment: Segment) -> None:
+        segment.unsynced_aborts = False  # first: what comes meanwhile is the next sync's
+        try:
+            with (
+                suppress(FileNotFoundError),  # the abort was taken back, or the segment deleted meanwhile
+                self._writer.pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle,
+            ):
+                self._writer.pool.files.sync(handle)
+        except BaseException:
+            segment.unsynced_aborts = True
+            raise
+        self.names_changed()  # it is made by the first abort
 
     def without_syncs(self) -> AbstractContextManager[object]:
         """A block in which nothing is synced: the active segment's file may be away in it, and come back."""

@@ -5,19 +5,17 @@ Threads: as `Throttle`; the turns are taken in the cleaning thread.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
 from segstore.storage.cleaner import Throttle
+from segstore.threads import Latch
 
 
 class GivingWay(Throttle):
     """`turn()` does what is due, and tells in how many seconds it is to be called again."""
 
-    def __init__(
-        self, bytes_per_second: float, turn: Callable[[], float], *, stopping: threading.Event
-    ) -> None:
+    def __init__(self, bytes_per_second: float, turn: Callable[[], float], *, stopping: Latch) -> None:
         super().__init__(bytes_per_second, stopping=stopping, wait=self._wait_in_turns)
         self._turn = turn
 
@@ -31,4 +29,4 @@ class GivingWay(Throttle):
         while (left := until - time.monotonic()) > 0:
             if self._stopping.wait(min(left, self._turn())):
                 return True
-        return self._stopping.is_set()
+        return self._stopping.is_open

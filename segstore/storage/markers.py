@@ -8,7 +8,6 @@ transactions over the same partitions never wait for each other.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.errors import InvalidArgumentError, StorageError
@@ -16,8 +15,9 @@ from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.storage.context import os_errors
 from segstore.storage.judging import check_epoch
 from segstore.storage.partition import Partition
+from segstore.storage.view import Together
 from segstore.storage.visible import Visible
-from segstore.storage.writer import Restore
+from segstore.threads import holding
 
 if TYPE_CHECKING:
     from segstore.storage.log import PartitionLog
@@ -75,15 +75,19 @@ def show_end(logs: Sequence[PartitionLog], marker: Marker, transaction_epoch: in
     found = [log._writing() for log in logs]
     partitions = sorted(set(found), key=lambda it: it.directory)
     offsets = dict.fromkeys(partitions, -1)
-    with os_errors(), ExitStack() as tokens:
+
+    def end() -> None:
         for it in partitions:
-            tokens.enter_context(it.exclusively())
+            it.queue.drain()
         due = [it for it in partitions if _is_due(it, marker, transaction_epoch)]
         try:
-            offsets |= _write(due, marker)
+            offsets.update(_write(due, marker))
         finally:
             # What an interrupt kept from being shown, now or when it was written, is shown too.
             Visible.show_all([it.visible for it in partitions if not it.visible.is_all])
+
+    with os_errors():
+        holding([it.queue.token for it in partitions], end)
     return [Shown(it, offsets[it]) for it in found]
 
 
@@ -113,23 +117,23 @@ def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> boo
 
 
 def _write(partitions: Sequence[Partition], marker: Marker) -> dict[Partition, int]:
-    """Nothing is shown; where one fails, the others are put back."""
-    done: list[tuple[Partition, Restore]] = []
+    """The markers' offsets. Nothing is shown; where one fails, the others are taken back."""
+    together = Together()
     try:
-        for it in partitions:
-            restore = it.writer.write_marker(marker)
-            done.append((it, restore))
+        offsets = {it: it.writer.write_marker(marker, together) for it in partitions}
     except BaseException:
-        for it, restore in done:
-            it.writer.put_back(restore)
+        for it in partitions:
+            it.writer.take_back()
         raise
-    return {it: restore.mark.next_offset for it, restore in done}
+    together.done = True  # in one step for all of them
+    return offsets
 
 
 def open_transactions(log: PartitionLog) -> list[OpenTransaction]:
     """The transactions that are open in a partition, by first offset. ReadOnlyError, StoreClosedError."""
     partition = log._writing()
-    with partition.exclusively():
+    with partition.queue.token:
+        partition.queue.drain()
         state = partition.producers.state
         found = []
         for producer_id, first in sorted(state.ongoing.items(), key=lambda item: item[1]):
@@ -141,7 +145,8 @@ def open_transactions(log: PartitionLog) -> list[OpenTransaction]:
 def producer_epoch(log: PartitionLog, producer_id: int) -> int:
     """The epoch of a producer as a partition knows it, -1 where it doesn't. Errors as `open_transactions`."""
     partition = log._writing()
-    with partition.exclusively():
+    with partition.queue.token:
+        partition.queue.drain()
         entry = partition.producers.state.producers.get(producer_id)
         return -1 if entry is None else entry.producer_epoch
 
@@ -149,7 +154,8 @@ def producer_epoch(log: PartitionLog, producer_id: int) -> int:
 def producer_epochs(log: PartitionLog, producer_ids: Collection[int]) -> dict[int, int]:
     """The epochs of those of these producers that a partition knows. Errors as `open_transactions`."""
     partition = log._writing()
-    with partition.exclusively():
+    with partition.queue.token:
+        partition.queue.drain()
         known = partition.producers.state.producers
         return {each: known[each].producer_epoch for each in known.keys() & set(producer_ids)}
 
@@ -157,5 +163,6 @@ def producer_epochs(log: PartitionLog, producer_ids: Collection[int]) -> dict[in
 def max_producer_id(log: PartitionLog) -> int:
     """The largest producer id that a partition has known, -1 without any. Errors as `open_transactions`."""
     partition = log._writing()
-    with partition.exclusively():
+    with partition.queue.token:
+        partition.queue.drain()
         return partition.producers.state.max_producer_id

@@ -89,13 +89,6 @@ class Partition:
 
     # --- the log's end --------------------------------------------------------------------
 
-    @contextmanager
-    def exclusively(self) -> Iterator[None]:
-        """Holds the append token, with nothing left in the queue before."""
-        with self.queue.token:
-            self.queue.drain()
-            yield
-
     def sync_ahead(self) -> None:
         """Make durable what was written and is not shown, with the token held. StorageError: fenced."""
         self.flusher.sync_ahead(self.visible.ahead())
@@ -108,7 +101,8 @@ class Partition:
 
     def roll_from(self, view: LogView) -> bool:
         """Roll, so that what `view` shows lies in sealed segments; False where more has come meanwhile."""
-        with self.exclusively():
+        with self.queue.token:
+            self.queue.drain()
             if self.writer.closed or self.writer.next_offset != view.end_offset:
                 return False
             self.writer.roll_apart()
@@ -120,6 +114,7 @@ class Partition:
         StorageError.
         """
         with self.queue.token:
+            self.writer.recall()
             if not self.writer.closed and self.writer.fenced is None and self.writer.active.outlived(now_ms):
                 self.writer.roll_apart()
                 self.visible.show()
@@ -136,6 +131,7 @@ class Partition:
     def last_records(self) -> dict[int, tuple[int, int]]:
         """See `Producers.last_records`."""
         with self.queue.token:
+            self.writer.recall()
             return self.producers.last_records()
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
@@ -158,18 +154,21 @@ class Partition:
     def expire_producers(self, after_ms: int) -> int:
         """Forget producers that wrote nothing for so long: how many."""
         with self.queue.token:
+            self.writer.recall()
             return self.producers.expire(after_ms)
 
     def configure(self, config: TopicConfig) -> None:
         """Use changed settings from the next append on."""
         with self.queue.token:
+            self.writer.recall()
             self.config = self.writer.config = self.writer.active.config = config
 
     def close(self) -> None:
         """Write what is queued, make it durable, leave the directory as Kafka's clean shutdown does.
         StorageError.
         """
-        with self.exclusively():
+        with self.queue.token:
+            self.queue.drain()
             if not self.visible.is_all:  # an interrupt kept it from being shown
                 self.visible.show()
             self.writer.closed = True
@@ -187,6 +186,7 @@ class Partition:
 
     def abandon(self) -> None:
         """The topic was deleted: appends are refused, readers keep what they have."""
-        with self.naming, self.exclusively():
+        with self.naming, self.queue.token:
+            self.queue.drain()
             self.writer.closed = True
             self.visible.withdraw()

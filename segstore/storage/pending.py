@@ -8,12 +8,14 @@ before an append is queued, fsync after: neither is ever done with the token hel
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from segstore.errors import StorageError
 from segstore.records import Encoded
 from segstore.storage.judging import Claim
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 # the queue waiting while it is encoded, since its records must lie together whatever their number.
 AHEAD_PLAIN = 4 << 20
 AHEAD_COMPRESSED = 64 << 20
+
+# What became of an append that was begun and not finished: who waits for it is told by a new one.
+INTERRUPTED = StorageError(errno.EINTR, "the append was interrupted")
 
 
 class Pending:
@@ -48,6 +53,7 @@ class AppendQueue:
         self.token = threading.RLock()
         self._queue: deque[Pending] = deque()
         self._writer, self._show = writer, show
+        self._hidden = False  # whether anything may have been written that was not shown
 
     def append(self, chunks: Iterator[Encoded], ahead: int) -> int:
         """Append encoded batches, contiguous, visible together: the first offset. StorageError: nothing is
@@ -65,24 +71,29 @@ class AppendQueue:
     def _append_long(self, chunks: Iterable[Encoded]) -> int:
         with self.token:
             self.drain()
+            self._hidden = True
             try:
                 return self._writer.write(chunks)
             finally:
-                self._show()
+                self.show()
 
     def put(self, chunks: list[Encoded], claim: Claim | None = None) -> int:
         """Queue, and return the first offset when the chunks are written; raises what failed. With a `claim`,
         judged by Kafka's rules for a producer with an id: the errors of `judging`.
         """
         pending = Pending(chunks, claim)
-        self._queue.append(pending)
         try:
+            self._queue.append(pending)
             with self.token:
                 if not pending.done:
                     self.drain()
-        except BaseException as interrupt:
-            pending.error = interrupt  # nobody waits for it: it is not to be written later
+                elif self._hidden:  # an interrupt came to who has written it
+                    self.show()
+        except BaseException:
+            pending.error = INTERRUPTED  # nobody waits for it: it is not to be written later
             raise
+        if pending.error is INTERRUPTED:
+            raise StorageError(*INTERRUPTED.args)
         if pending.error is not None:
             raise pending.error
         return pending.first
@@ -93,12 +104,18 @@ class AppendQueue:
             # They stay in the queue until they are done: where an interrupt comes here, those who wait for
             # them go on. By number: a queue that others append to can't be iterated over.
             count = len(self._queue)
+            self._hidden = True
             try:
                 for i in range(count):
                     pending = self._queue[i]
                     if not pending.done:
                         self._writer.write_queued(pending)
             finally:
-                self._show()
+                self.show()
             for _ in range(count):
                 self._queue.popleft()
+
+    def show(self) -> None:
+        """Let what was written be seen; with the token held."""
+        self._show()
+        self._hidden = False

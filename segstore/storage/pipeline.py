@@ -8,43 +8,25 @@ plain calls.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 
 from segstore.files import Files, Handle
+from segstore.threads import Worker
 
 _Write = Callable[[], None]
 
 
-class _Turn:
-    """A write that the thread does, or that is never done. An interrupt may hide from the executor a thread
-    that it has started: what ends the append may not wait for that one alone.
-    """
-
-    def __init__(self, write: _Write) -> None:
-        self._write, self._doing, self._over = write, threading.Lock(), False
-
-    def run(self) -> None:
-        with self._doing:
-            if not self._over:
-                self._write()
-
-    def end(self) -> None:
-        """From now on it is done, or will never be."""
-        with self._doing:
-            self._over = True
-
-
 class Pipeline:
-    """A context: leaving it waits for the last write and raises what failed."""
+    """A context: leaving it waits for the last write and raises what failed.
+
+    Ctrl-C may come within leaving it, too: who goes on behind that calls `end` first.
+    """
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._held: _Write | None = None
-        self._thread: ThreadPoolExecutor | None = None
-        self._turn: _Turn | None = None
-        self._under_way: Future[None] | None = None
+        self._worker: Worker | None = None
+        self._under_way = False
 
     def __enter__(self) -> Pipeline:
         return self
@@ -80,22 +62,26 @@ class Pipeline:
 
     def _start(self, write: _Write) -> None:
         self._wait()
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="segstore-append")
-        self._turn = _Turn(write)
-        self._under_way = self._thread.submit(self._turn.run)
+        if self._worker is None:
+            self._worker = Worker("segstore-append")  # first: `end` also ends one whose start was interrupted
+            self._worker.start()
+        self._under_way = True
+        self._worker.do(write)
 
     def _wait(self) -> None:
-        under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            under_way.result()
+        if self._under_way:
+            self._under_way = False
+            assert self._worker is not None
+            self._worker.result()
+
+    def end(self) -> None:
+        """Wait for the write that is under way; what was not begun is never written. It may be repeated."""
+        if self._worker is not None:
+            self._worker.end()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self.drain()
         finally:
-            if self._turn is not None:
-                self._turn.end()
-            if self._thread is not None:
-                self._thread.shutdown(wait=True)
+            self.end()

@@ -34,7 +34,7 @@ log = logging.getLogger("segstore")
 
 class Producers:
     """`state` is what the log says up to its end: batches of producers go through `take` when they are
-    written, and back through `undo` where they are cut off again.
+    written, and back through `recall` where they are cut off again.
     """
 
     def __init__(self, files: Files, directory: str, state: ProducerState, clock: Callable[[], int]) -> None:
@@ -76,7 +76,7 @@ class Producers:
         return judge(self.state, claim, chunks)
 
     def save(self, producer_id: int) -> Saved:
-        """For `undo`, before an append of this producer."""
+        """For `recall`, before an append of this producer."""
         return self.state.save(producer_id)
 
     def take(self, batches: NDArray[np.void], marker: Marker | None) -> list[AbortedTxn]:
@@ -86,14 +86,10 @@ class Producers:
         self.state.producers[int(batches["producer_id"][0])].appended_ms = self._clock()
         return aborted
 
-    def undo(self, saved: Saved | None, rolled: Sequence[int]) -> None:
-        """What was taken in since is not in the log, nor are the segments that begin at `rolled`. OSError:
-        snapshots there may be left.
-        """
+    def recall(self, saved: Saved | None) -> None:
+        """What was taken in since is not in the log. May be repeated."""
         if saved is not None:
             self.state.restore(saved)
-        for offset in reversed(rolled):
-            self.forget_snapshot(offset)
 
     # --- what is known -------------------------------------------------------------------
 

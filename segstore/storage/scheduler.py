@@ -17,20 +17,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
+from segstore.threads import Background
+
 log = logging.getLogger("segstore")
 Task = Callable[[], object]
 LONGEST_WAIT = 86_400.0  # seconds; a condition can't wait for years
 NICER = 5
 MOST_NICE = 19
-
-
-def join(thread: threading.Thread | None) -> None:
-    """Wait for a thread that was told to end, unless that is this one.
-
-    It is not alive yet, where Ctrl-C came within its start: it will find that it is to end.
-    """
-    if thread is not None and thread.is_alive() and thread is not threading.current_thread():
-        thread.join()
 
 
 def step_back() -> None:
@@ -49,9 +42,7 @@ def step_back() -> None:
 class Scheduler:
     """Runs tasks at times of the monotonic clock, in seconds. `background`: its thread steps back.
 
-    Ctrl-C may come anywhere within a call: what wakes the thread is one step for the interpreter, which a
-    condition's notify is not. One that was interrupted would leave behind a waiter that is none, and the
-    next one would wake that in place of the thread: who closes then waits for ever.
+    Ctrl-C may come anywhere within a call: see `segstore.threads`.
     """
 
     def __init__(self, name: str = "segstore-scheduler", *, background: bool = False) -> None:
@@ -73,7 +64,7 @@ class Scheduler:
             return
         self._asked.put((time.monotonic() + seconds, next(self._count), task))
         if not self._started:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            Background(self._run, self._name).start()
             self._started = True  # last: where that was interrupted, nobody knows whether it has begun
 
     def every(self, seconds: float, task: Task) -> None:

@@ -1,7 +1,8 @@
 """The sweeper of a store: retention and compaction, in the background and when asked for.
 
 On disk: through `sweeping`; `sweep_states` keeps what is known of each partition's sweeps.
-Threads: one thread of its own, and whoever calls `sweep`; one sweep at a time, but retention of the other
+Threads: one thread of its own, and one for each call of `sweep`: Ctrl-C ends the wait for it, and leaves no
+step of a sweep half done. One sweep at a time, but retention of the other
 partitions that falls due while one is compacted is done in the midst of that, by the same thread. An error in
 one partition is noted, and the sweep goes on with the others.
 """
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 from segstore import names
 from segstore.config import StoreConfig
@@ -23,6 +25,7 @@ from segstore.storage.root_checkpoints import OffsetCheckpoint, TopicPartitionKe
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.sweep_states import SweepState, SweepStates
 from segstore.storage.sweeping import Compaction, Open, Retention, Step, Swept, Topics
+from segstore.threads import Latch, apart
 
 log = logging.getLogger("segstore")
 
@@ -47,7 +50,7 @@ class Sweeper:
         self._context, self._config, self._topics = context, config, topics
         self.states = SweepStates(context.files, context.root)
         self._scheduler = Scheduler("segstore-sweeper", background=True)
-        self._sweeping, self._closing = threading.Lock(), threading.Event()
+        self._sweeping, self._closing = threading.Lock(), Latch()
         self._failed: dict[TopicPartitionKey, dict[Step, str]] = {}
         self._ids = {name: info.topic_id for name, info in topics().items()}
         rate = config.log_cleaner_io_max_bytes_per_second
@@ -71,7 +74,8 @@ class Sweeper:
         """Retention, then compaction, of every partition whose topic's settings ask for it: what was done, or
         failed, in each where anything was. OSError of the note alone.
         """
-        return self._run(self._retention, self._compaction, by_hand=True)
+        run = partial(self._run, self._retention, self._compaction, by_hand=True)
+        return apart(run, "segstore-sweep")
 
     def _run(self, *steps: Step, by_hand: bool = False) -> tuple[Swept, ...]:
         found: dict[TopicPartitionKey, Swept] = {}
@@ -93,7 +97,7 @@ class Sweeper:
         """
         interval = self._config.log_retention_check_interval_ms / 1000
         left = self._retained + interval - time.monotonic()
-        if left > 0 or self._closing.is_set():
+        if left > 0 or self._closing.is_open:
             return max(left, 0.0)
         self._clear()
         for _ in self._step(self._retention, by_hand=False):
@@ -122,7 +126,7 @@ class Sweeper:
             if self._failed[key].pop(step, None) is not None:  # its settings are others now
                 self._note(key, None, self.states[key].swept_ms)
         for key in due:
-            if self._closing.is_set():
+            if self._closing.is_open:
                 return
             failed = self._failed.setdefault(key, {})
             if key == self._compacted or (step is self._compaction and step in failed and not by_hand):
@@ -164,7 +168,7 @@ class Sweeper:
 
     def stop(self) -> None:
         """Let the sweep that runs end soon, and wait for it."""
-        self._closing.set()
+        self._closing.open()
         self._scheduler.close()
 
     def close(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from segstore.errors import StoreClosedError
@@ -17,6 +16,7 @@ from segstore.storage.flusher import Flusher
 from segstore.storage.publisher import Publisher
 from segstore.storage.view import LogView, Together, Turning
 from segstore.storage.writer import LogWriter
+from segstore.threads import holding
 
 if TYPE_CHECKING:
     from segstore.storage.segment import Segment
@@ -67,6 +67,7 @@ class Visible:
         return LogView(segments, bases, self.start_offset, end, segments[-1].size, stable)
 
     def _freeze_anew(self) -> None:
+        self._writer.recall()  # what was begun and not finished is not seen
         if len(self._frozen[0]) != len(self._segments) or self._frozen[0][-1] is not self._segments[-1]:
             self._freeze()
 
@@ -92,11 +93,11 @@ class Visible:
 
         Their append tokens are held, and the partitions always given in one order.
         """
-        together = Together()
-        with ExitStack() as held:
-            for it in partitions:
-                it._freeze_anew()
-                held.enter_context(it._publishing)
+        for it in partitions:
+            it._freeze_anew()
+
+        def turn() -> None:
+            together = Together()
             after = [it._look() for it in partitions]
             for it, view in zip(partitions, after, strict=True):
                 it.current = Turning(it.view, view, together)
@@ -104,6 +105,8 @@ class Visible:
             Publisher.publish_all(partitions)
             for it, view in zip(partitions, after, strict=True):
                 it.current = view
+
+        holding([it._publishing for it in partitions], turn)
 
     def publish(self) -> None:
         """Tell other processes what of the same view is durable by now."""
@@ -120,6 +123,7 @@ class Visible:
 
     def begin_at(self, start: int) -> list[Segment]:
         """Let the log start offset be `start`: the segments that are below, and of the log no more."""
+        self._writer.recall()
         self.start_offset = start
         keep = next(
             (i for i, s in enumerate(self._segments[1:]) if s.base_offset > start), len(self._segments) - 1
@@ -140,6 +144,7 @@ class Visible:
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """Let readers of this process see `new` in place of `old`, which lie in the log."""
+        self._writer.recall()
         at = self._segments.index(old[0])
         self._segments[at : at + len(old)] = new
         self._freeze()

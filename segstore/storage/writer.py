@@ -11,13 +11,11 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import NamedTuple
 
 from segstore import names
 from segstore._native import lib
 from segstore.config import TopicConfig
-from segstore.errors import RecordTooLargeError, SegstoreError, StorageError, StoreClosedError
+from segstore.errors import RecordTooLargeError, SegstoreError, StorageError, StoreClosedError, is_refusal
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import Encoded, batch_ptr
 from segstore.records.control import Marker, end_marker
@@ -27,21 +25,32 @@ from segstore.storage.active import ActiveSegment, Mark
 from segstore.storage.handles import HandlePool
 from segstore.storage.indexing import NO_ROOM
 from segstore.storage.judging import Claim
-from segstore.storage.pending import Pending
+from segstore.storage.pending import INTERRUPTED, Pending
 from segstore.storage.pipeline import Pipeline
 from segstore.storage.producer_state import Saved
 from segstore.storage.producers import Producers
 from segstore.storage.segment import Segment
+from segstore.storage.view import Together
+
+_SUFFIXES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
 
 
-class Restore(NamedTuple):
-    """The log before an append; `aborts`: bytes of the active `.txnindex`, -1 where it stays as it is."""
+class Restore:
+    """The log before an append, and what takes that back. Once `together` is done it stays.
 
-    segments: int
-    active: ActiveSegment
-    mark: Mark
-    saved: Saved | None
-    aborts: int = -1
+    `segments`: how many there were; `aborts`: bytes of the active `.txnindex`, -1 where it stays as it is;
+    `rolled`: the segments that were made since, None before anything was taken back.
+    """
+
+    __slots__ = ("aborts", "active", "mark", "pipe", "rolled", "saved", "segments", "together")
+
+    def __init__(
+        self, writer: LogWriter, saved: Saved | None, together: Together, pipe: Pipeline | None = None
+    ) -> None:
+        self.segments, self.active, self.mark = len(writer.segments), writer.active, writer.active.mark()
+        self.saved, self.together, self.pipe = saved, together, pipe
+        self.aborts = -1
+        self.rolled: list[Segment] | None = None
 
 
 class LogWriter:
@@ -62,8 +71,9 @@ class LogWriter:
         self.pool, self.directory, self.config, self.producers = pool, directory, config, producers
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
         self.fenced: BaseException | None = None
-        # What is left of an append that failed, where the disk is too full to take it back.
-        self._owed: Callable[[], None] | None = None
+        # Of an append that was begun, until all of it is written: noted before anything changes, so that what
+        # fails, or a signal handler raises, anywhere and in taking it back too, leaves what to take back.
+        self._owed: Restore | None = None
         self.closed = False
         self.removals = 0  # of segments that a failed append had made: their names are gone, not durably so
         self.active = ActiveSegment(segments[-1], config, next_offset)
@@ -74,17 +84,21 @@ class LogWriter:
 
     def write_queued(self, pending: Pending) -> None:
         """Write what was queued; it is told its offset or its error, also where an interrupt comes."""
+        if self._owed is not None:
+            self.recall()
         before = self.active.next_offset
+        pending.error = INTERRUPTED  # unless told otherwise: it is begun, and must not be written twice
         try:
             pending.first = self.write(pending.chunks, pending.claim)
-        except Exception as error:
+        except BaseException as error:
+            if self._owed is None and self.active.next_offset > before:  # it came when all was written
+                pending.first, pending.error = before, None
+                raise
+            if not isinstance(error, Exception):
+                raise
             pending.error = error
-        except BaseException:
-            if self.active.next_offset > before:  # it came when all was written
-                pending.first = before
-            else:
-                pending.error = StorageError(errno.EINTR, "the append was interrupted", self.directory)
-            raise
+        else:
+            pending.error = None
 
     def write(self, chunks: Iterable[Encoded], claim: Claim | None = None) -> int:
         """Append all of it, or nothing: the first offset. StorageError; the log is as before then.
@@ -94,12 +108,12 @@ class LogWriter:
         """
         self.check()
         if claim is None:
-            return self._attempt(chunks, None, None).mark.next_offset
+            return self._attempt(chunks, None).mark.next_offset
         ready = list(chunks)
         known = self.producers.judge(claim, ready)
         if known is None:
             saved = self.producers.save(claim.template.producer_id)
-            return self._attempt(ready, saved, None).mark.next_offset
+            return self._attempt(ready, saved).mark.next_offset
         for chunk in ready:
             chunk.release()
         return known
@@ -107,15 +121,15 @@ class LogWriter:
     def write_staged(self, chunks: Iterable[Encoded]) -> None:
         """Append batches that no producer with an id wrote. StorageError, as `write`."""
         self.check()
-        self._attempt(chunks, None, None)
+        self._attempt(chunks, None)
 
-    def write_marker(self, marker: Marker) -> Restore:
-        """Append a transaction's end. StorageError, as `write`. Until anything else is written `put_back`
-        takes it away again.
+    def write_marker(self, marker: Marker, together: Together) -> int:
+        """Append a transaction's end: its offset. StorageError, as `write`. It stays if `together` is done;
+        else `take_back`, or the next look, takes it away again.
         """
         self.check()
         saved = self.producers.save(marker.producer_id)
-        return self._attempt([end_marker(marker, self.clock())], saved, marker)
+        return self._attempt([end_marker(marker, self.clock())], saved, marker, together).mark.next_offset
 
     def check(self) -> None:
         """StoreClosedError, StorageError where nothing can be appended."""
@@ -124,33 +138,49 @@ class LogWriter:
         if self.settled():
             return
         if self.fenced is not None:
-            raise StorageError(f"{self.directory} is fenced for writing until it is reopened: {self.fenced}")
+            raise StorageError(f"{self.directory} is fenced for writing until it is reopened: {self.reason}")
         raise StorageError(errno.ENOSPC, "no room even to take back an append that failed", self.directory)
+
+    @property
+    def reason(self) -> str:
+        """Why it is fenced."""
+        return str(self.fenced) or type(self.fenced).__name__
 
     def settled(self) -> bool:
         """Whether the log on disk ends where it should: what a failed append has left is taken back now, if
         that is owed and there is room again.
         """
         if self._owed is not None:
-            self._take_back()
+            self.take_back()
         return self.fenced is None and self._owed is None
 
-    def _attempt(self, chunks: Iterable[Encoded], saved: Saved | None, marker: Marker | None) -> Restore:
-        restore = Restore(len(self.segments), self.active, self.active.mark(), saved)
+    def _attempt(
+        self,
+        chunks: Iterable[Encoded],
+        saved: Saved | None,
+        marker: Marker | None = None,
+        together: Together | None = None,
+    ) -> Restore:
+        """Without `together` it is there when this returns."""
+        pipe = Pipeline(self.pool.files)
+        restore = self._owed = Restore(self, saved, together or Together(), pipe)
         aborted: list[AbortedTxn] = []
         try:
-            with Pipeline(self.pool.files) as pipe:
+            with pipe:
                 for chunk in chunks:
                     aborted += self._write_chunk(chunk, pipe, saved is not None, marker)
             if aborted:
                 segment = self.active.segment
-                restore = restore._replace(aborts=index_size(self.pool.files, segment))
+                if segment is restore.active.segment:  # else it goes with the segment
+                    restore.aborts = index_size(self.pool.files, segment)
                 add_aborted(self.pool.files, segment, aborted)
         except BaseException as error:
-            self.put_back(restore)
-            if isinstance(error, OSError) and not isinstance(error, SegstoreError):
+            self.take_back()
+            if is_refusal(error) and not isinstance(error, SegstoreError):
                 raise StorageError(error.errno, error.strerror, error.filename) from error
             raise
+        if together is None:
+            self._owed = None
         return restore
 
     def _write_chunk(
@@ -206,59 +236,85 @@ class LogWriter:
         is as before.
         """
         self.check()
-        restore = Restore(len(self.segments), self.active, self.active.mark(), None)
+        self._owed = Restore(self, None, Together())
         try:
             self.roll()
         except BaseException as error:
-            self.put_back(restore)
-            if isinstance(error, OSError) and not isinstance(error, SegstoreError):
+            self.take_back()
+            if is_refusal(error) and not isinstance(error, SegstoreError):
                 raise StorageError(error.errno, error.strerror, error.filename) from error
             raise
+        self._owed = None
+
+    # --- taking back ----------------------------------------------------------------------
 
     def put_back(self, restore: Restore) -> None:
-        """Undo the last append. Where the disk has no room for that, it is tried again before the next;
-        where it refuses, the partition is fenced.
+        """Undo all that was written since `restore` was made, as `take_back`."""
+        self._owed = restore
+        self.take_back()
+
+    def take_back(self) -> None:
+        """Undo an append that was begun and not finished, if there is one. Where the disk has no room for
+        that it is tried again before the next; where it refuses, the partition is fenced. What else may be
+        raised, as by a signal handler, is raised: then the next append, or look, begins with the rest.
 
         The end goes back in memory first: what failed is never shown, whatever the disk says.
         """
-        rolled = self.segments[restore.segments :]
-        del self.segments[restore.segments :]
-        self.active = restore.active
-        self.active.recall(restore.mark)
-        self._owed = partial(self._undo, restore, rolled)
-        self._take_back()
-
-    def _take_back(self) -> None:
-        assert self._owed is not None
         try:
-            self._owed()
-        except BaseException as error:
-            if isinstance(error, OSError) and error.errno in NO_ROOM:
+            self.recall()
+            if self._owed is None:
+                return
+            self._undo(self._owed)
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            if error.errno in NO_ROOM:
                 return
             self.fenced = error
         self._owed = None
 
-    def _undo(self, restore: Restore, rolled: list[Segment]) -> None:
+    def recall(self) -> None:
+        """Let the log in memory end where it did before an append that was begun and not finished; the disk
+        is left as it is. May be repeated.
+        """
+        owed = self._owed
+        if owed is None:
+            return
+        if owed.together.done:  # it is finished
+            self._owed = None
+            return
+        behind = self.segments.index(owed.active.segment) + 1
+        if owed.rolled is None:
+            owed.rolled = self.segments[behind:]
+        del self.segments[behind:]
+        self.active = owed.active
+        owed.active.recall(owed.mark)
+        self.producers.recall(owed.saved)
+
+    def _undo(self, restore: Restore) -> None:
         """May be repeated, whatever an earlier try has done. OSError."""
-        mark, segment = restore.mark, restore.active.segment
-        self.producers.undo(restore.saved, [gone.base_offset for gone in rolled])
+        mark, segment, rolled = restore.mark, restore.active.segment, restore.rolled or []
+        if restore.pipe is not None:
+            restore.pipe.end()  # no write comes late
         for gone in reversed(rolled):
+            self.producers.forget_snapshot(gone.base_offset)
             remove_segment(gone)
             self.removals += 1
         if restore.aborts >= 0:
             cut_index(self.pool.files, segment, restore.aborts)
         if segment.sealed:
             self.pool.files.truncate(self.active.handle, mark.size)
-            self._reopen(segment, mark)
+            self._reopen(restore, segment, mark)
         else:
             self.active.rewind(mark)
 
-    def _reopen(self, segment: Segment, mark: Mark) -> None:
+    def _reopen(self, restore: Restore, segment: Segment, mark: Mark) -> None:
         """Go on in a segment that a roll had sealed. OSError: it is as before."""
         segment.sealed = False
         segment.attach(None)
         try:
-            self.active = ActiveSegment(segment, self.config, mark.next_offset)
+            # In one step: what is done again from here on is done to the new one.
+            restore.active = self.active = ActiveSegment(segment, self.config, mark.next_offset)
         except BaseException:
             segment.sealed = True
             raise
@@ -290,9 +346,11 @@ def _make_files(segment: Segment) -> None:
 
 
 def remove_segment(segment: Segment) -> None:
-    """Remove a segment's files. OSError."""
-    for path in bury_segment(segment):
-        segment.pool.files.unlink(path)
+    """Remove a segment's files, and what an earlier try has left of them. OSError."""
+    bury_segment(segment)
+    for suffix in _SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            segment.pool.files.unlink(segment.file(suffix + names.DELETED))
 
 
 def bury_segment(segment: Segment) -> list[str]:
@@ -302,7 +360,7 @@ def bury_segment(segment: Segment) -> list[str]:
     files, pool = segment.pool.files, segment.pool
     pool.forget(segment.path)
     there = []
-    for suffix in (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
+    for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
             files.rename(segment.file(suffix), segment.file(suffix + names.DELETED))
             there.append(segment.file(suffix + names.DELETED))

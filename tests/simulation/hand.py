@@ -158,7 +158,7 @@ def by_hand(hand: Hand) -> Iterator[None]:
         mock.patch.object(group, "uuid", drawn),
         mock.patch.object(store_reader, "time", _Later),
         mock.patch.object(follower, "time", _Later),
-        mock.patch.object(GivingWay, "_wait_in_turns", lambda self, seconds: self._stopping.is_set()),
+        mock.patch.object(GivingWay, "_wait_in_turns", lambda self, seconds: self._stopping.is_open),
         mock.patch.object(time, "monotonic", hand.monotonic),
     ):
         yield

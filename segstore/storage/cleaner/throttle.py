@@ -9,9 +9,10 @@ Threads: `stop` may be called from any; the rest is the cleaning thread's.
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable
+
+from segstore.threads import Latch
 
 INTERVAL = 0.3  # seconds between two looks at the rate (org.apache.kafka.storage.internals.utils.Throttler)
 LONGEST_WAIT = 3600.0
@@ -37,12 +38,12 @@ class Throttle:
         bytes_per_second: float = sys.float_info.max,
         *,
         clock: Callable[[], float] = time.monotonic,
-        stopping: threading.Event | None = None,
+        stopping: Latch | None = None,
         wait: Callable[[float], bool] | None = None,
         worked: Callable[[], float] = time.thread_time,
     ) -> None:
         self._rate, self._clock = bytes_per_second, clock
-        self._stopping = stopping or threading.Event()
+        self._stopping = stopping or Latch()
         self._wait = wait or self._stopping.wait
         self._began, self._seen = clock(), 0
         self._worked, self._rested = worked, worked()
@@ -54,11 +55,11 @@ class Throttle:
 
     def stop(self) -> None:
         """Let the next call, or the one that waits, raise CleaningStopped."""
-        self._stopping.set()
+        self._stopping.open()
 
     def __call__(self, nbytes: int) -> None:
         """CleaningStopped."""
-        if self._stopping.is_set():
+        if self._stopping.is_open:
             raise CleaningStopped
         self._seen += nbytes
         now = self._clock()

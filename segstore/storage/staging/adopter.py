@@ -18,7 +18,8 @@ open.
 This is the one place where an fsync is made with append tokens held: what is appended behind an adoption that
 may yet be undone could not be acknowledged.
 
-On disk: through its parts. Threads: one at a time, the inbox's.
+On disk: through its parts. Threads: one at a time, none of which runs signal handlers: what is half adopted
+is finished or undone by whoever has begun it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 from segstore.errors import StagedFilesError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.files import Files
@@ -40,6 +40,7 @@ from segstore.storage.staging.manifest import Manifest
 from segstore.storage.staging.message import StagedFile
 from segstore.storage.topics import TopicInfo, find_topic
 from segstore.storage.visible import Visible
+from segstore.threads import holding
 
 log = logging.getLogger("segstore")
 _AT_A_TIME = 4
@@ -73,10 +74,8 @@ class Adopter:
             with Gatherer(self._folder, self._segment_bytes) as gatherer:
                 work = self._of_partitions(manifest)
                 _each(lambda one: one.prepare(gatherer), work)
-                with ExitStack() as tokens:
-                    for one in work:
-                        tokens.enter_context(one.partition.exclusively())
-                    return self._write(manifest, work)
+                tokens = [one.partition.queue.token for one in work]
+                return holding(tokens, lambda: self._write(manifest, work))
         except StoreClosedError as error:
             raise UnknownTopicOrPartitionError(f"a topic was deleted meanwhile: {error}") from error
 
@@ -106,6 +105,8 @@ class Adopter:
     # --- steps 2 to 6 -----------------------------------------------------------------------
 
     def _write(self, manifest: Manifest, work: Sequence[PartitionAdoption]) -> Adoption:
+        for one in work:
+            one.partition.queue.drain()
         places = [one.place() for one in work]
         try:
             if places:

@@ -25,6 +25,7 @@ from segstore.storage.staging.gathering import Gatherer
 from segstore.storage.staging.intent import Place
 from segstore.storage.staging.message import StagedFile
 from segstore.storage.staging.verifying import Verified, chunks_of, verify
+from segstore.storage.view import Together
 from segstore.storage.writer import Restore, create_segment, remove_segment
 
 _OPEN = 64  # files that are written before the first of them is waited for
@@ -122,7 +123,7 @@ class PartitionAdoption:
         writer, topic = self._writer, self.topic
         writer.check()
         active = writer.active
-        self._restore = Restore(len(writer.segments), active, active.mark(), None)
+        self._restore = Restore(writer, None, Together())
         segment = active.segment
         where = segment.base_offset, segment.size, active.next_offset
         return Place(topic.topic, topic.topic_id, topic.partition, *where)
@@ -248,7 +249,8 @@ class PartitionAdoption:
         active.recall(restore.mark)
         try:
             with self.partition.flusher.without_syncs():
-                writer.producers.undo(None, [segment.base_offset for segment in gone[1:]])
+                for segment in gone[1:]:
+                    writer.producers.forget_snapshot(segment.base_offset)
                 for segment in reversed(gone):
                     remove_segment(segment)
                 base = active.segment.base_offset

@@ -1,8 +1,9 @@
 """Owns `.segstore/inbox/` on the side of the store's writer: settles what a crash left, adopts, sweeps.
 
 On disk: through its parts; moves what can't be adopted to `.segstore/quarantine/<stem>/`.
-Threads: `settle` and `begin` at open; then one of its own, which sleeps until a manifest is sealed. One
-lock is held while manifests are adopted, so that they are adopted one after the other, in order.
+Threads: `settle` at open; from `begin` on one of its own, which sleeps until a manifest is sealed, and one
+for each `adopt`: an adoption runs in none that runs signal handlers. One lock is held while manifests are
+adopted, so that they are adopted one after the other, in order.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 from segstore import names
 from segstore.config import StoreConfig
@@ -22,7 +24,6 @@ from segstore.errors import (
 )
 from segstore.storage.context import Context, wall_clock
 from segstore.storage.partition import Partition
-from segstore.storage.scheduler import join
 from segstore.storage.staging.adopter import Adopter
 from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.ids import AdoptedIds, Adoption
@@ -34,6 +35,7 @@ from segstore.storage.staging.refusals import put_aside, remove_earlier
 from segstore.storage.staging.results import write_result
 from segstore.storage.staging.watch import Watch
 from segstore.storage.topics import TopicInfo
+from segstore.threads import Background, Latch, apart
 
 log = logging.getLogger("segstore")
 Key = tuple[str, int]
@@ -64,7 +66,9 @@ class Inbox:
             self._folder, self._ids, topics, partition, context.clock, config.inbox_segment_bytes, nudge
         )
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread: Background | None = None
+        self._looked = Latch()  # at what waited when the store was opened
+        self._failed: BaseException | None = None
         self._watch: Watch | None = None
 
     # --- opening ----------------------------------------------------------------------------
@@ -101,15 +105,24 @@ class Inbox:
         for stem in self._folder.of_kind(names.INTENT):
             if not self._context.files.exists(self._folder.manifest(stem)):
                 self._folder.unlink(self._folder.intent(stem))
-        self._look()
-        self._thread = threading.Thread(target=self._run, name="segstore-inbox", daemon=True)
+        self._thread = Background(self._run, "segstore-inbox")
         self._thread.start()
+        self._looked.wait()
+        if self._failed is not None:
+            raise self._failed
 
     # --- adopting ---------------------------------------------------------------------------
 
     def _run(self) -> None:
         watch = self._watch
         assert watch is not None
+        try:
+            self._look()
+        except BaseException as error:
+            self._failed = error
+            return
+        finally:
+            self._looked.open()
         while not watch.stopped:
             try:
                 watch.wait(self._config.inbox_check_interval_ms / 1000)
@@ -145,6 +158,9 @@ class Inbox:
 
     def adopt(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
         """Adopt what was not sealed: now, or never. The errors of `Adopter.adopt`; the files are gone."""
+        return apart(partial(self._adopt_now, id_, files), "segstore-adopt")
+
+    def _adopt_now(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
         with self._lock:
             try:
                 manifest = new_manifest(self._folder, id_, files)
@@ -199,4 +215,7 @@ class Inbox:
         """Wait for the adoption that is under way; the others wait for the next open."""
         if self._watch is not None:
             self._watch.stop()
-        join(self._thread)
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            """What `adopt` has begun has ended."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import threading
 
 from segstore._native import lib
+from segstore.threads import Latch
 
 log = logging.getLogger("segstore")
 _LOOK = 0.05  # seconds
@@ -21,11 +21,12 @@ _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOSYS, 
 class Watch:
     """Of one directory, which is there."""
 
+    _fd = -1  # as long as there is none; below 0: there is no watch
+
     def __init__(self, directory: str) -> None:
         """OSError."""
-        self._stopped = threading.Event()
-        fd = int(lib.seg_watch(os.fsencode(directory)))
-        self._fd = max(fd, -1)
+        self._stopped = Latch()
+        self._fd = fd = lib.seg_watch(os.fsencode(directory))
         if fd < 0:
             if -fd not in _NONE_LEFT:
                 raise OSError(-fd, os.strerror(-fd), directory)
@@ -42,11 +43,11 @@ class Watch:
 
     @property
     def stopped(self) -> bool:
-        return self._stopped.is_set()
+        return self._stopped.is_open
 
     def stop(self) -> None:
         """Let `wait` return, the one that is under way or the next."""
-        self._stopped.set()
+        self._stopped.open()
         if self._fd >= 0:
             lib.seg_watch_stop(self._fd)
 

@@ -1,0 +1,182 @@
+"""Waits and threads that Ctrl-C can't break. Nothing on disk.
+
+Python runs signal handlers in the main thread, between its instructions: behind each call, at the beginning
+of a function of Python's and at the end of a loop's turn. `with lock` on a lock of C has no such place
+between taking the lock and the block that gives it back (CPython 3.10 to 3.13). `Event`, `Condition`,
+`Semaphore`, `Queue`, `Future`, executors, and `start` and `join` of `Thread` are written in Python: an
+exception that a handler raises within them may leave their lock taken for ever. What waits here waits in one
+call of a `SimpleQueue`, which is C.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+T = TypeVar("T")
+Lock = AbstractContextManager[object]
+
+_LONGEST_WAIT = 1e9  # seconds; a queue's wait counts in nanoseconds
+_NONE: Lock = nullcontext()
+
+
+def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
+    """Call `run` with all these locks held, taken in order. An `ExitStack` could lose one that it has just
+    taken. Eight in each frame: thousands are fewer frames than Python allows.
+    """
+    if not locks:
+        return run()
+    a, b, c, d, e, f, g, h = (*locks[:8], *[_NONE] * 8)[:8]
+    with a, b, c, d, e, f, g, h:
+        return holding(locks[8:], run)
+
+
+class Latch:
+    """A gate that is opened once, and stays open. A wait that an exception ends keeps nobody else waiting,
+    and an `open` that one ends may be called again.
+    """
+
+    __slots__ = ("_waiting", "is_open")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._waiting: list[SimpleQueue[None]] = []
+
+    def open(self) -> None:
+        """Let all through, now and later."""
+        self.is_open = True
+        for waiter in list(self._waiting):
+            waiter.put(None)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether it is open; None waits as long as it takes."""
+        if self.is_open:
+            return True
+        mine: SimpleQueue[None] = SimpleQueue()
+        self._waiting.append(mine)
+        try:
+            if not self.is_open:  # whoever opens it from here on finds this one
+                wait = _LONGEST_WAIT if seconds is None else min(max(seconds, 0), _LONGEST_WAIT)
+                with contextlib.suppress(Empty):
+                    mine.get(timeout=wait)
+        finally:
+            self._waiting.remove(mine)
+        return self.is_open
+
+
+class Background(threading.Thread):
+    """A thread that does not keep the process alive, and runs `run` once.
+
+    Ctrl-C within `start` leaves a thread that runs, or none: `join` then sees to it that none comes late.
+    """
+
+    def __init__(self, run: Callable[[], object], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._do, self._gate, self._ended = run, threading.Lock(), Latch()
+        self._begun = self._over = False
+        self._told: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def start(self) -> None:
+        """Return when it runs. RuntimeError: the system has no more threads."""
+        # In another thread, where no signal handler runs: `Thread.start` waits for an event.
+        _thread.start_new_thread(self._start, ())
+        error = self._told.get()
+        if error is not None:
+            raise error
+
+    def _start(self) -> None:
+        try:
+            super().start()
+        except BaseException as error:
+            self._told.put(error)
+
+    def run(self) -> None:
+        with self._gate:
+            self._begun = not self._over
+        self._told.put(None)
+        if not self._begun:
+            return
+        try:
+            self._do()
+        finally:
+            self._ended.open()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait up to `timeout` seconds until it has ended, unless this is it. Not begun, it never will be."""
+        with self._gate:
+            self._over = not self._begun
+            if self._over:
+                return
+        if threading.get_ident() != self.ident:
+            self._ended.wait(timeout)
+
+
+def apart(run: Callable[[], T], name: str) -> T:
+    """Call `run` in a thread of its own, where no signal handler runs, and give what it gives. Where an
+    exception ends the wait, it goes on there to its end.
+    """
+    found: list[T] = []
+    failed: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            found.append(run())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = Background(call, name)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed.pop()
+    return found.pop()
+
+
+class Worker:
+    """A thread that does what it is given, one after the other: `do`, then `result`. Used by one thread.
+
+    `end` may be called again and again, and by any: when it returns nothing is done, and nothing will be.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._asked: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._over = False
+        self._thread = Background(self._run, name)
+
+    def start(self) -> None:
+        """Errors as `Background.start`."""
+        self._thread.start()
+
+    def do(self, work: Callable[[], object]) -> None:
+        """Have it done when what came before is."""
+        self._asked.put(work)
+
+    def result(self) -> None:
+        """Wait for the oldest that was not waited for; raises what failed."""
+        error = self._done.get()
+        if error is not None:
+            raise error
+
+    def end(self) -> None:
+        """Wait for what is under way; the rest is never done."""
+        self._over = True
+        self._asked.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (work := self._asked.get()) is not None and not self._over:
+            try:
+                work()
+            except BaseException as error:  # the waiting thread's
+                self._done.put(error)
+            else:
+                self._done.put(None)
+            del work

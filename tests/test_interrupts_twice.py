@@ -1,0 +1,236 @@
+"""Promise: a second Ctrl-C, wherever it comes while the first is dealt with, fences and loses nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+from struck import struck
+
+import segstore
+from segstore import StorageError
+from segstore.files import Files, Handle
+from segstore.storage import writer as module
+from segstore.storage.log import PartitionLog
+from segstore.storage.pending import AHEAD_PLAIN
+from segstore.storage.writer import LogWriter
+
+# A generator that is dropped is ended where an exception is told and passed over.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+TOPIC = {"segment.bytes": 300, "flush.messages": 3, "index.interval.bytes": 0}
+ERRORS = [
+    KeyboardInterrupt,
+    SystemExit,
+    MemoryError,
+    TimeoutError,
+]  # the last: a handler of the application's
+
+
+def values_from(log: PartitionLog, offset: int) -> list[bytes | None]:
+    found = []
+    while offset < log.end_offset:
+        records = log.read(offset)
+        found += [record.value for record in records]
+        offset = records.next_offset
+    return found
+
+
+class Raising(Files):
+    """While `on`, a log's write raises, and the truncate that takes it back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on: list[Callable[[], BaseException]] = []
+
+    def _raise(self, handle: Handle) -> None:
+        if self.on and handle.path.endswith(".log"):
+            raise self.on.pop()()
+
+    def pwrite(self, handle: Handle, data: object, position: int) -> None:
+        self._raise(handle)
+        super().pwrite(handle, data, position)
+
+    def truncate(self, handle: Handle, size: int) -> None:
+        self._raise(handle)
+        super().truncate(handle, size)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_no_disk_has_refused_fences_nothing(
+    store_dir: Path, error: type[BaseException], times: int
+) -> None:
+    files = Raising()
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        log.append(b"before")
+        for value in (b"one", b"two"):
+            files.on = [error] * times
+            while files.on:
+                with pytest.raises(error):
+                    log.append(value)
+        assert log.append(b"behind") == 1
+        assert values_from(log, 0) == [b"before", b"behind"]
+        files.on = [error] * times
+        with pytest.raises(error):
+            log.append(b"last")
+    with segstore.open(store_dir) as store:
+        assert not store.recovered
+        assert values_from(store.partition("t"), 0) == [b"before", b"behind"]
+
+
+def test_a_fence_has_a_reason(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        log._writing().writer.fenced = MemoryError()  # which says nothing
+        with pytest.raises(StorageError, match=r"is fenced for writing.*: MemoryError$"):
+            log.append(b"two")
+        log._writing().flusher.recovery_point = -1
+        with pytest.raises(StorageError, match=r"is fenced for writing.*: MemoryError$"):
+            log.flush()
+        log._writing().writer.fenced = None
+
+
+def one(log: PartitionLog, value: bytes) -> list[bytes]:
+    log.append(value)
+    return [value]
+
+
+def some(log: PartitionLog, value: bytes) -> list[bytes]:
+    """Of several batches, so that it rolls within."""
+    values = [value, value + b"'", value + b"''"]
+    log.append_batch(values, batch_bytes=1)
+    return values
+
+
+class Tried:
+    """An append that is struck, and what is there behind it, while `log` grows."""
+
+    def __init__(self, log: PartitionLog, how: Callable[[PartitionLog, bytes], list[bytes]]) -> None:
+        self.log, self.how, self.number = log, how, count()
+        self.expected: list[bytes | None] = []
+
+    def strike(self, *places: int) -> int:
+        """How many interrupts came. The append is there whole, or not at all, and so are those behind it."""
+        log, value = self.log, b"%d" % next(self.number)
+        whole = [value] if self.how is one else [value, value + b"'", value + b"''"]
+        before = len(self.expected)
+        raised = struck(partial(self.how, log, value), *places)
+        assert log.append(b"behind") == log.end_offset - 1
+        came = values_from(log, before)
+        assert came in ([b"behind"], [*whole, b"behind"]), places
+        self.expected += came
+        return raised
+
+
+@pytest.mark.parametrize("how", [one, some])
+def test_one_at_each_place_of_an_append(
+    store_dir: Path, how: Callable[[PartitionLog, bytes], list[bytes]]
+) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config=TOPIC)
+        tried = Tried(store.partition("t"), how)
+        places = 0
+        while tried.strike(places + 1) == 1:
+            places += 1
+        assert places > 100
+        assert segstore.check(store_dir) == []
+    with segstore.open(store_dir) as store:
+        assert not store.recovered
+        assert values_from(store.partition("t"), 0) == tried.expected
+
+
+@pytest.mark.parametrize("how", [one, some])
+def test_two_in_an_append(
+    store_dir: Path, rng: random.Random, how: Callable[[PartitionLog, bytes], list[bytes]]
+) -> None:
+    """The second while the first is dealt with: at a place that is drawn, for each place of the first."""
+    pairs = 0
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config=TOPIC)
+        tried = Tried(store.partition("t"), how)
+        first, raised = 0, 2
+        while raised:
+            first += 1
+            for most in (8, 40, 160):
+                raised = tried.strike(first, rng.randint(1, most))
+                pairs += raised == 2
+        assert pairs > 100
+        assert segstore.check(store_dir) == []
+    with segstore.open(store_dir) as store:
+        assert not store.recovered
+        assert values_from(store.partition("t"), 0) == tried.expected
+
+
+def test_one_at_each_place_of_taking_back(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `recall` and `_undo`, of an append that had rolled twice, sealed what was active and failed then."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config=TOPIC)
+        log, undone = store.partition("t"), 0
+        expected: list[bytes | None] = [b"first"]
+        log.append(b"first")
+        writer = log._writing().writer
+        undo = LogWriter.take_back
+
+        def interrupted(self: LogWriter) -> None:
+            nonlocal undone
+            monkeypatch.setattr(LogWriter, "take_back", undo)
+            undone = struck(partial(undo, self), place)
+            raise KeyboardInterrupt
+
+        for place in count(1):
+            long = [b"%d-%d" % (place, i) for i in range(12)]
+            monkeypatch.setattr(LogWriter, "take_back", interrupted)
+            monkeypatch.setattr(module, "checked", failing_after(2))
+            with pytest.raises(KeyboardInterrupt):
+                log.append_batch(long, batch_bytes=1)
+            monkeypatch.undo()
+            if place % 2:
+                writer.take_back()
+            assert log.append(b"behind") == len(expected)
+            expected.append(b"behind")
+            assert values_from(log, 0) == expected
+            if not undone:
+                break
+        assert place > 30
+        assert segstore.check(store_dir) == []
+    with segstore.open(store_dir) as store:
+        assert not store.recovered
+        assert values_from(store.partition("t"), 0) == expected
+
+
+def failing_after(calls: int) -> Callable[[int], None]:
+    left = iter(range(calls))
+
+    def checked(_code: int) -> None:
+        if next(left, None) is None:
+            raise ValueError("a defect, to be undone")
+
+    return checked
+
+
+def test_two_in_a_long_append(store_dir: Path, rng: random.Random) -> None:
+    """No write comes late, whatever becomes of the one that ends the first."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        long = [bytes(AHEAD_PLAIN // 8)] * 10
+        pairs = 0
+        for _ in range(60):
+            before = log.end_offset
+            raised = struck(
+                partial(log.append_batch, long, batch_bytes=1), rng.randint(1, 700), rng.randint(1, 40)
+            )
+            pairs += raised == 2
+            assert log.append(b"behind") == log.end_offset - 1
+            assert log.end_offset - before - 1 in (0, len(long))
+            assert log.read(log.end_offset - 1)[0].value == b"behind"
+            log.delete_records(log.end_offset)
+        assert pairs > 5
+        assert segstore.check(store_dir) == []
