@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 _Error = TypeVar("_Error", bound=BaseException)
 
@@ -109,7 +109,7 @@ class StorageError(SegstoreError, OSError):
     (Kafka: KafkaStorageException)."""
 
 
-def is_refusal(error: BaseException) -> bool:
+def is_refusal(error: BaseException) -> TypeGuard[OSError]:
     """Whether the system has refused a call. What a signal handler of the application raises, a TimeoutError
     for instance, is an OSError without a number: the disk has no part in it.
     """
