@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import os
 import random
-import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 from partitions import GOLDEN, SHARED, Partition, broker_partitions, materialize
 from spark import spark as spark
 
-pytest_plugins = ["tiers", "judges", "parallel", "counted", "memory", "cputimes"]
+pytest_plugins = ["surroundings", "tiers", "judges", "parallel", "counted", "memory", "cputimes"]
 
 SEED = int(os.environ.get("SEGSTORE_SEED") or random.SystemRandom().randrange(1 << 32))
 os.environ["SEGSTORE_SEED"] = str(SEED)  # of all processes of a run
@@ -35,9 +34,6 @@ def pytest_configure(config: pytest.Config) -> None:
     expected = os.environ.get("SEGSTORE_EXPECT_BUILD")
     if expected and not _native_build().startswith(expected):
         raise pytest.UsageError(f"{_native_build()} is loaded in place of the build in {expected}")
-    # A shell's background starts what it runs with Ctrl-C ignored, and so would be all that tests interrupt.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)
@@ -77,8 +73,13 @@ def _native_build() -> str:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed and {"rng", "seed"} & set(getattr(item, "fixturenames", ())):
-        report.sections.append(("random seed", f"replay with SEGSTORE_SEED={SEED} pytest '{item.nodeid}'"))
+        report.sections.append(("random seed", _replay(item)))
     return report
+
+
+def _replay(item: pytest.Item) -> str:
+    tier = "" if item.config.option.tier == "all" else f"--tier {item.config.option.tier} "
+    return f"replay with SEGSTORE_SEED={SEED} pytest {tier}'{item.nodeid}'"
 
 
 @pytest.fixture(scope="session")

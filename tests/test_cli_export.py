@@ -228,7 +228,8 @@ def test_an_import_that_fails_leaves_no_store(case: str, there: bool, tmp_path: 
     (tmp_path / "rows.ndjson").write_text("\n".join(BROKEN[case]) + "\n")
     place = tmp_path / "store"
     if there:
-        place.mkdir(0o711)
+        place.mkdir()
+        place.chmod(0o711)
     told = run("import", "u", tmp_path / "rows.ndjson", "--partitions", 2, "-s", place)
     assert told.exit_code == 1
     assert place.exists() == there

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 
 import pytest
 from stores import in_child, values
@@ -25,7 +26,7 @@ Tell = Callable[[str], None]
 
 
 def unshared(*commands: str) -> subprocess.CompletedProcess[str]:
-    """Run them in a mount namespace of their own."""
+    """Run them in a mount namespace of their own. What names a path in them must be quoted."""
     return subprocess.run(
         ["unshare", "-rm", "sh", "-ec", "\n".join(commands)], capture_output=True, text=True, timeout=PATIENCE
     )
@@ -45,12 +46,13 @@ def test_a_reader_on_a_read_only_mount(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
         store.partition("t").append_batch([b"x"] * 100)
+    python, path = quote(sys.executable), quote(str(store_dir))
     done = unshared(
-        f"mount --bind {store_dir} {store_dir}",
-        f"mount -o remount,bind,ro {store_dir} 2>/dev/null || mount -o remount,ro,bind {store_dir}",
-        f"! touch {store_dir}/x 2>/dev/null",
-        f'{sys.executable} -c "{READ}" {store_dir}',
-        f"! {sys.executable} -c \"import segstore; segstore.open('{store_dir}')\"",
+        f"mount --bind {path} {path}",
+        f"mount -o remount,bind,ro {path} 2>/dev/null || mount -o remount,ro,bind {path}",
+        f"! touch {path}/x 2>/dev/null",
+        f"{python} -c {quote(READ)} {path}",
+        f"! {python} -c 'import segstore, sys; segstore.open(sys.argv[1])' {path}",
     )
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
     assert "Read-only file system" in done.stderr
@@ -89,7 +91,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     done = unshared(
         "mount -t tmpfs -o size=2m none /mnt",
         "head -c 900000 /dev/zero > /mnt/ballast",
-        f"{sys.executable} {tmp_path}/fill.py /mnt/store",
+        f"{quote(sys.executable)} {quote(str(tmp_path / 'fill.py'))} /mnt/store",
     )
     assert (done.returncode, done.stdout) == (0, f"{errno.ENOSPC}\n"), done.stderr
 

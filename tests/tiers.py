@@ -7,8 +7,8 @@
 
 A kind is told by a test file's name or by what its text holds, so that a new file needs no entry here. From
 each file that has tests of a kind a share of them is drawn, at least one: first one of each test function, in
-drawn order, then a second one. Tests that draw many things by themselves ask `effort.some` how many. What is
-asked for by a file, -k, -m or a test's name runs whole.
+drawn order, then a second one. A test that is drawn is the same test as in a run of all. What is asked for by
+a file, -k, -m or a test's name runs whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import effort
 import pytest
 
 TESTS = Path(__file__).parent
@@ -33,7 +32,7 @@ TIERS = ("quick", "test", "rest", "all")
 
 
 class Kind(NamedTuple):
-    """Tests of which `make test` draws `share` of each file's; `effort`: of what each draws by itself.
+    """Tests of which `make test` draws `share` of each file's.
 
     They are those of `files` (patterns of names below tests/, without suffix), those of files that hold
     `text` (a regular expression), and in other files those that use one of `names` (a string may be one),
@@ -44,28 +43,25 @@ class Kind(NamedTuple):
     files: tuple[str, ...] = ()
     text: str = "(?!)"
     names: frozenset[str] = frozenset()
-    effort: float = 1.0
 
 
 UNIT = "unit"
 KINDS = {
     "Spark": Kind(0.2, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.25, ("simulation/*",)),
-    "faults": Kind(
-        0.2, ("test_promises_disks", "test_staging_refused"), r"from \S*driver import", effort=0.25
-    ),
-    "models": Kind(0.15, ("*_model",)),
-    "fuzz": Kind(1.0, ("test_fuzz",), effort=0.1),
-    "damage": Kind(0.2, ("test_hostile", "test_shrinking", "test_damaged_indexes", "test_hard_links")),
+    "faults": Kind(0.2, ("test_promises_disks", "test_staging_refused"), r"from \S*driver import"),
+    "models": Kind(0.2, ("*_model",)),
+    "fuzz": Kind(0.3, ("test_fuzz",)),
+    "damage": Kind(0.3, ("test_hostile", "test_shrinking", "test_damaged_indexes", "test_hard_links")),
     "programs": Kind(0.2, ("test_demo*", "test_soak", "test_bench_*", "test_reliability", "test_tiers")),
     "limits": Kind(0.3, ("test_limits", "test_transfer_sinks")),
     "Kafka's broker": Kind(0.5, text=r"judge\(\"Kafka's broker\"\)"),
     "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s dump tool"\)'),
-    "strace": Kind(0.25, ("test_seam",), names=frozenset({"strace"})),
+    "strace": Kind(0.3, ("test_seam",), names=frozenset({"strace"})),
     "kills": Kind(
-        0.2,
+        0.25,
         ("*_kill", "test_crash_loop"),
-        names=frozenset({"SIGKILL", "KillingFiles", "killed", "killed_at_each_call", "in_child"}),
+        names=frozenset({"SIGKILL", "KillingFiles", "killed_at_each_call", "in_child"}),
     ),
 }
 
@@ -159,10 +155,7 @@ def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
     if tier == "quick":
         return [item for item in items if kind_of(item) == UNIT]
     some = drawn(items, seed)
-    if tier == "test":
-        return [item for item in items if item in some]
-    again = {UNIT: 1.0} | {k: each.effort for k, each in KINDS.items()}
-    return [item for item in items if item not in some or again[kind_of(item)] < 1]
+    return [item for item in items if (item in some) == (tier == "test")]
 
 
 # --- pytest --------------------------------------------------------------------------------------
@@ -200,10 +193,3 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = kept
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    of, tier = kind_of(item), item.config.option.tier
-    less = of != UNIT and tier in ("quick", "test")
-    effort.share = KINDS[of].effort if less else 1.0
