@@ -339,3 +339,10 @@ def copy_of(error: _Error, depth: int = 8) -> _Error:
     made.__cause__ = None if cause is None or not depth else copy_of(cause, depth - 1)
     made.__suppress_context__ = error.__suppress_context__
     return made
+
+
+def first_of(errors: list[_Error]) -> _Error:
+    """The first, to be raised. The list is emptied: frames that have it get into the error's traceback."""
+    first = errors[0]
+    errors.clear()
+    return first

@@ -295,9 +295,9 @@ class FullDisk(FailingFiles):
 
     def __init__(self) -> None:
         self.left = 1 << 40
-        super().__init__({"pwrite", "allocate"}, self._take, nth=1, times=1 << 40)
+        super().__init__({"pwrite", "allocate"}, self._need, nth=1, times=1 << 40)
 
-    def _take(self, name: str, args: tuple[Any, ...]) -> None:
+    def _need(self, name: str, args: tuple[Any, ...]) -> None:
         self.left -= len(args[1]) if name == "pwrite" else args[2]
         if self.left < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

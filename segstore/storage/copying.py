@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from segstore import names
-from segstore.errors import StorageError, StoreClosedError, UnknownTopicOrPartitionError
+from segstore.errors import StorageError, StoreClosedError, UnknownTopicOrPartitionError, copy_of
 from segstore.files import Files
 from segstore.storage import store as store_module
 from segstore.storage.checkpoint import read_offsets, write_offsets
@@ -163,7 +163,7 @@ class _Copying:
         made = Copied(0, 0, 0)
         for info in topics.values():
             if info.error is not None:
-                raise info.error
+                raise copy_of(info.error)
             if info.ours:
                 settings.write(info)
             for number in info.partition_ids:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
 from segstore import names
-from segstore.errors import StorageError, is_refusal
+from segstore.errors import StorageError, copy_of, is_refusal
 from segstore.storage import indexing
 from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
@@ -74,7 +74,7 @@ class Flusher:
             if not is_refusal(error):
                 raise
             # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
-            self._writer.fenced = error
+            self._writer.fenced = copy_of(error)
             self.failed = True
             self._advanced(self.recovery_point)
             raise StorageError(error.errno, f"sync failed: {error.strerror}", error.filename) from error

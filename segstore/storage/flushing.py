@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from segstore.errors import StorageError, StoreClosedError
+from segstore.errors import StorageError, StoreClosedError, copy_of
 from segstore.storage.context import Context
 from segstore.storage.flusher import Flusher
 from segstore.storage.visible import Visible
@@ -70,5 +70,5 @@ class Flushing:
                 pass  # the topic was deleted meanwhile
             except StorageError as error:
                 if error.errno is not None:  # a fence of before was told
-                    self.untold = error
+                    self.untold = copy_of(error)
                 raise

@@ -45,7 +45,10 @@ class Graveyard:
                 with self._lock:
                     heapq.heappush(self._waiting, entry)
         if failed is not None:
-            raise failed
+            try:
+                raise failed
+            finally:
+                del failed
 
     def _take(self, all_of_them: bool) -> list[tuple[int, int, int, Sequence[str]]]:
         taken = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from segstore.errors import InvalidArgumentError, StorageError
+from segstore.errors import InvalidArgumentError, StorageError, first_of
 from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.storage.context import os_errors
 from segstore.storage.judging import check_epoch
@@ -104,7 +104,7 @@ def settle(shown: Sequence[Shown]) -> None:
             except StorageError as error:
                 errors.append(error)
     if errors:
-        raise errors[0]
+        raise first_of(errors)
 
 
 def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> bool:

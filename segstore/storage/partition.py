@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from segstore.config import TopicConfig
+from segstore.errors import copy_of
 from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.flusher import Flusher
 from segstore.storage.flushing import Flushing
@@ -178,7 +179,7 @@ class Partition:
             if self.flushing.changed:
                 self.producers.snapshot(self.view.end_offset)
         elif self.flushing.untold is not None:
-            raise self.flushing.untold
+            raise copy_of(self.flushing.untold)
 
     def settled(self) -> bool:
         """Whether the next open has nothing to finish or to take back."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from segstore import names
-from segstore.errors import CorruptCheckpointError, SegstoreError, StoreClosedError
+from segstore.errors import CorruptCheckpointError, SegstoreError, StoreClosedError, copy_of
 from segstore.storage.context import Context
 from segstore.storage.partition import Partition
 from segstore.storage.partition_loader import PartitionLoader
@@ -48,7 +48,7 @@ class Partitions:
             with self.lock:
                 self._context.check_open()
                 if (topic, partition) in self._broken:
-                    raise self._broken[topic, partition]
+                    raise copy_of(self._broken[topic, partition])
                 found = self._open.get((topic, partition))
                 if found is None:
                     info = find_topic(self._topics(), topic, partition)
@@ -67,7 +67,7 @@ class Partitions:
             ):
                 raise
             log.warning("%s can't be opened: %s", names.partition_dir(topic, partition), error)
-            self._broken[topic, partition] = error
+            self._broken[topic, partition] = copy_of(error)
 
     def _move_start(self, info: TopicInfo, partition: int, start: int) -> None:
         """Make a log start offset durable. StoreClosedError where the topic is another by now."""
@@ -118,16 +118,19 @@ class Partitions:
     def flush(self) -> None:
         """Make all durable, and the checkpoints say so. StorageError: the first; all are tried."""
         errors: list[Exception] = []
-        for partition in list(self._open.values()):
-            try:
-                partition.flush()
-            except StoreClosedError:
-                continue  # its topic was deleted meanwhile
-            except SegstoreError as error:
-                errors.append(error)
-        self.checkpoint()
-        if errors:
-            raise errors[0]
+        try:
+            for partition in list(self._open.values()):
+                try:
+                    partition.flush()
+                except StoreClosedError:
+                    continue  # its topic was deleted meanwhile
+                except SegstoreError as error:
+                    errors.append(error)
+            self.checkpoint()
+            if errors:
+                raise errors[0]
+        finally:
+            errors.clear()  # this frame is in their tracebacks
 
     def checkpoint(self) -> None:
         """Write recovery points, log starts and high watermarks. OSError."""

@@ -95,7 +95,10 @@ class AppendQueue:
         if pending.error is INTERRUPTED:
             raise StorageError(*INTERRUPTED.args)
         if pending.error is not None:
-            raise pending.error
+            try:
+                raise pending.error
+            finally:
+                del pending  # it keeps the error, whose traceback has this frame
         return pending.first
 
     def drain(self) -> None:
@@ -107,9 +110,8 @@ class AppendQueue:
             self._hidden = True
             try:
                 for i in range(count):
-                    pending = self._queue[i]
-                    if not pending.done:
-                        self._writer.write_queued(pending)
+                    if not self._queue[i].done:  # no variable keeps one: its error's traceback has this frame
+                        self._writer.write_queued(self._queue[i])
             finally:
                 self.show()
             for _ in range(count):

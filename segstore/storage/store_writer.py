@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 from segstore import names
 from segstore.config import StoreConfig
-from segstore.errors import StoreLockedError
+from segstore.errors import StoreLockedError, first_of
 from segstore.files import Handle
 from segstore.storage.context import Context
 from segstore.storage.enclosed import kept_mode
@@ -205,7 +205,7 @@ class StoreWriter:
         with self.partitions.lock:
             errors = self.partitions.close()
             if errors:
-                raise errors[0]
+                raise first_of(errors)
             if self.partitions.settled():
                 self.partitions.checkpoint()
                 self._ends.sync()  # what the marker says holds after a power cut

@@ -27,6 +27,7 @@ from segstore.errors import (
     SegstoreError,
     StorageError,
     UnknownTopicOrPartitionError,
+    copy_of,
 )
 from segstore.files import Files
 from segstore.storage.topic_info import INTERNAL, TopicInfo, format_settings, parse_settings
@@ -197,7 +198,10 @@ def _unreadable(topic: str, ids: list[int], error: CorruptCheckpointError | OSEr
     """A topic that nobody can use until its file is mended. An error that may pass is raised."""
     if isinstance(error, OSError):
         if error.errno not in NOT_A_FILE:
-            raise error
+            try:
+                raise error
+            finally:
+                del error
         held: SegstoreError = StorageError(error.errno, error.strerror, path)
     else:
         held = error
@@ -224,7 +228,7 @@ def find_topic(topics: Mapping[str, TopicInfo], name: str, partition: int | None
         raise UnknownTopicOrPartitionError(f"no topic {name!r}; there are: {there}")
     info = topics[name]
     if info.error is not None:
-        raise info.error.with_traceback(None)
+        raise copy_of(info.error)
     if partition is not None and partition not in info.partition_ids:
         raise UnknownTopicOrPartitionError(
             f"topic {name!r} has no partition {partition}; it has {list(info.partition_ids)}"

@@ -15,7 +15,14 @@ from collections.abc import Callable, Iterable
 from segstore import names
 from segstore._native import lib
 from segstore.config import TopicConfig
-from segstore.errors import RecordTooLargeError, SegstoreError, StorageError, StoreClosedError, is_refusal
+from segstore.errors import (
+    RecordTooLargeError,
+    SegstoreError,
+    StorageError,
+    StoreClosedError,
+    copy_of,
+    is_refusal,
+)
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import Encoded, batch_ptr
 from segstore.records.control import Marker, end_marker
@@ -99,6 +106,8 @@ class LogWriter:
             pending.error = error
         else:
             pending.error = None
+        finally:
+            del pending  # it keeps the error, whose traceback has this frame
 
     def write(self, chunks: Iterable[Encoded], claim: Claim | None = None) -> int:
         """Append all of it, or nothing: the first offset. StorageError; the log is as before then.
@@ -270,7 +279,7 @@ class LogWriter:
                 raise
             if error.errno in NO_ROOM:
                 return
-            self.fenced = error
+            self.fenced = copy_of(error)
         self._owed = None
 
     def recall(self) -> None:

@@ -31,6 +31,7 @@ from segstore.errors import (
     StorageError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
+    copy_of,
 )
 
 log = logging.getLogger("segstore")
@@ -148,7 +149,7 @@ class Commits:
         try:
             self.commit(wanted)
         except SegstoreError as error:
-            failed = error
+            failed = copy_of(error)  # the future keeps it
         if callback is not None:
             self._callbacks.append((callback, wanted, failed))
         return CommitFuture(failed)

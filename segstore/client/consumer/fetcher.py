@@ -18,7 +18,7 @@ from segstore.client.consumer.records import ConsumerRecord, Deserializers, cons
 from segstore.client.consumer.subscription import PartitionState, Subscription
 from segstore.client.quotas import MOST_WAIT_MS, Throttle
 from segstore.client.structs import TopicPartition
-from segstore.errors import OffsetOutOfRangeError, StoreClosedError
+from segstore.errors import OffsetOutOfRangeError, StoreClosedError, copy_of
 from segstore.records import Records
 
 
@@ -89,7 +89,7 @@ class Fetcher:
             except Exception as error:
                 if not given:
                     raise
-                self._kept = _Kept(state, position, error)
+                self._kept = _Kept(state, position, copy_of(error))
                 break
             if part is not None:
                 given.append(part)
@@ -107,9 +107,12 @@ class Fetcher:
         records, error = consumer_records(tp, columns, self._deserializers)
         if error is not None:
             buffer.give_back(error.offset)
-            if not records:
-                raise error
-            self._kept = _Kept(state, buffer.at, error)
+            try:
+                if not records:
+                    raise error
+                self._kept = _Kept(state, buffer.at, error)
+            finally:
+                del error  # the deserializer's error has this frame in its traceback
         elif not len(buffer):
             self._drop(state)
         self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
@@ -132,7 +135,7 @@ class Fetcher:
             except Exception as error:
                 if not found:
                     raise
-                self._kept = _Kept(state, position, error)
+                self._kept = _Kept(state, position, copy_of(error))
                 break
             if buffer is not None:
                 self._begin(state)
@@ -183,7 +186,12 @@ class Fetcher:
     def _raise_kept(self) -> None:
         kept, self._kept = self._kept, None
         if kept is not None and kept.state.fetchable and kept.state.position == kept.position:
-            raise kept.error
+            error = kept.error
+            del kept
+            try:
+                raise error
+            finally:
+                del error
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -236,8 +244,8 @@ class Fetcher:
                 check_crcs=self._config.check_crcs,
             )
             start, end = log.start_offset, log.end_offset
-        except OffsetOutOfRangeError as error:
-            self._positions.out_of_range(state, error)
+        except OffsetOutOfRangeError:
+            self._positions.out_of_range(state)
             return None
         except StoreClosedError:
             self._positions.gone(state)

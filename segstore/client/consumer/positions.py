@@ -11,7 +11,6 @@ from segstore.client.consumer.subscription import PartitionState, Subscription
 from segstore.client.structs import TopicPartition
 from segstore.errors import (
     NoOffsetForPartitionError,
-    OffsetOutOfRangeError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
 )
@@ -95,8 +94,8 @@ class Positions:
             raise
         self._coordination.stale()
 
-    def out_of_range(self, state: PartitionState, error: OffsetOutOfRangeError) -> None:
-        """Retention, or a truncation, took the position away: begin anew, or raise `error`."""
+    def out_of_range(self, state: PartitionState) -> None:
+        """Retention, or a truncation, took the position away: begin anew, or raise what is being handled."""
         if self._policy == NONE:
-            raise error
+            raise
         self._subscription.look([state], self._policy)

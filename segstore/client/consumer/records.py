@@ -68,14 +68,19 @@ def consumer_records(
         key_column, error = _deserialized(deserializers.key, "key", tp, offsets, headers, key_column)
     if deserializers.value is not None:
         upto = value_column[: len(key_column)]
-        value_column, worse = _deserialized(deserializers.value, "value", tp, offsets, headers, upto)
-        error = worse or error
+        before = error
+        value_column, error = _deserialized(deserializers.value, "value", tp, offsets, headers, upto)
+        error = error or before
+        del before
     columns = zip(
         repeat(tp.topic), repeat(tp.partition), _epochs(records), offsets, records.timestamps.tolist(),
         _timestamp_types(records), key_column, value_column, headers, repeat(None),
         keys.lengths.tolist(), values.lengths.tolist(), _header_sizes(records, headers),
     )  # fmt: skip
-    return list(map(_make, columns)), error
+    try:
+        return list(map(_make, columns)), error
+    finally:
+        del error  # see `_deserialized`
 
 
 def _only(tp: TopicPartition, records: Records) -> ConsumerRecord:
@@ -105,7 +110,10 @@ def _deserialized(
         said = f"{type(reason).__name__}: {reason}"
         error = RecordDeserializationError(tp.topic, tp.partition, offsets[len(made)], origin, said)
         error.__cause__ = reason
-        return made, error
+        try:
+            return made, error
+        finally:
+            del error  # this frame is in the traceback of its cause
     return made, None
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
+from segstore.errors import copy_of
+
 R = TypeVar("R")
 
 MonotonicMs = Callable[[], float]
@@ -126,5 +128,5 @@ class Ticket(Generic[R]):
     def get(self) -> R | None:
         """The answer, None while there is none; raises what it failed with."""
         if self._error is not None:
-            raise self._error
+            raise copy_of(self._error)
         return self._result

@@ -19,6 +19,7 @@ from segstore.client.producer.incomplete import Incomplete
 from segstore.client.producer.queue import NO_BLOCK, PartitionQueue
 from segstore.client.producer.schedule import Ready, Schedule
 from segstore.client.structs import TopicPartition
+from segstore.errors import copy_of
 from segstore.records import HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Accumulator:
     def _make_room(self, queue: PartitionQueue, size: int) -> None:
         while True:
             if self.refusal is not None:
-                raise self.refusal
+                raise copy_of(self.refusal)
             left = queue.left - size
             if left >= 0:
                 queue.left = left

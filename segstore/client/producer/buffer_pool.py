@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 
-from segstore.errors import BufferExhaustedError
+from segstore.errors import BufferExhaustedError, copy_of
 
 
 class BufferPool:
@@ -65,7 +65,7 @@ class BufferPool:
             # The next in line may have room already.
             self.freed.notify_all()
         if self._closed is not None:
-            raise self._closed
+            raise copy_of(self._closed)
         if not ready:
             self.exhausted += 1
             raise BufferExhaustedError(

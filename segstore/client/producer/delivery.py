@@ -21,6 +21,7 @@ from segstore.errors import (
     DuplicateSequenceError,
     InvalidArgumentError,
     KafkaTimeoutError,
+    SegstoreError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
     copy_of,
@@ -102,10 +103,10 @@ class Delivery:
             appended = self._appender.append(batches)
         except DuplicateSequenceError as error:
             if not batches[0].doubt:
-                return error
+                return _seen(error)
             appended = Appended(-1, -1, 0)  # it is there, but nobody knows where
         except Exception as error:
-            return error
+            return _seen(error)
         first = appended.first
         for batch in batches:
             batch.base_offset, batch.append_time = first, appended.append_time
@@ -152,7 +153,7 @@ class Delivery:
             except Exception as error:
                 if passes(error):
                     return self._again([batch], error)
-                batch.results.append(self._outcome(error))
+                batch.results.append(self._outcome(_seen(error)))
             else:
                 batch.results.append(appended.first)
                 batch.append_time = appended.append_time
@@ -226,6 +227,14 @@ class Delivery:
         self._incomplete.complete(batches)
 
     def _outcome(self, error: BaseException) -> BaseException:
-        """What a record's future says of what failed for good: without the traceback, which is logged."""
-        log.debug("records were not written", exc_info=error)
+        """What a record's future says of what failed for good."""
         return copy_of(error if self._transactions is None else self._transactions.failed(error))
+
+
+def _seen(error: Exception) -> Exception:
+    """The error without its traceback: that refers to the batches which will keep the error. It is logged, at
+    DEBUG where it says no more than the error does.
+    """
+    expected = isinstance(error, SegstoreError | OSError)
+    log.log(logging.DEBUG if expected else logging.ERROR, "records were not written", exc_info=error)
+    return copy_of(error)

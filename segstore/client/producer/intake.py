@@ -22,7 +22,7 @@ from segstore.client.producer.record import (
 )
 from segstore.client.producer.routing import Routing
 from segstore.client.producer.transactional import Transactions
-from segstore.errors import RecordTooLargeError
+from segstore.errors import RecordTooLargeError, copy_of
 from segstore.records import HEADER_SIZE
 from segstore.storage import arguments
 
@@ -50,7 +50,7 @@ class Intake:
         """Whether records are taken. ClientClosedError, ForkedError."""
         refusal = self._accumulator.refusal
         if refusal is not None:
-            raise refusal
+            raise copy_of(refusal)
 
     def take_value(self, topic: str, value: bytes, size: int) -> FutureRecordMetadata:
         """As `take`, for a record that is a value alone, and in size beyond doubt, of a `plain` producer that

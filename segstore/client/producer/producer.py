@@ -34,6 +34,7 @@ from segstore.errors import (
     InvalidTypeError,
     KafkaTimeoutError,
     ReadOnlyError,
+    copy_of,
 )
 from segstore.records import HEADER_SIZE
 from segstore.storage.context import wall_clock
@@ -225,7 +226,7 @@ class Producer:
         KafkaTimeoutError.
         """
         if isinstance(self._accumulator.refusal, ForkedError):
-            raise self._accumulator.refusal
+            raise copy_of(self._accumulator.refusal)
         self._not_in_callback("flush()")
         self._accumulator.flush(timeout)
 

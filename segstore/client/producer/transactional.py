@@ -31,6 +31,7 @@ from segstore.errors import (
     SegstoreError,
     TransactionAbortedError,
     TransactionalIdNotFoundError,
+    copy_of,
 )
 from segstore.storage.store import Store
 
@@ -107,7 +108,7 @@ class Transactions:
                 Phase.OPEN,
                 Phase.COMMITTING,
             ):
-                self._failed = self._failed or error
+                self._failed = self._failed or copy_of(error)
                 self._gate(False)  # `check_send` says so from now on
         return error
 
@@ -116,7 +117,7 @@ class Transactions:
             cause, error = error, ProducerFencedError(f"transactional_id {self._id!r}: {error}")
             error.__cause__ = cause
         with self._lock:
-            self._fatal = self._fatal or error
+            self._fatal = self._fatal or copy_of(error)
         self._gate(False)
         return error
 
@@ -181,7 +182,7 @@ class Transactions:
             self.phase = Phase.COMMITTING
             self._accumulator.flush(None)
             if self._fatal is not None:
-                raise self._fatal
+                raise copy_of(self._fatal)
             if self._failed is not None:
                 self.phase = Phase.OPEN
                 self._check_failed()
@@ -233,7 +234,7 @@ class Transactions:
 
     def _check(self, call: str, *phases: Phase) -> None:
         if self._fatal is not None:
-            raise self._fatal
+            raise copy_of(self._fatal)
         if self.phase not in phases:
             raise IllegalStateError(f"{call} is not allowed now: {self.phase.value}")
 

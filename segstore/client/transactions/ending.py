@@ -20,6 +20,7 @@ from segstore.errors import (
     SegstoreError,
     StorageError,
     UnknownTopicOrPartitionError,
+    first_of,
 )
 from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.storage import markers
@@ -63,7 +64,7 @@ class Ending:
                 offsets.complete(marker.producer_id, marker.kind == COMMIT, kept)
         markers.settle(shown)
         if unusable:
-            raise unusable[0]
+            raise first_of(unusable)
 
     def _show(self, logs: list[PartitionLog], marker: Marker, transaction_epoch: int) -> list[Shown]:
         try:

@@ -11,6 +11,7 @@ import os
 from functools import partial
 
 from segstore import names
+from segstore.errors import first_of
 from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.manifest import named
 from segstore.storage.staging.refusals import refused, remove_refused
@@ -55,4 +56,4 @@ def sweep(folder: Folder, now_ms: int, retention_ms: int) -> None:
         except OSError as error:
             errors.append(error)
     if errors:
-        raise errors[0]
+        raise first_of(errors)

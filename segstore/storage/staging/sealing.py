@@ -20,6 +20,7 @@ from segstore.errors import (
     StagedFilesError,
     StorageError,
     StoreLockedError,
+    copy_of,
 )
 from segstore.files import Files
 from segstore.storage import arguments
@@ -147,7 +148,7 @@ class _Sealing:
             raise StagedFilesError(f"{self._id!r} was adopted, and has been forgotten since")
         refused = take_result(self._folder, self._stem)
         if refused is not None:
-            raise refused
+            raise copy_of(refused)
         if gone:
             raise StagedFilesError(
                 f"{self._id!r} was not adopted, and why could not be written: see the quarantine"

@@ -27,7 +27,8 @@ class ByRing(Mapped):
             try:
                 return self.files.send_by_ring(self._ring, self.sink, self.window, source, position, there)
             except OSError as error:
-                self.take_less(error)
+                if not self.take_less(error):
+                    raise
 
     def close(self) -> None:
         self.files.close_ring(self._ring)

@@ -41,13 +41,14 @@ class Mapped:
         """Whether nothing is mapped from here on."""
         return position >= self._end
 
-    def take_less(self, error: OSError) -> None:
-        """Send less at a time, where the process may not lock so much memory; the error again where it is not
-        that, or a page is too much.
+    def take_less(self, error: OSError) -> bool:
+        """Send less at a time, where the process may not lock so much memory; False where it is not that, or
+        a page is too much.
         """
         if error.errno not in _NO_ROOM or self.most <= mmap.PAGESIZE:
-            raise error
+            return False
         self.most //= 2
+        return True
 
     def release(self) -> None:
         """Let go of the window, if there is one."""

@@ -34,21 +34,22 @@ class ZeroCopy(Mapped):
                 sent = self.files.send_zerocopy(self.sink, self.window, source, position, there)
                 break
             except OSError as error:
-                self._make_room(error)
+                if not self._make_room(error):
+                    raise
         self._pending += 1
         if sent == count or self.has_passed(position + sent):
             self._settle()
         return sent
 
-    def _make_room(self, error: OSError) -> None:
-        """The error again, unless it is that pending sends take the room, or that one is too large."""
+    def _make_room(self, error: OSError) -> bool:
+        """Whether to try again: pending sends took the room, or one was too large."""
         if isinstance(error, BlockingIOError):
             self._look()  # a socket that has notices to tell of is never waited for
-            raise error
+            return False
         if error.errno == errno.ENOBUFS and self._pending:
             self._settle()
-        else:
-            self.take_less(error)
+            return True
+        return self.take_less(error)
 
     def _settle(self) -> None:
         """Wait until the kernel needs nothing of what was sent."""
