@@ -88,8 +88,11 @@ class Background(threading.Thread):
         # In another thread, where no signal handler runs: `Thread.start` waits for an event.
         _thread.start_new_thread(self._start, ())
         error = self._told.get()
-        if error is not None:
-            raise error
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback has this frame
 
     def _start(self) -> None:
         try:
@@ -162,8 +165,11 @@ class Worker:
     def result(self) -> None:
         """Wait for the oldest that was not waited for; raises what failed."""
         error = self._done.get()
-        if error is not None:
-            raise error
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback has this frame
 
     def end(self) -> None:
         """Wait for what is under way; the rest is never done."""

@@ -108,8 +108,12 @@ class Inbox:
         self._thread = Background(self._run, "segstore-inbox")
         self._thread.start()
         self._looked.wait()
-        if self._failed is not None:
-            raise self._failed
+        failed, self._failed = self._failed, None
+        try:
+            if failed is not None:
+                raise failed
+        finally:
+            del failed  # its traceback has this frame
 
     # --- adopting ---------------------------------------------------------------------------
 
