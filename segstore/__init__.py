@@ -45,6 +45,7 @@ from segstore.errors import (
     StoreLockedError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
+    UnwrittenRecordsError,
 )
 from segstore.records import Record, Records
 from segstore.storage.log import PartitionLog
@@ -112,6 +113,7 @@ __all__ = [
     "TopicInfo",
     "TopicPartition",
     "UnknownTopicOrPartitionError",
+    "UnwrittenRecordsError",
     "check",
     "copy",
     "errors",

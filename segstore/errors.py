@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeGuard, TypeVar
 
 _Error = TypeVar("_Error", bound=BaseException)
@@ -144,6 +144,22 @@ class ReadOnlyError(SegstoreError):
 
 class StoreClosedError(SegstoreError):
     """The store, or the topic's partition, is closed or deleted."""
+
+
+class UnwrittenRecordsError(SegstoreError):
+    """A store was closed before all records of its producers were written: `records` is how many were not,
+    `partitions` has their number by (topic, partition), `__cause__` is the last error, if there was one.
+    """
+
+    def __init__(self, path: str, partitions: Mapping[tuple[str, int], int], reason: object = None) -> None:
+        self.path, self.partitions = path, dict(partitions)
+        self.records = sum(self.partitions.values())
+        each = ", ".join(f"{n:,} for {topic}-{at}" for (topic, at), n in sorted(self.partitions.items()))
+        last = f"; the last error: {reason}" if reason is not None else ""
+        super().__init__(f"{path} was closed before {self.records:,} records were written ({each}){last}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class ForkedError(SegstoreError):

@@ -100,8 +100,9 @@ def test_a_store_that_is_closed_first(store_dir: Path) -> None:
     future = producer.send("t", b"x")
     store.close()
     producer.close()
-    with pytest.raises(errors.StoreClosedError):
-        future.get(0)
+    assert future.get(0).offset == 0
+    with pytest.raises(errors.StoreClosedError, match="closed"):
+        producer.send("t", b"late")
 
 
 @pytest.mark.parametrize("mode", ["r", "closed", "no store"])

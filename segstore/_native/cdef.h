@@ -214,6 +214,8 @@ int64_t seg_publish(uint8_t *map, int64_t len, const int64_t *slots, const int64
 /* Wait until the count of publications is no longer `seen`: 0; -ETIMEDOUT, or -EINTR for a signal. Any
  * number of threads and processes may wait, with a mapping that they can only read. */
 int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeout_ns);
+/* Let all who wait return, although nothing was published: how many did. A mapping to read will do. */
+int64_t seg_wake(const uint8_t *map, int64_t len);
 /* A consistent copy of n slots; -EAGAIN where a publication is under way after `spins` tries. */
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
                      int64_t n, int64_t spins);

@@ -75,6 +75,15 @@ int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeou
     return -errno;
 }
 
+int64_t seg_wake(const uint8_t *map, int64_t len)
+{
+    if (outside(map, len, 0, 0))
+        return -EINVAL;
+    const uint32_t *publications = (const uint32_t *)(map + 8);
+    int64_t woken = syscall(SYS_futex, publications, FUTEX_WAKE, INT_MAX, 0, 0, 0);
+    return woken < 0 ? -errno : woken;
+}
+
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
                      int64_t n, int64_t spins)
 {

@@ -50,6 +50,17 @@ def milliseconds(name: str, value: Any) -> float:
     return float(MOST_MS) if value > MOST_MS else max(float(value), 0.0)
 
 
+def seconds(name: str, value: Any, default: float) -> float:
+    """A time span in seconds, infinite too, of at least 0; None is `default`."""
+    if value is None:
+        return default
+    if isinstance(value, bool) or not _is_real(value):
+        raise InvalidTypeError(f"{name} must be a number of seconds or None, not {type(value).__name__}")
+    if not value >= 0:
+        raise InvalidArgumentError(f"{name}={value}: must be None or at least 0 seconds")
+    return float(value)
+
+
 def _is_real(value: Any) -> bool:
     return isinstance(value, numbers.Real)
 

@@ -62,9 +62,14 @@ class Context:
         self.graveyard = Graveyard(self.files, self.clock, self.scheduler)
 
     @property
+    def inherited(self) -> bool:
+        """Whether this is a child of the process that opened the store."""
+        return os.getpid() != self.pid
+
+    @property
     def forked(self) -> bool:
         """Whether this is a child of the process that opened the store for writing."""
-        return self.writable and os.getpid() != self.pid
+        return self.writable and self.inherited
 
     def check_open(self) -> None:
         """StoreClosedError, ForkedError."""

@@ -112,6 +112,12 @@ class _Mapped:
         if code < 0 and -code not in (errno.ETIMEDOUT, errno.EINTR):
             raise OSError(-code, os.strerror(-code), self._path)
 
+    def wake(self) -> None:
+        """Have all who `wait`, in other processes too, return early. OSError."""
+        code = lib.seg_wake(self._bytes, self._size)
+        if code < 0:
+            raise OSError(-code, os.strerror(-code), self._path)
+
     def _read(self, slots: list[int]) -> list[Ends] | None:
         n = len(slots)
         values = ffi.new("int64_t[]", 8 * n)

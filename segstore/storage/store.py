@@ -8,6 +8,7 @@ Threads: any. Processes: one that writes, any number that read.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 import threading
@@ -19,9 +20,10 @@ from weakref import WeakValueDictionary
 
 from segstore import names
 from segstore.config import StoreConfig
-from segstore.errors import InvalidArgumentError, InvalidTypeError, StorageError
+from segstore.errors import InvalidArgumentError, InvalidTypeError, StorageError, UnwrittenRecordsError
 from segstore.files import FILE_MODE, Files
 from segstore.storage import arguments
+from segstore.storage.clients import CLOSE_TIMEOUT, Client, Clients
 from segstore.storage.context import Clock, Context, os_errors, wall_clock
 from segstore.storage.enclosed import MOST_MODE, check_places, kept_mode
 from segstore.storage.handles import HandlePool, default_limit
@@ -40,6 +42,7 @@ from segstore.storage.topics import TopicInfo
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+log = logging.getLogger("segstore")
 MODES = ("rw", "r")
 A = TypeVar("A")
 
@@ -108,6 +111,7 @@ class Store:
         self._logs: WeakValueDictionary[tuple[str, int], PartitionLog] = WeakValueDictionary()
         self._attached: dict[Callable[[], Any], Any] = {}
         self._attaching = threading.Lock()
+        self._clients = Clients(context.root)
 
     def __repr__(self) -> str:
         return f"<Store {self._context.root} mode={'rw' if self._context.writable else 'r'}>"
@@ -241,11 +245,19 @@ class Store:
         self._context.check_open()
         self._side.wait(count, seconds)
 
+    def _wake(self) -> None:
+        """Have all who are in `wait` return early: one of them has something else to do."""
+        self._side.wake()
+
     def _nudge(self) -> None:
         """Wake who waits in `wait`, although nothing was published: a client has news for another."""
         self._writer().nudge()
 
     # --- all of it --------------------------------------------------------------------------
+
+    def _attach_client(self, client: Client) -> None:
+        """Have `close` end this client of the store, as long as anybody has it. StoreClosedError."""
+        self._clients.attach(client)
 
     def _attach(self, make: Callable[[], A]) -> A:
         """The one `make()` that goes with this store; `close` closes it first."""
@@ -292,17 +304,64 @@ class Store:
         self._context.check_open()
         return read_states(self._context.files, self._context.root)
 
-    def close(self) -> None:
-        """Make all durable and let go of the directory. A second call does nothing. StorageError: the next
-        open recovers, as where Ctrl-C comes meanwhile: the directory is let go all the same.
+    def close(self, timeout: float | None = None) -> None:
+        """End the store's clients, make all durable, and let go of the directory. A second call does nothing.
+
+        In this order: consumers are closed, as by `Consumer.close`; producers send what they hold, and abort
+        the transactions that are open; then the store. `timeout`: seconds (a number of at least 0, by default
+        30) that clients may take altogether; with 0 what is not written yet is not waited for.
+
+        UnwrittenRecordsError, with their number: records that producers had taken could not be written. It is
+        logged too, also where an interrupt, or the exception that leaves a `with` block, is raised instead.
+        StorageError: the next open recovers, as where Ctrl-C comes meanwhile. The directory is let go all the
+        same. InvalidArgumentError in a producer's callback: nothing was closed.
         """
-        if self._context.forked:
-            self._context.closed = True
-        elif not self._side.closed:
-            with os_errors(), ExitStack() as closing:
-                closing.callback(self._side.close)
-                for attached in reversed(self._attached.values()):
-                    closing.callback(attached.close)
+        unwritten = self._close(arguments.seconds("timeout", timeout, CLOSE_TIMEOUT), orderly=True)
+        if unwritten is not None:
+            raise unwritten
+
+    def _close(self, timeout: float, orderly: bool) -> UnwrittenRecordsError | None:
+        """`close`, which gives what it is to raise."""
+        context = self._context
+        if context.inherited:
+            if context.writable:
+                context.closed = True
+            else:
+                self._side.close()
+            return None
+        with self._clients.closing() as first:
+            if not first or self._side.closed:
+                return None
+            try:
+                self._close_all(timeout, orderly)
+            except Exception as error:
+                unwritten = self._clients.unwritten()
+                if unwritten is None:
+                    raise
+                log.error("%s could not be closed cleanly: %s", context.root, error)
+                return unwritten
+            except BaseException:
+                self._clients.unwritten()
+                raise
+            return self._clients.unwritten()
+
+    def _close_all(self, timeout: float, orderly: bool) -> None:
+        """The first error is raised; one that comes behind it is logged."""
+        try:
+            self._clients.close(timeout, orderly)
+        except BaseException:
+            try:
+                self._close_side()
+            except Exception:
+                log.exception("%s could not be closed cleanly", self._context.root)
+            raise
+        self._close_side()
+
+    def _close_side(self) -> None:
+        with os_errors(), ExitStack() as closing:
+            closing.callback(self._side.close)
+            for attached in reversed(self._attached.values()):
+                closing.callback(attached.close)
 
     def __enter__(self) -> Self:
         return self
@@ -310,7 +369,13 @@ class Store:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+            return
+        try:
+            self._close(CLOSE_TIMEOUT, orderly=False)
+        except Exception:  # what leaves the block is what is raised
+            log.exception("%s could not be closed cleanly", self._context.root)
 
     def __del__(self) -> None:
         # Not closed: the lock goes with its descriptor, and the next open recovers, as after a kill.

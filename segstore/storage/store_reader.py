@@ -25,6 +25,7 @@ _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 
 POLL_SECONDS = 0.005
 _BELIEF_NS = 100_000_000  # how long ends are believed without another look at the marker
+_LAST_WAKE = 1.0  # seconds in which a thread that was woken leaves `wait`; of a parent's none will
 _PATIENCE = 50  # milliseconds for a writer that opens or closes the store just now
 
 
@@ -53,6 +54,7 @@ class StoreReader:
         self.context = context
         self._topic_files = TopicFiles(context.files, context.root)
         self._lock = threading.Lock()
+        self._waiting: list[int] = []  # threads
         self._followers: dict[tuple[str, int, str], Follower] = {}
         self._ends: EndsReader | None = None
         self._belief = _Belief(-_BELIEF_NS, -1, False)
@@ -185,11 +187,21 @@ class StoreReader:
 
     def wait(self, seen: int, seconds: float) -> None:
         """See `Store.wait`. Of a log that is not published nobody tells: it is looked at again and again."""
-        ends = self._look_for_ends()
-        if ends is not None and self._believed():
-            ends.wait(seen, seconds)
-        else:
+        ends, me = self._look_for_ends(), threading.get_ident()
+        if ends is None or not self._believed():
             time.sleep(min(seconds, POLL_SECONDS))
+            return
+        self._waiting.append(me)  # before it looks: `close` sees the one or this sees the other
+        try:
+            if not self.context.closed:
+                ends.wait(seen, seconds)
+        finally:
+            self._waiting.remove(me)
+
+    def wake(self) -> None:
+        """See `Store._wake`: who was about to wait may still do so."""
+        if self._ends is not None:
+            self._ends.wake()
 
     def _look_for_ends(self) -> EndsReader | None:
         if self._ends is None:
@@ -206,8 +218,13 @@ class StoreReader:
         return self.context.closed
 
     def close(self) -> None:
+        """Those who wait in `wait` return: they are woken until they do."""
         self.context.closed = True
         try:
+            me, last = threading.get_ident(), time.monotonic() + _LAST_WAKE
+            while any(thread != me for thread in self._waiting) and time.monotonic() < last:
+                self.wake()
+                time.sleep(0.001)
             self.context.scheduler.close()
         finally:
             self.context.pool.close()

@@ -169,6 +169,10 @@ class StoreWriter:
         """See `Store._nudge`."""
         self._ends.publish([], [])
 
+    def wake(self) -> None:
+        """See `Store._wake`."""
+        self.nudge()
+
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
@@ -201,6 +205,7 @@ class StoreWriter:
         self.inbox.close()
         self.sweeper.close()
         self.context.closed = True
+        self.wake()  # those who wait find that it is closed
         self.context.scheduler.close()
         with self.partitions.lock:
             errors = self.partitions.close()

@@ -23,7 +23,6 @@ from segstore.client.structs import (
     OffsetAndTimestamp,
     TopicPartition,
 )
-from segstore.errors import ClientClosedError
 from segstore.storage.store import Store
 
 if TYPE_CHECKING:
@@ -58,8 +57,10 @@ class AsyncConsumer:
 
     async def _done(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
         """What `call` gives in the thread. A task that is cancelled meanwhile waits for it and undoes it."""
-        if self._consumer._guard.closed:
-            raise ClientClosedError("the consumer is closed")
+        self._consumer._guard.check()
+        return await self._run(call, undo)
+
+    async def _run(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
         future = asyncio.get_running_loop().run_in_executor(self._thread, call)
         try:
             return await asyncio.shield(future)
@@ -112,7 +113,8 @@ class AsyncConsumer:
                 left = self._consumer.config.consumer_timeout_ms - (time.monotonic() - began) * 1000
                 deadline = time.monotonic() + _part(left, left) / 1000
                 found = await self._done(functools.partial(self._consumer._fill_alone, deadline))
-            if not found and left <= SLICE_MS:
+            guard = self._consumer._guard
+            if not found and (left <= SLICE_MS or guard.closed or guard.ending):
                 raise StopAsyncIteration
 
     # --- the rest, as in Consumer -------------------------------------------------------------
@@ -212,11 +214,14 @@ class AsyncConsumer:
         return await self._call(self._consumer.metrics)
 
     async def close(self, autocommit: bool = True) -> None:
-        """See `Consumer.close`."""
-        if not self._consumer._guard.closed:
-            try:
-                await self._call(self._consumer.close, autocommit)
-            finally:
+        """See `Consumer.close`. Cancelled before it had its turn, it has done nothing."""
+        guard = self._consumer._guard
+        try:
+            async with self._turn:
+                if not guard.closed:
+                    await self._run(functools.partial(self._consumer.close, autocommit))
+        finally:
+            if guard.closed:
                 self._thread.shutdown(wait=False)
 
     async def __aenter__(self) -> Self:

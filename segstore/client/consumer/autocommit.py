@@ -29,6 +29,7 @@ from segstore.errors import (
     RebalanceInProgressError,
     SegstoreError,
     StorageError,
+    StoreClosedError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
     copy_of,
@@ -37,6 +38,13 @@ from segstore.errors import (
 log = logging.getLogger("segstore")
 
 _LEAST_SLEEP_MS = 10
+_NOT_COMMITTED = (
+    CommitFailedError,
+    RebalanceInProgressError,
+    StorageError,
+    StoreClosedError,
+    UnknownTopicOrPartitionError,
+)
 _LATE = (
     "the group has handed out its partitions anew since: poll() came later than max_poll_interval_ms={} "
     "after the one before, or not within a rebalance. Process fewer records a poll (max_poll_records), or "
@@ -189,13 +197,15 @@ class Commits:
         consumed = self._subscription.consumed()
         if only is not None:
             consumed = {tp: consumed[tp] for tp in only if tp in consumed}
-        there = self._offsets.fetch(self._group, consumed)
-        new = {tp: at for tp, at in consumed.items() if tp not in there or there[tp].offset != at.offset}
+        if not consumed:
+            return
         try:
+            there = self._offsets.fetch(self._group, consumed)
+            new = {tp: at for tp, at in consumed.items() if tp not in there or there[tp].offset != at.offset}
             self.commit(new)
         except FencedInstanceIdError:
             raise
-        except (CommitFailedError, RebalanceInProgressError, UnknownTopicOrPartitionError, StorageError) as e:
+        except _NOT_COMMITTED as e:
             log.warning("automatic commit of group %s failed, records will be read again: %s", self._group, e)
 
 

@@ -57,6 +57,7 @@ class Committing(Parts):
         end = time.monotonic() + timeout_ms / 1000
         while True:
             seen = self._store.publications
+            self._guard.check()
             if not self._coordination.undecided([tp]):
                 return
             left = end - time.monotonic()

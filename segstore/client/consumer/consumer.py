@@ -6,6 +6,7 @@ Nothing on disk of its own. Threads: one at a time; another is told so (Concurre
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.client.consumer.assigning import Assigning
 from segstore.client.consumer.committing import Committing
+from segstore.client.consumer.ending import Ending
 from segstore.client.consumer.fetcher import Given
 from segstore.client.consumer.guard import alone
 from segstore.client.consumer.interceptors import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.consumer.seeking import Seeking
-from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.errors import ClientClosedError, InvalidArgumentError, InvalidTypeError, StoreClosedError
 from segstore.storage import arguments
 from segstore.storage.store import Store
 
@@ -43,6 +45,8 @@ class Consumer(Assigning, Seeking, Committing):
         super().__init__(store, settings)
         if topics:
             self.subscribe(topics)
+        self._ending = Ending(self)
+        store._attach_client(self._ending)
 
     def __repr__(self) -> str:
         return f"<Consumer {self.config.client_id} of {self._store!r}>"
@@ -103,17 +107,20 @@ class Consumer(Assigning, Seeking, Committing):
         return time.monotonic() + timeout / 1000
 
     def _wait(self, look: Callable[[], list[T]], deadline: float) -> list[T]:
-        """What `look` finds, until `deadline`, or until a listener or a signal's handler closes the consumer.
-        Sleeps between two looks until something is published.
+        """What `look` finds, until `deadline`, or until a listener or a signal's handler closes the consumer,
+        or another thread the store. Sleeps between two looks until something is published.
         """
         self._metrics.polled()
-        subscription, coordination = self._subscription, self._coordination
+        subscription, coordination, guard = self._subscription, self._coordination, self._guard
         while True:
             seen = self._store.publications
+            if guard.ending:
+                guard.given_up = True
+                return []
             coordination.poll()
             self._positions.resolve()
             found = look()
-            if found or self._guard.closed:
+            if found or guard.closed:
                 return found
             left = deadline - time.monotonic()
             if subscription.unresolved and self._may_resolve():
@@ -136,6 +143,8 @@ class Consumer(Assigning, Seeking, Committing):
         guard = self._guard
         guard.enter()
         try:
+            if guard.closed:
+                self._check_store()
             deadline = None
             while (record := self._iteration.take()) is None and not guard.closed:
                 deadline = deadline or time.monotonic() + self.config.consumer_timeout_ms / 1000
@@ -155,6 +164,12 @@ class Consumer(Assigning, Seeking, Committing):
             self._iteration.put(part.state, polled.get(part.tp, ()), part.at)
         return bool(given)
 
+    def _check_store(self) -> None:
+        """An iteration over a closed consumer ends, unless it was closed with its store. StoreClosedError."""
+        refusal = self._guard.refusal()
+        if isinstance(refusal, StoreClosedError):
+            raise refusal
+
     # --- for AsyncConsumer ---------------------------------------------------------------------
 
     @alone
@@ -164,12 +179,20 @@ class Consumer(Assigning, Seeking, Committing):
     def _take(self) -> ConsumerRecord | None:
         self._guard.enter()
         try:
-            return None if self._guard.closed else self._iteration.take()
+            if self._guard.closed:
+                self._check_store()
+                return None
+            return self._iteration.take()
         finally:
             self._guard.leave()
 
-    @alone
     def _give_back(self) -> None:
+        """Let what the last poll gave be given again; nothing where the consumer was closed meanwhile."""
+        with contextlib.suppress(ClientClosedError, StoreClosedError):
+            self._give_back_alone()
+
+    @alone
+    def _give_back_alone(self) -> None:
         self._fetcher.give_back()
 
     # --- the consumer itself -----------------------------------------------------------------
@@ -180,17 +203,29 @@ class Consumer(Assigning, Seeking, Committing):
         return {**self._metrics.snapshot(), **self._coordination.metrics()}
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
-        """Give all up. A second call does nothing. The store stays open."""
-        self._guard.enter()
+        """Give all up. A second call does nothing, nor does one after the store was closed, which has ended
+        the consumer, or in a child of a fork, which has none. The store stays open.
+        """
+        guard = self._guard
+        if guard.closed or self._store._context.forked:
+            guard.closed = True
+            return
         try:
-            if not self._guard.closed:
-                try:
-                    self._coordination.close(autocommit, timeout_ms)
-                finally:
-                    self._guard.closed = True
-                    self._close_parts()
+            guard.enter()
+        except StoreClosedError:
+            return  # another thread closes the store, and with it the consumer
+        try:
+            if not guard.closed:
+                self._end(autocommit, timeout_ms)
         finally:
-            self._guard.leave()
+            guard.leave()
+
+    def _end(self, autocommit: bool, timeout_ms: float | None = None) -> None:
+        try:
+            self._coordination.close(autocommit, timeout_ms)
+        finally:
+            self._guard.closed = True
+            self._close_parts()
 
     def _close_parts(self) -> None:
         self._subscription.unsubscribe()

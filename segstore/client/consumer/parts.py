@@ -34,7 +34,7 @@ class Parts:
                 f"store must be a Store, as segstore.open() gives, not {type(store).__name__}"
             )
         self.config = ConsumerConfig.parse(settings)
-        self._store, self._guard, self._iteration = store, Guard(), Iteration()
+        self._store, self._guard, self._iteration = store, Guard(store.path), Iteration()
         self._subscription = Subscription()
         self._lookups = Lookups(store, self.config.isolation_level)
         self._metrics = (ConsumerMetrics if self.config.metrics_enabled else NoMetrics)(self.config)

@@ -15,6 +15,7 @@ from segstore.client.structs import UNJOINED, ConsumerGroupMetadata
 from segstore.errors import (
     IllegalGenerationError,
     RebalanceInProgressError,
+    StoreClosedError,
     UnknownMemberIdError,
 )
 
@@ -160,8 +161,8 @@ class Seat:
         if self.member_id and self._instance is None:
             try:
                 self._coordinator.leave(self._group, self.member_id)
-            except UnknownMemberIdError:
-                # It was taken for failed before: so it has left.
+            except (UnknownMemberIdError, StoreClosedError):
+                # It was taken for failed before, or nobody is a member any more: so it has left.
                 self.lose("")
         self.pulse = None
         self.lose("")

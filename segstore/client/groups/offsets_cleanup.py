@@ -5,6 +5,8 @@ On disk: tombstones in `__consumer_offsets`. Threads: any; the store's scheduler
 
 from __future__ import annotations
 
+import weakref
+
 from segstore.client.groups.offsets_cache import OffsetsCache
 from segstore.client.groups.offsets_expiry import EmptySince, expired
 from segstore.client.groups.offsets_state import GroupState, Held, OffsetsState
@@ -25,7 +27,14 @@ class OffsetsCleanup(OffsetsCache):
         self.empty_since: EmptySince = self._empty_since
         """Who knows the members tells by this since when a group has none: the group coordinator."""
         interval = self._config.offsets_retention_check_interval_ms / 1000
-        store._context.scheduler.every(interval, self._expire_in_background)
+        me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
+
+        def expire() -> None:
+            cleanup = me()
+            if cleanup is not None:
+                cleanup._expire_in_background()
+
+        store._context.scheduler.every(interval, expire)
 
     def close(self) -> None:
         """The store is being closed: nothing expires any more."""

@@ -151,9 +151,10 @@ class Accumulator:
 
     def flush(self, timeout: float | None) -> None:
         """Have all that was appended sent now, and wait until it is done. KafkaTimeoutError."""
-        self.incomplete.wait(self._start_flush(), timeout)
+        self.incomplete.wait(self.hand_over(), timeout)
 
-    def _start_flush(self) -> list[ProducerBatch]:
+    def hand_over(self) -> list[ProducerBatch]:
+        """Have all that was appended sent now: the batches whose outcome is not known yet."""
         with self.lock:
             self._seal_all()
             self.gate.wake()
@@ -164,7 +165,7 @@ class Accumulator:
         with self.lock:
             for queue in self._schedule.backing_off:
                 queue.retry_at = 0.0
-        self._start_flush()
+        self.hand_over()
 
     def idle(self) -> bool:
         """Whether nothing waits."""

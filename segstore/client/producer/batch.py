@@ -16,6 +16,7 @@ import numpy as np
 from segstore.client.producer.latch import Latch
 from segstore.client.producer.record import Headers, RecordMetadata, Row, headers_size
 from segstore.client.structs import TopicPartition
+from segstore.errors import TransactionAbortedError
 from segstore.records import Columns
 
 if TYPE_CHECKING:
@@ -99,6 +100,17 @@ class ProducerBatch:
             return self.error
         result = self.results[at]
         return result if isinstance(result, BaseException) else None
+
+    def unwritten(self) -> tuple[int, BaseException | None]:
+        """How many records are not in the log, as far as that is known, and an error of one of them. What the
+        application itself has aborted is not meant to be there.
+        """
+        written = sum(isinstance(result, int) for result in self.results or ())
+        errors = [each for each in self.results or () if isinstance(each, BaseException)]
+        if self.results is None and self.done and self.error is None:
+            written = self.n
+        error = errors[-1] if errors else self.error
+        return (0, None) if isinstance(error, TransactionAbortedError) else (self.n - written, error)
 
     def metadata(self, at: int) -> RecordMetadata:
         """Where record `at` went."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
 from segstore.client.producer.appender import Appender
 from segstore.client.producer.batch import ProducerBatch
@@ -92,6 +93,11 @@ class Delivery:
     def expiry(self, batch: ProducerBatch) -> float:
         """When it fails if it is not written, monotonic seconds."""
         return batch.created + self._timeout
+
+    def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
+        """Why one of these could not be written when it was tried last, if any was tried. For any thread."""
+        errors = (self._told.since(batch.topic_partition, batch.created) for batch in batches)
+        return next((error for error in errors if error is not None), None)
 
     # --- one append --------------------------------------------------------------------------
 
@@ -215,6 +221,8 @@ class Delivery:
         if not batches:
             return
         where = batches[0].topic_partition
+        if isinstance(error, StoreClosedError) and self.aborted is not None:
+            error = self.aborted  # which says more
         if isinstance(error, StoreClosedError | UnknownTopicOrPartitionError):
             self._routing.forget(where.topic)
             self._appender.forget(where)

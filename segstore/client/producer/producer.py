@@ -7,9 +7,6 @@ Threads: any. A child of a fork can't use its parent's producer.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import os
 import time
 import weakref
 from collections.abc import Mapping
@@ -18,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
+from segstore.client.producer.ending import Ending
 from segstore.client.producer.futures import FutureRecordMetadata
 from segstore.client.producer.intake import Intake
 from segstore.client.producer.metrics import ProducerMetrics, Snapshot
@@ -32,18 +30,16 @@ from segstore.errors import (
     IllegalStateError,
     InvalidArgumentError,
     InvalidTypeError,
-    KafkaTimeoutError,
     ReadOnlyError,
     copy_of,
 )
 from segstore.records import HEADER_SIZE
+from segstore.storage import arguments
 from segstore.storage.context import wall_clock
 from segstore.storage.store import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_live: weakref.WeakSet[Producer] = weakref.WeakSet()
 
 
 class Producer:
@@ -72,8 +68,11 @@ class Producer:
         self._gate(transactions is None)
         parts = self._accumulator, self._routing, self._metrics
         self._sender = Sender(store, config, *parts, transactions)
+        self._ending = Ending(
+            repr(self), store.path, self._accumulator, self._routing, self._intake, self._sender
+        )
         self._sender.start()
-        _live.add(self)
+        store._attach_client(self._ending)
 
     def __repr__(self) -> str:
         return f"<Producer client_id={self.config.client_id}>"
@@ -235,23 +234,9 @@ class Producer:
         ClientClosedError. A transaction that is open is aborted. A second call waits too. In a callback
         it waits for nothing.
         """
-        if timeout is not None and not timeout >= 0:
-            raise InvalidArgumentError(f"timeout={timeout}: must be None or at least 0 s")
-        sender = self._sender
-        refusal = self._accumulator.refusal
-        if isinstance(refusal, ForkedError):
-            return
-        if refusal is None:
-            self._accumulator.refuse(ClientClosedError(f"{self!r} is closed"))
-            self._routing.clear()
-        if not self._accumulator.incomplete.in_callback():
-            with contextlib.suppress(KafkaTimeoutError):
-                self._accumulator.flush(timeout)
-            if not self._accumulator.idle():
-                sender.abort(ClientClosedError("the producer was closed before the record was written"))
-            sender.join(timeout)
-        if refusal is None:
-            self._intake.close()
+        if timeout is not None:
+            timeout = arguments.seconds("timeout", timeout, 0.0)
+        self._ending.close(timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -263,25 +248,5 @@ class Producer:
 
     def __del__(self) -> None:
         # Not closed: what was sent is written all the same, and the thread ends.
-        if getattr(self, "_sender", None) is not None:
+        if getattr(self, "_ending", None) is not None:
             self._accumulator.leave(ClientClosedError("the producer is gone"))
-
-    def _forked(self) -> None:
-        self._routing.clear()
-        self._accumulator.abandon(
-            ForkedError(f"{self!r} belongs to the parent of process {os.getpid()}: make one there")
-        )
-
-
-def _close_all() -> None:
-    for producer in list(_live):
-        producer.close(timeout=1)
-
-
-def _forked() -> None:
-    for producer in list(_live):
-        producer._forked()
-
-
-atexit.register(_close_all)
-os.register_at_fork(after_in_child=_forked)

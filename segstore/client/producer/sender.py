@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,8 @@ class Sender(threading.Thread):
         appender = Appender(store, stamps, transactions, self._throttle, metrics, compression)
         incomplete = accumulator.incomplete
         self._delivery = Delivery(config, incomplete, routing, metrics, stamps, appender, transactions)
+        self._sending: list[ProducerBatch] = []
+        self.ending: object = None  # see `Ending`, which the thread keeps
 
     def run(self) -> None:
         accumulator = self._accumulator
@@ -63,11 +66,13 @@ class Sender(threading.Thread):
             if len(ready) > 1 and self._transactions is not None:
                 self._enlist(ready, self._transactions)
             for queue, batches in ready:
+                self._sending = batches
                 try:
                     self._send_or_keep(queue, batches)
                 except BaseException as error:  # ours: no record may stay without an outcome
                     log.exception("the producer's sender failed")
                     self._delivery.fail([batch for batch in batches if not batch.done], error)
+            self._sending = []
             if not ready:
                 if accumulator.end():
                     break
@@ -79,6 +84,14 @@ class Sender(threading.Thread):
         """Try nothing again: what is not written fails with `error`."""
         self._delivery.aborted = error
         self._accumulator.abort(error)
+
+    def is_sending(self) -> bool:
+        """Whether the outcome of what is being sent just now is not known yet. Takes no lock."""
+        return any(not batch.done for batch in self._sending)
+
+    def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
+        """As `Delivery.last_error`."""
+        return self._delivery.last_error(batches)
 
     def _enlist(self, ready: Ready, transactions: Transactions) -> None:
         """Make all these partitions part of the transaction in one write."""

@@ -1,0 +1,208 @@
+"""`Ending`: how a producer ends: closed, with its store, or with the interpreter. Nothing on disk of its own.
+
+Threads: any. It lives as long as the producer or its sender, so that one that was dropped ends as well.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+
+from segstore.client.producer.accumulator import Accumulator
+from segstore.client.producer.batch import ProducerBatch
+from segstore.client.producer.intake import Intake
+from segstore.client.producer.routing import Routing
+from segstore.client.producer.sender import Sender
+from segstore.errors import (
+    ClientClosedError,
+    ForkedError,
+    KafkaTimeoutError,
+    SegstoreError,
+    StoreClosedError,
+)
+from segstore.storage.clients import CLOSE_TIMEOUT, Turn, Unwritten
+
+log = logging.getLogger("segstore")
+
+_LAST_APPEND = 5.0  # seconds that the append which the sender is in may take, once the store is closed
+_live: weakref.WeakSet[Ending] = weakref.WeakSet()
+
+
+class Ending:
+    """Implements `storage.clients.Client`. `name` is the producer's, `store` the path of its store."""
+
+    turn = Turn.WRITER
+
+    def __init__(
+        self,
+        name: str,
+        store: str,
+        accumulator: Accumulator,
+        routing: Routing,
+        intake: Intake,
+        sender: Sender,
+    ) -> None:
+        self._name, self._store = name, store
+        self._accumulator, self._routing, self._intake = accumulator, routing, intake
+        self._sender = weakref.ref(sender)  # which keeps this one while it runs
+        self._held: list[ProducerBatch] = []
+        self._parts_told = False
+        sender.ending = self
+        _live.add(self)
+
+    # --- closing ------------------------------------------------------------------------------
+
+    def close(self, timeout: float | None) -> None:
+        """See `Producer.close`."""
+        if self._forked():
+            return
+        self._refuse(ClientClosedError(f"{self._name} is closed"))
+        if not self.entered():
+            error = ClientClosedError("the producer was closed before the record was written")
+            deadline = None if timeout is None else time.monotonic() + timeout
+            self._finish(deadline, error)
+            self._tell()
+        self._close_parts()
+
+    def _forked(self) -> bool:
+        return isinstance(self._accumulator.refusal, ForkedError)
+
+    def _refuse(self, error: SegstoreError) -> None:
+        """Take nothing more: what waits is sent at once."""
+        if self._accumulator.refusal is None:
+            self._accumulator.refuse(error)
+            self._routing.clear()
+
+    def _finish(self, deadline: float | None, error: SegstoreError) -> None:
+        """Send what there is, and abort a transaction that is open. What is not written by `deadline`
+        (monotonic seconds) fails with `error`.
+        """
+        sender = self._sender()
+        if sender is None:
+            return  # it has ended, and nothing is left
+        self._held = self._accumulator.hand_over()
+        with contextlib.suppress(KafkaTimeoutError):
+            self._accumulator.incomplete.wait(self._held, _left(deadline))
+        self._give_up(sender, error)
+        sender.join(_left(deadline))
+
+    def _give_up(self, sender: Sender, error: SegstoreError) -> None:
+        """What is not written by now fails."""
+        if not self._accumulator.idle():
+            error.__cause__ = sender.last_error(self._held)
+            sender.abort(error)
+
+    def _close_parts(self) -> None:
+        """Tell the application's parts, once."""
+        told, self._parts_told = self._parts_told, True
+        if not told:
+            self._intake.close()
+
+    def _tell(self) -> None:
+        """Warn of what is known not to be written; the last append may still be under way."""
+        found = self._count([batch for batch in self._held if batch.done])
+        lost = sum(found.counts.values())
+        if lost:
+            log.warning("%s was closed before %d records were written: %s", self._name, lost, found.error)
+
+    # --- with the store -------------------------------------------------------------------------
+
+    def entered(self) -> bool:
+        """See `Client`: its callbacks run in the sender, which would wait for itself."""
+        return self._accumulator.incomplete.in_callback() or threading.current_thread() is self._sender()
+
+    def begin_to_close(self) -> None:
+        """See `Client`."""
+        self._refuse(StoreClosedError(f"{self._store} is closed"))
+
+    def close_with_store(self, deadline: float, orderly: bool) -> None:
+        """As `close`; an interrupt ends it, and what waits then fails."""
+        if self._forked():
+            return
+        error = StoreClosedError(f"{self._store} was closed before the record was written")
+        try:
+            self._finish(deadline, error)
+        except BaseException:
+            if (sender := self._sender()) is not None:
+                self._give_up(sender, error)
+            raise
+        finally:
+            self._close_parts()
+
+    def unwritten(self) -> Unwritten:
+        """What of the records that were there when it was closed is not in the log."""
+        sender, last = self._sender(), time.monotonic() + _LAST_APPEND
+        while sender is not None and sender.is_sending() and time.monotonic() < last:
+            time.sleep(0.001)
+        held, self._held = self._held, []
+        return self._count(held)
+
+    def _count(self, batches: list[ProducerBatch]) -> Unwritten:
+        counts: Counter[tuple[str, int]] = Counter()
+        error: BaseException | None = None
+        for batch in batches:
+            count, failed = batch.unwritten()
+            counts[batch.topic_partition] += count
+            if failed is not None:
+                error = failed.__cause__ or failed
+        return Unwritten(+counts, error)
+
+    def abandon(self) -> None:
+        """In a forked child: nothing will ever be sent."""
+        self._routing.clear()
+        self._accumulator.abandon(
+            ForkedError(f"{self._name} belongs to the parent of process {os.getpid()}: make one there")
+        )
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+
+# --- the end of the interpreter, and forks ------------------------------------------------------
+
+
+class _InterpreterEndsError(ClientClosedError):
+    """A daemon thread goes on sending while the interpreter ends."""
+
+
+def _quietly(
+    hook: Callable[[threading.ExceptHookArgs], object],
+) -> Callable[[threading.ExceptHookArgs], object]:
+    """The same hook of `threading`, but for daemon threads that end by that."""
+
+    def excepthook(args: threading.ExceptHookArgs) -> object:
+        ended = issubclass(args.exc_type, _InterpreterEndsError)
+        return None if ended and args.thread is not None and args.thread.daemon else hook(args)
+
+    return excepthook
+
+
+def _end_all() -> None:
+    """What was sent is written. A daemon thread that goes on sending is refused, and if it does not see to
+    that, it ends as the interpreter would have ended it: without a word.
+    """
+    threading.excepthook = _quietly(threading.excepthook)
+    live = list(_live)
+    deadline = time.monotonic() + CLOSE_TIMEOUT
+    for ending in live:
+        if not ending._forked():
+            ending._refuse(_InterpreterEndsError(f"{ending._name}: the interpreter ends"))
+    for ending in live:
+        ending.close(max(deadline - time.monotonic(), 0.0))
+
+
+def _forked() -> None:
+    for ending in list(_live):
+        ending.abandon()
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_forked)

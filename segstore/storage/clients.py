@@ -1,0 +1,173 @@
+"""`Clients`: the producers and consumers of an open store, and how they end when it is closed.
+
+Nothing on disk. The storage layer knows clients by the `Client` protocol only: they attach themselves, and
+are held weakly, so that one that is dropped is not kept.
+Threads: any. One thread closes; another one waits for it, unless that one is waited for itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+from segstore.errors import InvalidArgumentError, StoreClosedError, UnwrittenRecordsError
+
+log = logging.getLogger("segstore")
+
+CLOSE_TIMEOUT = 30.0
+"""Seconds that `Store.close` waits for its clients by default; as long as Kafka's consumer waits in close."""
+
+
+class Turn(IntEnum):
+    """In which order clients end: what listeners of readers send is written still."""
+
+    READER = 0
+    WRITER = 1
+
+
+class Unwritten(NamedTuple):
+    """Records that a client had taken, and that are not in the log: how many by (topic, partition), and the
+    last error.
+    """
+
+    counts: Counter[tuple[str, int]]
+    error: BaseException | None
+
+
+class Client(Protocol):
+    """What is used over a store, and ends with it."""
+
+    turn: Turn
+
+    def entered(self) -> bool:
+        """Whether this very thread is within one of its calls, or runs one of its callbacks."""
+
+    def begin_to_close(self) -> None:
+        """Take nothing more; nothing is waited for."""
+
+    def close_with_store(self, deadline: float, orderly: bool) -> None:
+        """End, by `deadline` (monotonic seconds). `orderly`: no exception of the application's is the reason.
+        A second call does nothing.
+        """
+
+    def unwritten(self) -> Unwritten:
+        """What could not be written: asked once the store is closed."""
+
+
+C = TypeVar("C", bound=Client)
+
+
+class Clients:
+    """Those of one store, whose path is `path`, in the order in which they attached themselves."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._attached: dict[int, weakref.ref[Client]] = {}
+        self._lock = threading.RLock()  # held by the thread that closes
+        self._busy = self._refused = False
+        self._writers: list[Client] = []
+
+    def attach(self, client: Client) -> None:
+        """StoreClosedError. Takes no lock: who closes sees the client, or the client sees that."""
+        key = id(client)
+        self._attached[key] = weakref.ref(client, lambda _: self._attached.pop(key, None))
+        if self._refused:
+            del self._attached[key]
+            raise StoreClosedError(f"{self._path} is being closed")
+
+    def _live(self, turn: Turn) -> list[Client]:
+        found = [ref() for ref in list(self._attached.values())]
+        return [client for client in found if client is not None and client.turn is turn]
+
+    @contextmanager
+    def closing(self) -> Iterator[bool]:
+        """Whether this call is the one that closes: it has waited for another thread's, and is not made
+        within one. InvalidArgumentError in a producer's callback, for which that producer waits.
+        """
+        if any(client.entered() for client in self._live(Turn.WRITER)):
+            raise InvalidArgumentError(
+                f"close() of {self._path} in a producer's callback would wait for itself"
+            )
+        # Another thread that closes waits for the reader whose listener makes this call.
+        if any(client.entered() for client in self._live(Turn.READER)) and not self._is_free():
+            yield False
+            return
+        with self._lock:
+            first, self._busy = not self._busy, True
+            try:
+                yield first
+            finally:
+                self._busy = not first
+
+    def _is_free(self) -> bool:
+        """Whether no other thread closes."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+            return True
+        return False
+
+    def close(self, timeout: float, orderly: bool) -> None:
+        """End all, within `timeout` seconds. All are tried; an interrupt is raised first, and has the others
+        waited for no longer. What clients raise: the first, the others are logged.
+        """
+        self._refused = True
+        ends = _Ends(time.monotonic() + timeout, orderly)
+        ends.of(self._live(Turn.READER))
+        self._writers = self._live(Turn.WRITER)
+        for client in self._writers:
+            ends.tried(client.begin_to_close)
+        ends.of(self._writers)
+        ends.told()
+
+    def unwritten(self) -> UnwrittenRecordsError | None:
+        """What of the writers' records is not in the log, now that the store is closed; it is logged."""
+        counts: Counter[tuple[str, int]] = Counter()
+        last: BaseException | None = None
+        writers, self._writers = self._writers, []
+        for client in writers:
+            found = client.unwritten()
+            counts += found.counts
+            last = found.error or last
+        if not counts:
+            return None
+        error = UnwrittenRecordsError(self._path, counts, last)
+        error.__cause__ = last
+        log.warning("%s", error)
+        return error
+
+
+class _Ends:
+    """Ends clients one after the other, and keeps what they raise."""
+
+    def __init__(self, deadline: float, orderly: bool) -> None:
+        self._deadline, self._orderly = deadline, orderly
+        self._errors: list[BaseException] = []
+
+    def of(self, clients: list[Client]) -> None:
+        for client in clients:
+            self.tried(partial(client.close_with_store, self._deadline, self._orderly))
+
+    def tried(self, end: Callable[[], None]) -> None:
+        try:
+            end()
+        except BaseException as error:  # raised by `told`
+            if not isinstance(error, Exception):
+                self._deadline = 0.0
+            self._errors.append(error)
+
+    def told(self) -> None:
+        """Raise an interrupt, else the first error; the others are logged."""
+        errors, self._errors = self._errors, []
+        errors.sort(key=lambda error: isinstance(error, Exception))
+        for error in errors[1:]:
+            log.error("a client of the store could not be closed in order: %s", error, exc_info=error)
+        if errors:
+            raise errors[0]
