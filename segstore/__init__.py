@@ -54,6 +54,7 @@ from segstore.storage.topics import TopicInfo
 
 if TYPE_CHECKING:
     from segstore.client.aio import AsyncConsumer, AsyncProducer
+    from segstore.client.checking import check
     from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
     from segstore.client.opening import open
     from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
         OffsetAndTimestamp,
         TopicPartition,
     )
-    from segstore.storage.check import Finding, check
+    from segstore.storage.check import Finding
     from segstore.storage.copying import Copied, copy
     from segstore.storage.transfer.probing import transfer_methods
 
@@ -124,6 +125,7 @@ __all__ = [
 
 _WHEN_ASKED_FOR = {
     "segstore.client.aio": ("AsyncConsumer", "AsyncProducer"),
+    "segstore.client.checking": ("check",),
     "segstore.client.consumer": ("Consumer", "ConsumerRebalanceListener", "ConsumerRecord"),
     "segstore.client.opening": ("open",),
     "segstore.client.producer": ("Producer", "ProducerRecord", "RecordMetadata"),
@@ -133,7 +135,7 @@ _WHEN_ASKED_FOR = {
         "OffsetAndTimestamp",
         "TopicPartition",
     ),
-    "segstore.storage.check": ("Finding", "check"),
+    "segstore.storage.check": ("Finding",),
     "segstore.storage.copying": ("Copied", "copy"),
     "segstore.storage.transfer.probing": ("transfer_methods",),
 }

@@ -4,16 +4,23 @@ that is no record of theirs locks nobody out.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli import run
+from stores import append_inner
 
 import segstore
 from segstore.client.filetree.topic import make_topic
-from segstore.errors import ConfigError, InvalidTopicError, StagedFilesError
+from segstore.client.groups import schemas
+from segstore.client.groups.offsets import GroupOffsets
+from segstore.client.shared import shared
+from segstore.client.transactions.schema import encode_key
+from segstore.client.transactions.state_log import TransactionStateLog
+from segstore.errors import ConfigError, InvalidTopicError, StagedFilesError, UnsupportedVersionError
 from segstore.files import Files
 from segstore.spark.sink_store import Sink
 from segstore.storage.importing import importing
@@ -113,3 +120,102 @@ def test_internal_topics_are_read_and_their_settings_altered(store: segstore.Sto
     consumer = consume(store)
     assert consumer.committed(T0) == 10
     consumer.close()
+
+
+def raw_key(group: str) -> bytes:
+    return schemas.offset_key(group, T0)
+
+
+def spoil(store: segstore.Store) -> None:
+    """In each partition of both topics, what is no record of theirs, some by the keys of `g` and `x`."""
+    group = b"\0\2\0\1g"
+    junk = [(b"junk", b"junk"), (b"\0\1", b""), (raw_key("g"), b"\0\1junk"), (raw_key("g"), b"junk" * 7)]
+    for p in range(3):
+        for key, value in [*junk, (group, b"\0\3")]:
+            append_inner(store.partition(OFFSETS, p), value, key)
+        for key, value in ((b"junk", b"junk"), (encode_key("x"), b"junk"), (encode_key("x"), b"\0\1")):
+            append_inner(store.partition(STATE, p), value, key)
+
+
+def test_junk_in_internal_topics_locks_nobody_out(
+    store: segstore.Store, store_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = known_transactions(store)
+    spoil(store)
+    store.close()
+    with caplog.at_level(logging.WARNING, "segstore"), segstore.open(store_dir) as store:
+        consumer = consume(store)
+        assert consumer.committed(T0) == 10
+        assert [record.offset for record in consumer.poll(1000)[T0]] == [10]
+        consumer.commit()
+        consumer.close()
+        producer = segstore.Producer(store, transactional_id="x")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"more")
+        producer.commit_transaction()
+        producer.close()
+    told = sorted(record.getMessage() for record in caplog.records)
+    line = "{}: {} records are not readable as a {}'s and passed over; the first is at offset "
+    lines = [line.format(f"{OFFSETS}-1", 4, "group")]
+    lines += [line.format(f"{STATE}-{p}", 2, "transaction") for p in range(3)]
+    assert [one[: len(start)] for one, start in zip(told, lines, strict=True)] == lines
+    with segstore.open(store_dir) as store:
+        assert known_transactions(store) == before
+        consumer = consume(store)
+        assert consumer.committed(T0) == 12
+        consumer.close()
+    tidy(store_dir)
+
+
+def known_transactions(store: segstore.Store) -> dict[str, int]:
+    return {name: known.producer_id for name, known in TransactionStateLog(store).load().items()}
+
+
+def tidy(store_dir: Path) -> None:
+    """As the teardown wants it: tombstones for what was spoilt."""
+    with segstore.open(store_dir) as store:
+        for topic in (OFFSETS, STATE):
+            store._delete_topic(topic)
+
+
+def test_check_tells_of_records_that_are_none_of_the_topic(store: segstore.Store, store_dir: Path) -> None:
+    assert list(segstore.check(store_dir)) == []
+    spoil(store)
+    store.close()
+    found = segstore.check(store_dir)
+    assert len(found) == 3 * (4 + 2)
+    first = next(each for each in found if OFFSETS in each.path)
+    assert str(first).startswith(f"{store_dir}/{OFFSETS}-0/00000000000000000000.log, offset ")
+    assert "not readable as a group's record, it is passed over: " in str(first)
+    assert {Path(each.path).parent.name for each in found} == {
+        f"{t}-{p}" for t in (OFFSETS, STATE) for p in range(3)
+    }
+    done = run("check", store_dir)
+    assert done.exit_code == 1
+    assert "18 findings" in done.stderr
+    tidy(store_dir)
+
+
+def test_a_record_of_a_newer_version_is_not_overwritten(store: segstore.Store, store_dir: Path) -> None:
+    """Its group, or its transactional id, is refused by name, and no other."""
+    newer = b"\0\5" + b"later"
+    append_inner(store.partition(OFFSETS, GroupOffsets(store).partition_for("g")), newer, raw_key("g"))
+    append_inner(TransactionStateLog(store)._log("x"), newer, encode_key("x"))
+    store.close()
+    with segstore.open(store_dir) as store:
+        with pytest.raises(UnsupportedVersionError, match=r"group 'g'.*OffsetCommitValue of version 5"):
+            consume(store).poll(1000)
+        producer = segstore.Producer(store, transactional_id="x")
+        with pytest.raises(
+            UnsupportedVersionError, match=r"transactional_id 'x'.*TransactionLogValue of version 5"
+        ):
+            producer.init_transactions()
+        producer.close()
+        other = segstore.Producer(store, transactional_id="y")
+        other.init_transactions()
+        other.close()
+        shared(store, GroupOffsets).commit("h", {T0: segstore.OffsetAndMetadata(1)})
+    found = segstore.check(store_dir)
+    assert ["can't be used by this version of segstore" in each.message for each in found] == [True, True]
+    tidy(store_dir)

@@ -71,7 +71,7 @@ DAMAGED = {
     "no text": (b"\0\0\0\1\xff", VERSION_1),
     "a value that is cut": (b"\0\0\0\1a", VERSION_1[:-3]),
     "an empty value": (b"\0\0\0\1a", b""),
-    "another version": (b"\0\0\0\1a", b"\0\2" + VERSION_1[2:]),
+    "a version that will never be": (b"\0\0\0\1a", b"\0\x64" + VERSION_1[2:]),
     "no state": (b"\0\0\0\1a", VERSION_1[:16] + b"\x63" + VERSION_1[17:]),
     "a long list": (b"\0\0\0\1a", VERSION_1[:17] + b"\xff\xff\xff\xff\x07" + VERSION_1[18:]),
     "an endless varint": (b"\0\0\0\1a", VERSION_1[:17] + b"\xff" * 9),
@@ -82,6 +82,13 @@ DAMAGED = {
 def test_what_is_no_record_is_told(key: bytes | None, value: bytes) -> None:
     with pytest.raises(errors.CorruptRecordError, match=r"where.*no record of a transaction"):
         schema.decode(key, value, "where", 5)
+
+
+def test_a_newer_version_is_named() -> None:
+    with pytest.raises(
+        errors.UnsupportedVersionError, match="TransactionLogValue of version 2: versions 0 to 1"
+    ):
+        schema.decode(b"\0\0\0\1a", b"\0\2" + VERSION_1[2:], "where", 5)
 
 
 # As the Java language defines them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from segstore.client.checking import check_internal
 from segstore.spark.jobs_run import bundles, run
 from segstore.storage.check import Finding
 from segstore.storage.check_apart import Checked, Part, check_part, check_rest, parts
@@ -21,7 +22,7 @@ def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
     root = os.path.abspath(os.fsdecode(path))
     tasks = bundles(parts(root), lambda part: part.size, TASK_BYTES)
     done = (checked for each in run(spark, tasks, _check_all) for checked in each)
-    return check_rest(root, {checked.part: checked for checked in done})
+    return [*check_rest(root, {checked.part: checked for checked in done}), *check_internal(root)]
 
 
 def _check_all(bundle: list[Part]) -> list[Checked]:

@@ -40,7 +40,7 @@ def committed(data: bytes) -> str:
     said = []
     for producer in (None, 7):
         state = OffsetsState()
-        offsets_load._take("log", state, key, offsets_load._Value(value, 5), producer)  # type: ignore[arg-type]
+        offsets_load._take(state, key, offsets_load._Value(value, 5), producer)
         state.end(7, True)
         for name in state.names():
             try:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from segstore import names
 from segstore.client.groups.schemas_wire import Reader, array, byte_string, int16, int32, int64, string, tags
 from segstore.client.structs import OffsetAndMetadata, TopicPartition
+from segstore.client.unreadable import NEWEST_VERSION
 from segstore.errors import UnsupportedVersionError
 
 OFFSET_VERSION, GROUP_VERSION = 3, 3  # as Kafka 4.1 writes them
@@ -130,6 +131,8 @@ def parse_key(data: bytes) -> Key:
     """ValueError where it is no such key."""
     read = Reader(data)
     kind = read.int16()
+    if not 0 <= kind <= NEWEST_VERSION:
+        raise ValueError(f"no record of a group has a key of version {kind}")
     group = read.string()
     if kind in (0, 1):
         return OffsetKey(group, TopicPartition(read.string(), read.int32()))
@@ -177,6 +180,8 @@ def _parse_member(read: Reader, version: int) -> MemberRecord:
 def _begin(data: bytes, what: str) -> tuple[Reader, int]:
     read = Reader(data)
     version = read.int16()
-    if not 0 <= version <= LAST_VERSION:
+    if not 0 <= version <= NEWEST_VERSION:
+        raise ValueError(f"there is no {what} of version {version}")
+    if version > LAST_VERSION:
         raise UnsupportedVersionError(f"{what} of version {version}: versions 0 to {LAST_VERSION} are known")
     return read, version

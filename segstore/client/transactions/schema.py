@@ -13,11 +13,13 @@ from typing import Any
 
 from segstore.client.structs import TopicPartition
 from segstore.client.transactions.metadata import State, TransactionMetadata
-from segstore.errors import CorruptRecordError
+from segstore.client.unreadable import NEWEST_VERSION
+from segstore.errors import CorruptRecordError, UnsupportedVersionError
 from segstore.records.header import NO_PRODUCER_ID
 
 _HEAD = struct.Struct(">hqhib")  # version, producer id, epoch, timeout, state
 _TIMES = struct.Struct(">qq")
+LAST_VERSION = 1
 _PREVIOUS, _NEXT, _CLIENT = 0, 1, 2
 _TAGS = {_PREVIOUS: ">q", _NEXT: ">q", _CLIENT: ">h"}
 _MOST = 1 << 24  # elements of any list
@@ -32,7 +34,10 @@ def encode_key(transactional_id: str) -> bytes:
 def decode_key(key: bytes) -> str | None:
     """The transactional id; None for a record of another kind. ValueError for what is no key."""
     reader = _Reader(key)
-    if reader.take(">h") != 0:
+    version = reader.take(">h")
+    if not 0 <= version <= NEWEST_VERSION:
+        raise ValueError(f"no record of a transaction has a key of version {version}")
+    if version:
         return None
     return reader.raw(reader.take(">h")).decode()
 
@@ -62,11 +67,15 @@ def encode_value(m: TransactionMetadata) -> bytes:
 
 
 def decode_value(value: bytes) -> TransactionMetadata:
-    """What `encode_value`, or Kafka, wrote. ValueError, which says what is wrong."""
+    """What `encode_value`, or Kafka, wrote. UnsupportedVersionError; ValueError, which says what is wrong."""
     reader = _Reader(value)
     version = reader.take(">h")
-    if version not in (0, 1):
-        raise ValueError(f"version {version} is unknown, 0 and 1 are known")
+    if not 0 <= version <= NEWEST_VERSION:
+        raise ValueError(f"there is no TransactionLogValue of version {version}")
+    if version > LAST_VERSION:
+        raise UnsupportedVersionError(
+            f"TransactionLogValue of version {version}: versions 0 to {LAST_VERSION} are known"
+        )
     producer_id, epoch, timeout = reader.take(">q"), reader.take(">h"), reader.take(">i")
     state = State(reader.take(">b"))
     partitions = frozenset(reader.partitions(flexible=version == 1))
@@ -88,7 +97,7 @@ def decode_value(value: bytes) -> TransactionMetadata:
 
 def decode(key: bytes | None, value: bytes | None, where: str, offset: int) -> Any:
     """(transactional id, metadata or None for a tombstone), None for a record of another kind.
-    CorruptRecordError, with the place that is given.
+    CorruptRecordError, with the place that is given; UnsupportedVersionError.
     """
     try:
         transactional_id = decode_key(key or b"")
@@ -115,8 +124,11 @@ class _Reader:
         self._data, self._at = data, 0
 
     def take(self, form: str) -> int:
+        size, left = struct.calcsize(form), len(self._data) - self._at
+        if size > left:
+            raise ValueError(f"{size} bytes are expected at {self._at}, {left} are left")
         (value,) = struct.unpack_from(form, self._data, self._at)
-        self._at += struct.calcsize(form)
+        self._at += size
         return int(value)
 
     def raw(self, size: int) -> bytes:
