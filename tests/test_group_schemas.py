@@ -241,6 +241,8 @@ def test_records_of_other_kinds_are_passed_by_and_told(
         assert told.startswith(
             "__consumer_offsets-0: 2 records are not readable as a group's and passed over; the first is at "
         )
+        assert len(segstore.check(store_dir)) == 2
+        store._delete_topic(TOPIC)
 
 
 def test_a_brokers_directory(store_dir: Path) -> None:
