@@ -55,7 +55,7 @@ $(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-
 	@touch $@
 
 demo: $(VENV)/.built  ## flights into a log, a kill midway; a group, live; a stream of Spark's (ARGS=--no-live, --no-spark: without)
-	$(BIN)/segstore demo $(ARGS)
+	$(BIN)/python -m segstore demo $(ARGS)
 
 quick: $(VENV)/.built  ## unit tests of every package, a minute: no Java, no kills, no faults, no models
 	$(BIN)/python -m pytest --tier quick $(PARALLEL) $(PYTEST_ARGS)
@@ -70,15 +70,15 @@ test-all: $(VENV)/.built  ## every test, a quarter of an hour
 	$(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed  ## ruff: lint and format
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
 
 format: $(VENV)/.installed  ## ruff: put the code in format
-	$(BIN)/ruff check --fix .
-	$(BIN)/ruff format .
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
 
 types: $(VENV)/.built  ## mypy --strict
-	$(BIN)/mypy --strict segstore
+	$(BIN)/python -m mypy --strict segstore
 
 sanitize: $(VENV)/.built  ## the C parts under AddressSanitizer and UndefinedBehaviorSanitizer
 	./tools/sanitize.sh $(BIN)/python $(SANITIZED) $(PARALLEL) $(PYTEST_ARGS)

@@ -44,8 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """What failed is left to be looked at, until the next run begins."""
-    if exitstatus == pytest.ExitCode.OK and _ours().is_dir():
+    """What failed is left to be looked at, until the next run begins; what was interrupted is not."""
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.INTERRUPTED) and _ours().is_dir():
         shutil.rmtree(_ours(), ignore_errors=True)
 
 

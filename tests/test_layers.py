@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -168,14 +169,18 @@ def run_at_import(node: ast.AST) -> Iterator[ast.AST]:
         yield from run_at_import(child)
 
 
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
 CHECKS = {"layers": layer_faults, "packages": outside_faults, "files": file_faults}
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 @pytest.mark.parametrize("check", CHECKS)
 def test_module_keeps_the_rule(check: str, module: str) -> None:
-    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
-    assert CHECKS[check](tree, module) == []
+    assert CHECKS[check](tree_of(module), module) == []
 
 
 def test_every_part_has_its_place() -> None:

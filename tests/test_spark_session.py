@@ -102,6 +102,22 @@ def test_a_launcher_that_fails_is_told(javas: Path) -> None:
         launch.launch(["sh", "-c", "exit 3"], os.environ)
 
 
+def test_ctrl_c_while_a_jvm_starts_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It went on for ever: the directory in which it is to say where it listens was gone."""
+    pid = tmp_path / "pid"
+
+    def interrupt(seconds: float) -> None:
+        if pid.exists() and pid.read_text():
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch.time, "sleep", interrupt)
+    running = launch.running()
+    with pytest.raises(KeyboardInterrupt):
+        launch.launch(["sh", "-c", 'echo $$ > "$0"; exec sleep 1000', str(pid)], os.environ)
+    assert not Path(f"/proc/{int(pid.read_text())}").exists()
+    assert launch.running() == running
+
+
 @pytest.mark.parametrize(
     ("given", "name"), [("spark_ui_enabled", "spark.ui.enabled"), ("spark.a_b", "spark.a_b")]
 )

@@ -169,7 +169,11 @@ def environment(java: Java) -> dict[str, str]:
 
 
 def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
-    """Run the JVM until it says where it listens. SegstoreError where it ends before."""
+    """Run the JVM until it says where it listens. SegstoreError where it ends before.
+
+    What interrupts the wait ends the JVM too: it could not say where it listens any more, and would wait
+    for ever.
+    """
     with tempfile.TemporaryDirectory(prefix="segstore-spark-") as directory:
         told = os.path.join(directory, "gateway")
         process = subprocess.Popen(
@@ -178,10 +182,15 @@ def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
             env={**env, "_PYSPARK_DRIVER_CONN_INFO_PATH": told},
             preexec_fn=_not_interrupted,
         )
-        while not os.path.exists(told):
-            if process.poll() is not None:
-                raise SegstoreError(f"the JVM ended with status {process.returncode}: {' '.join(words)}")
-            time.sleep(_POLL)
+        try:
+            while not os.path.exists(told):
+                if process.poll() is not None:
+                    raise SegstoreError(f"the JVM ended with status {process.returncode}: {' '.join(words)}")
+                time.sleep(_POLL)
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
         _processes.append(process)
         with open(told, "rb") as file:
             port, size = struct.unpack(">ii", file.read(8))
