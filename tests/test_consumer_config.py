@@ -15,6 +15,7 @@ KAFKA = KafkaConsumer.DEFAULT_CONFIG
 OURS = {field.name for field in fields(ConsumerConfig)}
 OTHER_DEFAULTS = {
     "client_id": "segstore",  # kafka-python's is its own name
+    "allow_auto_create_topics": False,  # there True
     "default_offset_commit_callback": None,  # there a lambda that does nothing
     "partition_assignment_strategy": ("range", "roundrobin"),  # there their classes
 }

@@ -55,12 +55,22 @@ class ClientSettings:
     def parse(cls: type[S], given: Mapping[str, Any]) -> S:
         """The settings given, the rest are defaults. ConfigError for those that are refused or unknown."""
         known = [f.name for f in fields(cls)]
+        _refuse({name: cls.REFUSED[name] for name in given if name in cls.REFUSED})
         for name in given:
-            if name in cls.REFUSED:
-                raise ConfigError(f"{name} is refused: {cls.REFUSED[name]}")
             if name not in known:
                 raise unknown(name, known)
         return cls(**given)
+
+
+def _refuse(found: Mapping[str, str]) -> None:
+    """ConfigError that names all of these settings, each with the reason."""
+    if found:
+        by_reason = {reason: [n for n, r in found.items() if r == reason] for reason in found.values()}
+        told = (
+            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} refused: {reason}"
+            for reason, names in by_reason.items()
+        )
+        raise ConfigError("; ".join(told))
 
 
 def made(default: Any, allowed: str, doc: str, read: Callable[[Any], Any], unit: str = "") -> Any:
@@ -81,6 +91,17 @@ def switch(default: bool, doc: str) -> Any:
 
 LONGEST_TEXT = 32_000
 """Bytes of UTF-8: names of members begin with a client_id, and have 32,767 at most on disk."""
+
+
+def off(name: str, reason: str) -> Any:
+    """A field for a switch of kafka-python's that can only be off."""
+
+    def read(value: Any) -> bool:
+        if value is not False:
+            raise ConfigError(f"{name}={value!r:.80} is refused: {reason}")
+        return False
+
+    return made(False, "False", reason, read)
 
 
 def text(default: str, doc: str) -> Any:

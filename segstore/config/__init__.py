@@ -9,9 +9,21 @@ Threads: any; settings are immutable.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from segstore.config.options import MAX_INT, MAX_LONG, OptionRow, choice, never, real, whole, words
+from segstore.config.options import (
+    MAX_INT,
+    MAX_LONG,
+    OptionRow,
+    Value,
+    choice,
+    never,
+    only,
+    real,
+    whole,
+    words,
+)
 from segstore.config.settings import Settings
 
 __all__ = ["OptionRow", "StoreConfig", "TopicConfig"]
@@ -73,7 +85,12 @@ class TopicConfig(Settings):
         0.5, 0, 1, "", "compact when so large a part of the log was not compacted yet"
     )
     min_compaction_lag_ms: int = whole(0, 0, MAX_LONG, "ms", "compact a record at the earliest after so long")
-    min_insync_replicas: int = whole(1, 1, MAX_INT, "replicas", 'in-sync replicas that acks="all" needs')
+    min_insync_replicas: int = only(
+        1,
+        "replicas",
+        "since a store without replicas has one of each partition",
+        'in-sync replicas that acks="all" needs',
+    )
     preallocate: bool = never("segments are never allocated ahead of their records")
     retention_bytes: int = whole(
         -1, 0, MAX_LONG, "bytes", "delete the oldest segments of a partition above this size; -1: never", -1
@@ -88,6 +105,15 @@ class TopicConfig(Settings):
         0, 0, MAX_LONG, "ms", "at most so much, drawn at random, is taken off segment.ms"
     )
     segment_ms: int = whole(604_800_000, 1, MAX_LONG, "ms", "roll a segment that is older")
+
+    @classmethod
+    def parse_kept(cls, mapping: Mapping[str, Value]) -> TopicConfig:
+        """As `parse`, of settings that were kept: min.insync.replicas, which had no effect, could be above 1
+        in earlier versions, and is left out then.
+        """
+        if isinstance(mapping, Mapping) and mapping.get("min.insync.replicas", 1) not in (1, "1"):
+            mapping = {name: value for name, value in mapping.items() if name != "min.insync.replicas"}
+        return cls.parse(mapping)
 
     @property
     def max_segment_ms(self) -> int:
@@ -168,8 +194,11 @@ class StoreConfig(Settings):
     log_flush_offset_checkpoint_interval_ms: int = whole(
         60_000, 1, MAX_LONG, "ms", "how often recovery points and high watermarks are written"
     )
-    log_flush_scheduler_interval_ms: int = whole(
-        MAX_LONG, 1, MAX_LONG, "ms", "how often logs are looked at for flush.ms"
+    log_flush_scheduler_interval_ms: int = only(
+        MAX_LONG,
+        "ms",
+        "since each log is flushed when its flush.ms has passed, and none is looked for",
+        "how often logs are looked at for flush.ms",
     )
     log_retention_check_interval_ms: int = whole(
         300_000, 1, MAX_LONG, "ms", "how often segments are looked at for retention"

@@ -110,6 +110,17 @@ def never(doc: str) -> Any:
     return _field(Option("bool", False, "false", "", doc, read))
 
 
+def only(default: int, unit: str, reason: str, doc: str) -> Any:
+    """A field for an integer of Kafka's that can have one value here, for this `reason`."""
+
+    def read(value: object) -> int:
+        if _integer(value) != default:
+            raise ValueError
+        return default
+
+    return _field(Option("int", default, f"{default}, {reason}", unit, doc, read))
+
+
 def _field(option: Option) -> Any:
     return field(default=option.default, metadata={"option": option})
 

@@ -104,7 +104,7 @@ def parse_settings(topic: str, data: bytes, where: str) -> tuple[TopicInfo, bool
         held = json.loads(data)
         names.check_topic(topic)
         _check_keys(held)
-        settings = TopicConfig.parse(held["config"])
+        settings = TopicConfig.parse_kept(held["config"])
         info = TopicInfo(topic, _ids(held), _topic_id(held["topic_id"]), settings, compacted=_compacted(held))
         return info, _deleting(held)
     except (ValueError, TypeError, RecursionError) as error:

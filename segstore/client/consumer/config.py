@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from segstore.client import settings
 from segstore.client.groups.assignors import ASSIGNORS, by_name
-from segstore.client.settings import duration, function, made, parts, switch, text
+from segstore.client.settings import duration, function, made, off, parts, switch, text
 from segstore.config.options import MAX_INT, choice, whole
 
 _INSTANCE = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
@@ -62,7 +62,6 @@ class ConsumerConfig(settings.ClientSettings):
         "client_rack": "there are no racks, and no replicas to read from",
         "enable_incremental_fetch_sessions": "there are no fetch requests that could be kept short",
         "retry_backoff_ms": "there are no requests to be sent again, a read fails or does not",
-        "allow_auto_create_topics": "a consumer never creates a topic, store.create_topic() does",
     }
 
     client_id: str = text("segstore", "the name of this client in metrics and messages")
@@ -116,6 +115,7 @@ class ConsumerConfig(settings.ClientSettings):
     )
     exclude_internal_topics: bool = switch(True, "whether a pattern leaves internal topics out")
     metadata_max_age_ms: float = duration(300_000, "how old the list of topics may become")
+    allow_auto_create_topics: bool = off("allow_auto_create_topics", "topics are made by Store.create_topic")
     enable_auto_commit: bool = switch(True, "whether a group's member commits what it has read by itself")
     auto_commit_interval_ms: float = duration(5_000, "how often it does so")
     default_offset_commit_callback: object = function("called with (offsets, result) by commit_async")

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from segstore.client import settings
-from segstore.client.settings import ClientSettings, duration, made, parts, switch
+from segstore.client.settings import ClientSettings, duration, made, off, parts, switch
 from segstore.config.options import MAX_INT, whole
-from segstore.errors import ConfigError
 from segstore.records import CODECS
 
 _ids = itertools.count(1)
@@ -70,17 +69,6 @@ def _partitioner(value: Any) -> Any:
     return value
 
 
-def _off(name: str, reason: str) -> Any:
-    """A field for a switch of kafka-python's that can only be off."""
-
-    def read(value: Any) -> bool:
-        if value is not False:
-            raise ConfigError(f"{name}={value!r:.80} is refused: {reason}")
-        return False
-
-    return made(False, "False", reason, read)
-
-
 _SERIALIZERS = "None, a callable f(data), or an object with serialize(topic, headers, data)"
 _PARTITIONERS = "None, a callable f(key, all, available), or an object with kafka-python's partition(...)"
 
@@ -120,7 +108,7 @@ class ProducerConfig(ClientSettings):
     buffer_memory: int = whole(32 << 20, 1, 1 << 62, "bytes", "of records that wait to be written, at most")
     max_block_ms: float = duration(60_000, "how long send waits for memory")
     max_request_size: int = whole(1 << 20, 1, MAX_INT, "bytes", "of a record, at most")
-    allow_auto_create_topics: bool = _off("allow_auto_create_topics", "topics are made by Store.create_topic")
+    allow_auto_create_topics: bool = off("allow_auto_create_topics", "topics are made by Store.create_topic")
     retry_backoff_ms: float = duration(100, "between a failure that may pass and the next try")
     interceptors: tuple[Any, ...] = parts("see every record", "on_send", "on_acknowledgement")
     metrics_enabled: bool = switch(True, "whether anything is measured")

@@ -1,0 +1,144 @@
+"""Every setting that is accepted is read somewhere, or can have one value only, and says why: an option
+without effect is refused by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import values
+
+import segstore
+from segstore.client.consumer.config import ConsumerConfig
+from segstore.client.producer.config import ProducerConfig
+from segstore.config import StoreConfig, TopicConfig
+from segstore.errors import ConfigError
+from segstore.spark.options import SourceOptions
+from segstore.spark.sink_options import SinkOptions
+
+PACKAGE = Path(segstore.__file__).parent
+MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_bytes()) for path in PACKAGE.rglob("*.py")}
+
+KINDS: dict[str, tuple[type, str]] = {
+    "topic": (TopicConfig, "config/__init__.py"),
+    "store": (StoreConfig, "config/__init__.py"),
+    "producer": (ProducerConfig, "client/producer/config.py"),
+    "consumer": (ConsumerConfig, "client/consumer/config.py"),
+    "Spark's source": (SourceOptions, "spark/options.py"),
+    "Spark's sink": (SinkOptions, "spark/sink_options.py"),
+}
+# What a setting is read through: a property that has its name, or a name that is put together.
+THROUGH = {
+    "segment_ms": "max_segment_ms",
+    **{f"compression_{codec}_level": "'compression_" for codec in ("gzip", "lz4", "zstd")},
+}
+# One value only, by reason.
+ONE_VALUE: dict[tuple[str, str], tuple[Any, str]] = {
+    ("topic", "min_insync_replicas"): (
+        2,
+        "must be 1, since a store without replicas has one of each partition",
+    ),
+    ("topic", "preallocate"): (True, "must be false"),
+    ("store", "log_flush_scheduler_interval_ms"): (
+        1000,
+        "since each log is flushed when its flush.ms has passed",
+    ),
+    ("producer", "allow_auto_create_topics"): (True, "topics are made by Store.create_topic"),
+    ("consumer", "allow_auto_create_topics"): (True, "topics are made by Store.create_topic"),
+}
+
+
+def reads(module: ast.AST) -> Iterator[str]:
+    """Names of attributes that are read, and with a quote what such names are put together from."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield f"'{node.value}"
+
+
+def settings() -> list[tuple[str, str]]:
+    return [(kind, f.name) for kind, (cls, _) in KINDS.items() for f in fields(cls) if f.name != "explicit"]
+
+
+@pytest.fixture(scope="module")
+def read_in() -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for path, module in MODULES.items():
+        for name in reads(module):
+            found.setdefault(name, set()).add(path)
+    return found
+
+
+@pytest.mark.parametrize(("kind", "name"), settings(), ids=lambda part: part)
+def test_an_accepted_setting_is_read_where_it_has_an_effect(
+    kind: str, name: str, read_in: dict[str, set[str]]
+) -> None:
+    own = set() if kind.startswith("Spark") else {KINDS[kind][1]}
+    assert bool(read_in.get(THROUGH.get(name, name), set()) - own) != ((kind, name) in ONE_VALUE)
+
+
+@pytest.mark.parametrize(("kind", "name"), ONE_VALUE, ids=lambda part: part)
+def test_a_setting_that_can_have_one_value_says_so(kind: str, name: str) -> None:
+    value, reason = ONE_VALUE[kind, name]
+    cls: Any = KINDS[kind][0]
+    dotted = name.replace("_", ".") if kind in ("topic", "store") else name
+    with pytest.raises(ConfigError) as caught:
+        cls.parse({dotted: value})
+    assert str(caught.value).startswith(f"{dotted}={value}")
+    assert reason in str(caught.value)
+    default = next(f.default for f in fields(cls) if f.name == name)
+    assert getattr(cls.parse({dotted: default}), name) == default
+
+
+def test_all_that_makes_no_sense_is_told_at_once() -> None:
+    given = {
+        "api_version": (2, 6),
+        "bootstrap_servers": "localhost",
+        "request_timeout_ms": 1,
+        "ssl_cafile": "x",
+    }
+    for cls in (ProducerConfig, ConsumerConfig):
+        with pytest.raises(ConfigError) as caught:
+            cls.parse({**given, "ssl_keyfile": "y", "client_id": "c"})
+        assert all(name in str(caught.value) for name in given)
+        assert "ssl_cafile, ssl_keyfile are refused: there is no network to secure" in str(caught.value)
+        assert "client_id" not in str(caught.value)
+
+
+def test_a_kept_topic_with_a_setting_that_had_no_effect_opens(store_dir: Path) -> None:
+    """As earlier versions wrote it; "r" and "rw"."""
+    with segstore.open(store_dir) as store:
+        topic_id = store.create_topic("t").topic_id
+        store.partition("t").append(b"x")
+    config = {"min.insync.replicas": 2, "retention.bytes": 1 << 40}
+    held = {"version": 1, "topic_id": topic_id, "partitions": 1, "config": config}
+    (store_dir / ".segstore" / "topics" / "t.json").write_text(json.dumps(held))
+    for mode in ("r", "rw"):
+        with segstore.open(store_dir, mode) as store:
+            assert store.topics()["t"].config == {"retention.bytes": 1 << 40}
+            assert values(store.partition("t")) == [b"x"]
+    assert TopicConfig.parse_kept({"min.insync.replicas": "1"}).to_mapping() == {"min.insync.replicas": 1}
+
+
+COMMANDS = [
+    (path, node)
+    for path, module in MODULES.items()
+    if path.startswith("cli/")
+    for node in ast.walk(module)
+    if isinstance(node, ast.FunctionDef) and any("command(" in ast.unparse(d) for d in node.decorator_list)
+]
+
+
+@pytest.mark.parametrize(("path", "node"), COMMANDS, ids=lambda part: getattr(part, "name", part))
+def test_every_option_of_a_command_is_read(path: str, node: ast.FunctionDef) -> None:
+    given = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+    body = [each for statement in node.body for each in ast.walk(statement)]
+    read = {each.id for each in body if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
+    assert not {name for name in given - read if not name.startswith("_")}
