@@ -41,11 +41,13 @@ LOCK = ".lock"
 
 OURS = ".segstore"
 ADOPTED = "adopted"
+ADOPTED_COPY = "adopted.copy"
 ENDS = "ends"
 INBOX = "inbox"
 PRODUCER_IDS = "producer-ids"
 QUARANTINE = "quarantine"
 QUOTAS = "quotas.json"
+QUOTAS_COPY = "quotas.copy"
 TOPICS = "topics"
 SWEEPS = "sweeps.json"
 

@@ -22,9 +22,9 @@ import segstore
 from segstore import Producer, errors
 from segstore.client.producer import appender
 from segstore.client.shared import shared
-from segstore.client.transactions import producer_ids
 from segstore.client.transactions.producer_ids import BLOCK, ProducerIds
 from segstore.records import HEADER_SIZE
+from segstore.storage import producer_id_file
 
 LAST_SEQUENCE = (1 << 31) - 1
 
@@ -330,7 +330,7 @@ def test_a_block_is_durable_before_its_first_id(store_dir: Path) -> None:
             with pytest.raises(errors.StorageError):
                 made.next()
         assert made.next() == 0
-        assert producer_ids.parse((store_dir / ".segstore" / "producer-ids").read_bytes()) == BLOCK
+        assert producer_id_file.parse((store_dir / ".segstore" / "producer-ids").read_bytes()) == BLOCK
 
 
 def test_a_full_disk_at_the_first_id_is_waited_for(store_dir: Path) -> None:
@@ -366,7 +366,7 @@ def test_ids_go_on_above_all_that_are_known(store_dir: Path, damage: Callable[[P
     damage(path)
     with ids(store_dir) as made:
         assert made.next() == 6 * BLOCK
-    assert producer_ids.parse(path.read_bytes()) == 7 * BLOCK
+    assert producer_id_file.parse(path.read_bytes()) == 7 * BLOCK
 
 
 def test_a_brokers_ids_are_not_given_again(tmp_path: Path, golden: Path) -> None:

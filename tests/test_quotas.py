@@ -241,7 +241,10 @@ def test_a_damaged_file_is_named_and_check_tells(tmp_path: Path, data: bytes) ->
 def test_the_file_is_json_for_people(store: segstore.Store) -> None:
     quotas(store).alter("c", BOTH)
     file = Path(store.path) / ".segstore" / "quotas.json"
-    assert json.loads(file.read_bytes()) == {"version": 1, "clients": {"c": BOTH}}
+    held = json.loads(file.read_bytes())
+    assert len(held.pop("crc32c")) == 8
+    assert held == {"version": 1, "clients": {"c": BOTH}}
+    assert file.with_suffix(".copy").read_bytes() == file.read_bytes()
 
 
 # --- what clients share -----------------------------------------------------------------------

@@ -176,12 +176,33 @@ def test_a_torn_line_is_of_no_id(store_dir: Path, damage: bytes) -> None:
     begin(store_dir)
     seal(store_dir, "one", [stage(store_dir, "a")])
     seal(store_dir, "two", [stage(store_dir, "b")])
-    path = store_dir / ".segstore" / "adopted"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(lines[0] + lines[1][:-9] + damage)
+    for path in (store_dir / ".segstore" / "adopted", store_dir / ".segstore" / "adopted.copy"):
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(lines[0] + lines[1][:-9] + damage)
     assert any("damaged lines" in finding.message for finding in segstore.check(store_dir))
     seal(store_dir, "one", [stage(store_dir, "c")])
     assert seal(store_dir, "two", [stage(store_dir, "c")]).offsets == dict.fromkeys(PARTS, (40, 60))
+
+
+@pytest.mark.parametrize("which", ["adopted", "adopted.copy"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "flipped"])
+def test_an_id_that_one_copy_has_lost_is_not_adopted_again(store_dir: Path, which: str, damage: str) -> None:
+    """The damaged line's records were appended a second time, without a word but in the log."""
+    begin(store_dir)
+    seal(store_dir, "one", [stage(store_dir, "a")])
+    seal(store_dir, "two", [stage(store_dir, "b")])
+    path = store_dir / ".segstore" / which
+    data = path.read_bytes()
+    path.write_bytes(
+        {"empty": b"", "cut": data[:-9], "flipped": data[:-9] + b"~" + data[-8:]}.get(damage, b"")
+    )
+    if damage == "missing":
+        path.unlink()
+    with segstore.open(store_dir) as store:
+        told = [one.path for one in store.mended]
+        assert (str(path) in told) == (which == "adopted" or damage in ("cut", "flipped"))
+    assert seal(store_dir, "two", [stage(store_dir, "c")]).offsets == dict.fromkeys(PARTS, (20, 40))
+    assert path.read_bytes() == data
 
 
 # --- processes -------------------------------------------------------------------------------------

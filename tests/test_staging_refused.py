@@ -213,7 +213,7 @@ GROWING = frozenset({"pwrite", "allocate", "copy_range", "link", "mkdir"})
 FAULTS = {  # errno, how many calls of which fail, what becomes of the log
     "a call": (errno.EIO, 1, MUTATING, {"adopted", "put back", "fenced"}),
     "all calls from it on": (errno.EIO, 1000, MUTATING, {"adopted", "fenced"}),
-    "a full disk": (errno.ENOSPC, 1000, GROWING, {"put back"}),
+    "a full disk": (errno.ENOSPC, 1000, GROWING, {"adopted", "put back"}),  # the second copy of the ids
 }
 
 

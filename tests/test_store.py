@@ -171,7 +171,7 @@ def test_a_log_that_is_held_is_not_that_of_the_next_topic(tmp_path: Path) -> Non
         store.create_topic("t")
         held = store.partition("t")
         held.append(b"old")
-        files.arm(2)  # the settings say that it is deleted; its directory stays
+        files.arm(3)  # the settings say that it is deleted, twice; its directory stays
         with pytest.raises(StorageError):
             store.delete_topic("t")
         store.create_topic("t")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from stores import values
 
 import segstore
 from segstore import CorruptCheckpointError, StorageError, UnknownTopicOrPartitionError
+from segstore.storage.repair import repair
 from segstore.storage.topic_info import TopicInfo, format_settings, parse_settings
 
 ID = "AAAAAAAAQACAAAAAAAAAAQ"
@@ -26,7 +28,7 @@ def root(tmp_path: Path) -> Path:
     root = tmp_path / "store"
     with segstore.open(root) as store:
         for name in ("t", "u"):
-            store.create_topic(name, 2)
+            store.create_topic(name, 2, {"segment.bytes": 9999})
             store.partition(name, 0).append(name.encode())
     return root
 
@@ -41,6 +43,21 @@ def alter(root: Path, **changes: object) -> None:
     path.write_text(json.dumps({k: v for k, v in held.items() if v is not ...}))
 
 
+def both(root: Path, damage: Callable[[Path], object]) -> None:
+    """Damage the settings of "t" in both copies."""
+    path = settings_file(root)
+    damage(root)
+    path.with_suffix(".copy").write_bytes(path.read_bytes() if path.is_file() else b"{")
+
+
+def id_of(root: Path) -> str:
+    return str(json.loads(settings_file(root).read_bytes())["topic_id"])
+
+
+def another(topic_id: str) -> str:
+    return topic_id[:5] + ("B" if topic_id[5] == "A" else "A") + topic_id[6:]
+
+
 # --- the form -----------------------------------------------------------------------------
 
 
@@ -49,12 +66,12 @@ def alter(root: Path, **changes: object) -> None:
 def test_what_is_written_is_taken_back(ids: tuple[int, ...], deleting: bool) -> None:
     info = TopicInfo("t", ids, ID)
     data = format_settings(info, deleting=deleting)
-    assert parse_settings("t", data, "t.json") == (info, deleting)
+    assert parse_settings("t", data, "t.json") == ((info, deleting), True)
 
 
 @pytest.mark.parametrize("value", [True, False])
 def test_deleting_is_true_or_false(value: bool) -> None:
-    assert parse_settings("t", json.dumps({**SOUND, "deleting": value}).encode(), "f")[1] is value
+    assert parse_settings("t", json.dumps({**SOUND, "deleting": value}).encode(), "f")[0].deleting is value
 
 
 UNSOUND: dict[str, tuple[object, str]] = {
@@ -122,15 +139,106 @@ def test_a_damaged_settings_file(root: Path, name: str, mode: str) -> None:
     assert any("t.json" in str(finding) for finding in segstore.check(root))
     with segstore.open(root, mode) as store:
         assert list(store.topics()) == ["t", "u"]
-        assert values(store.partition("u", 0)) == [b"u"]
-        with pytest.raises((CorruptCheckpointError, StorageError), match=r"t\.json"):
-            store.partition("t", 0)
+        assert [values(store.partition(t, 0)) for t in "tu"] == [[b"t"], [b"u"]]
+        assert store.topics()["t"].config == {"segment.bytes": 9999}
         if mode == "rw":
+            assert [one.path for one in store.mended] == [str(settings_file(root))]
             with pytest.raises(segstore.TopicAlreadyExistsError):
                 store.create_topic("t")
-            with pytest.raises((CorruptCheckpointError, StorageError), match=r"t\.json"):
-                store.delete_topic("t")
-    assert (root / "t-0" / "00000000000000000000.log").stat().st_size > 0
+            assert store.partition("t", 0).append(b"more") == 1
+    assert bool(segstore.check(root)) == (mode == "r")
+
+
+@pytest.mark.parametrize("mode", ["r", "rw"])
+@pytest.mark.parametrize("name", DAMAGE)
+def test_settings_that_are_lost_hide_no_log_and_delete_none(root: Path, name: str, mode: str) -> None:
+    """Both copies are damaged, or the one that an older segstore has written."""
+    topic_id = id_of(root)
+    both(root, DAMAGE[name])
+    assert any("t.json" in str(finding) for finding in segstore.check(root))
+    with segstore.open(root, mode) as store:
+        info = store.topics()["t"]
+        assert (info.partition_ids, info.topic_id, info.ours) == ((0, 1), topic_id, False)
+        assert (info.settings.retention_ms, info.settings.flush_messages) == (-1, 1)
+        assert "t.json" in str(info.lost)
+        assert [values(store.partition(t, 0)) for t in "tu"] == [[b"t"], [b"u"]]
+        if mode == "rw":
+            assert store.partition("t", 0).append(b"more") == 1
+            assert [one.path for one in store.mended] == [str(settings_file(root))]
+            store.sweep()
+            with pytest.raises(segstore.TopicAlreadyExistsError):
+                store.create_topic("t")
+    assert segstore.check(root) != []
+    assert any(one.path == str(settings_file(root)) for one in repair(root))
+    assert segstore.check(root) == []
+    with segstore.open(root) as store:
+        assert (store.topics()["t"].lost, store.topics()["t"].topic_id) == (None, topic_id)
+        assert values(store.partition("t", 0))[:1] == [b"t"]
+        assert store.mended == ()
+
+
+@pytest.mark.parametrize("mode", ["r", "rw"])
+def test_settings_that_are_lost_with_the_logs_are_refused_for_that_topic_alone(root: Path, mode: str) -> None:
+    both(root, DAMAGE["no json"])
+    for directory in root.glob("t-*"):
+        shutil.rmtree(directory)
+    with segstore.open(root, mode) as store:
+        assert values(store.partition("u", 0)) == [b"u"]
+        with pytest.raises(CorruptCheckpointError, match=r"restore the file from a backup, or"):
+            store.partition("t", 0)
+
+
+def test_a_topic_id_that_flipped_loses_no_committed_offsets(root: Path) -> None:
+    """The group's offsets are of another id: none was shown, and consumers began anew."""
+    tp = segstore.TopicPartition("t", 0)
+    with segstore.open(root) as store, segstore.Consumer(store, group_id="g") as consumer:
+        consumer.assign([tp])
+        consumer.commit({tp: segstore.OffsetAndMetadata(1, "", -1)})
+    topic_id = id_of(root)
+    data = settings_file(root).read_bytes()
+    settings_file(root).write_bytes(data.replace(topic_id.encode(), another(topic_id).encode()))
+    for mode in ("r", "rw"):
+        with segstore.open(root, mode) as store:
+            assert store.topics()["t"].topic_id == topic_id
+            if mode == "rw":
+                with segstore.Consumer(store, group_id="g") as consumer:
+                    assert consumer.committed(tp) == 1
+    assert segstore.check(root) == []
+
+
+@pytest.mark.parametrize("damage", ["sound", "flipped id"])
+def test_settings_of_an_older_segstore_are_upgraded(root: Path, damage: str) -> None:
+    """It wrote one copy, without a checksum: there the partitions' metadata outvote the settings."""
+    topic_id, path = id_of(root), settings_file(root)
+    held = json.loads(path.read_bytes())
+    del held["crc32c"]
+    if damage != "sound":
+        held["topic_id"] = another(topic_id)
+    path.write_text(json.dumps(held))
+    path.with_suffix(".copy").unlink()
+    if damage == "sound":
+        assert segstore.check(root) == []
+    with segstore.open(root) as store:
+        assert store.topics()["t"].topic_id == topic_id
+        assert (store.mended == ()) == (damage == "sound")
+    assert path.read_bytes() == path.with_suffix(".copy").read_bytes()
+    assert b'"crc32c"' in path.read_bytes()
+    assert segstore.check(root) == []
+
+
+def test_retention_that_a_flipped_digit_shortens_deletes_nothing(root: Path) -> None:
+    with segstore.open(root) as store:
+        store.alter_topic("t", {"retention.ms": 10**15, "segment.bytes": 1000})
+        for n in range(20):
+            store.partition("t", 0).append(b"%d" % n * 200, timestamp=1)
+    data = settings_file(root).read_bytes()
+    for digits in (b"1", b"1000000000000001"):
+        settings_file(root).write_bytes(data.replace(b"1000000000000000", digits))
+        with segstore.open(root) as store:
+            store.sweep()
+            assert store.partition("t", 0).start_offset == 0
+            assert store.topics()["t"].config["retention.ms"] == 10**15
+            assert len(store.mended) == 1
 
 
 def test_settings_that_are_mended_bring_the_topic_back(root: Path) -> None:

@@ -47,3 +47,8 @@ class Directories:
         """The names in a directory that are directories, or symbolic links to such. OSError as opendir(3)."""
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir()]
+
+    def irregular(self, path: Path) -> list[str]:
+        """The names in a directory that are no regular files. OSError as opendir(3)."""
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]

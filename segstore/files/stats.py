@@ -32,6 +32,10 @@ class Stats:
         """Whether this is a directory, or a symbolic link to one. OSError as stat(2)."""
         return stat.S_ISDIR(os.stat(path).st_mode)
 
+    def is_file(self, path: Path) -> bool:
+        """Whether this is a regular file, and no link to one. OSError as lstat(2)."""
+        return stat.S_ISREG(os.lstat(path).st_mode)
+
     def check_directory(self, path: Path) -> None:
         """Nothing, where this is a directory or is missing. OSError: ELOOP for a symbolic link (what
         is behind it is another's), ENOTDIR.

@@ -18,9 +18,9 @@ from segstore.storage import store as store_module
 from segstore.storage.check_partition import Look, PartitionCheck
 from segstore.storage.check_published import Said, check_published, read_checkpoints
 from segstore.storage.check_segment import SegmentCheck
+from segstore.storage.check_small import check_small
 from segstore.storage.context import os_errors
 from segstore.storage.finding import Finding
-from segstore.storage.quota_file import check_quotas
 from segstore.storage.staging.checking import check_inbox
 from segstore.storage.topics import TopicFiles, TopicInfo
 
@@ -55,7 +55,7 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress, look: L
         return
     said, findings = read_checkpoints(files, root)
     yield from findings
-    yield from check_quotas(files, root)
+    yield from check_small(files, root, topics, at_rest)
     checked: list[PartitionCheck] = []
     for info in topics.values():
         for partition in info.partition_ids:

@@ -17,6 +17,7 @@ from segstore.storage.loader import scan_directory
 from segstore.storage.producer_state import ProducerState
 from segstore.storage.producers import snapshots
 from segstore.storage.segment import Segment
+from segstore.storage.small_files import reason
 from segstore.storage.topic_info import TopicInfo
 from segstore.storage.view import LogView
 
@@ -71,6 +72,12 @@ class PartitionCheck:
             yield from _check_files(self._files, self.directory)
         yield from self._check_segments(progress)
         yield from self._check_ends()
+        unknown = (
+            self.epochs is not None and not self.epochs.entries and self.end_offset > self._view.bases[0]
+        )
+        if self.at_rest and unknown and self.info.ours:
+            path = os.path.join(self.directory, names.LEADER_EPOCHS)
+            yield Finding(path, None, None, "no epoch is in it: made anew at the next open for writing")
 
     def _check_segments(self, progress: Callable[[int], None]) -> Iterator[Finding]:
         view = self._view
@@ -128,7 +135,7 @@ def _check_metadata(files: Files, directory: str, info: TopicInfo, at_rest: bool
     except FileNotFoundError:
         held = ""
     except (SegstoreError, OSError) as error:
-        yield Finding(path, None, None, str(error))
+        yield Finding(path, None, None, reason(error))
         return
     if held and held != info.topic_id:
         yield Finding(path, None, None, f"topic id {held}, but the topic's is {info.topic_id or 'none'}")
@@ -141,7 +148,7 @@ def _epochs(files: Files, directory: str) -> tuple[LeaderEpochs | None, list[Fin
     try:
         return LeaderEpochs.load(files, path), []
     except (SegstoreError, OSError) as error:
-        return None, [Finding(path, None, None, str(error))]
+        return None, [Finding(path, None, None, reason(error))]
 
 
 def _check_snapshots(files: Files, directory: str, view: LogView) -> Iterator[Finding]:
@@ -152,7 +159,7 @@ def _check_snapshots(files: Files, directory: str, view: LogView) -> Iterator[Fi
         except FileNotFoundError:
             continue
         except (SegstoreError, OSError) as error:
-            yield Finding(path, None, offset, str(error))
+            yield Finding(path, None, offset, reason(error))
 
 
 def _check_files(files: Files, directory: str) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from segstore.storage.checkpoint import read_offsets
 from segstore.storage.ends import Ends, open_reader, slot_key
 from segstore.storage.finding import Finding
 from segstore.storage.shutdown import read_marker
+from segstore.storage.small_files import reason
 
 Said = dict[str, dict[tuple[str, int], int]]
 CHECKPOINTS = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
@@ -33,7 +34,7 @@ def read_checkpoints(files: Files, root: str) -> tuple[Said, list[Finding]]:
             said[name] = read_offsets(files, path)
         except (SegstoreError, OSError) as error:
             said[name] = {}
-            findings.append(Finding(path, None, None, str(error)))
+            findings.append(Finding(path, None, None, reason(error)))
     return said, findings
 
 
@@ -49,7 +50,7 @@ def check_published(files: Files, root: str, checked: list[PartitionCheck], said
     try:
         ends, marker = open_reader(files, path), read_marker(files, root)
     except OSError as error:
-        yield Finding(path, None, None, str(error))
+        yield Finding(path, None, None, reason(error))
         return
     if ends is None and files.exists(path):
         yield Finding(path, None, None, "holds no published ends: made anew at the next open for writing")

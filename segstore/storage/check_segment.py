@@ -18,6 +18,7 @@ from segstore.records import APPEND_TIME_FLAG, decode
 from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.finding import Finding
 from segstore.storage.segment import Segment
+from segstore.storage.small_files import reason
 from segstore.storage.walk import BAD, Step, walk_past_damage
 
 Index = TypeVar("Index", SealedOffsetIndex, SealedTimeIndex)
@@ -171,7 +172,7 @@ class SegmentCheck:
                 )
             return
         except OSError as error:
-            yield Finding(path, None, None, str(error))
+            yield Finding(path, None, None, reason(error))
             return
         if index.damaged and (self.at_rest or not self.active):
             at = index.entries * index.ENTRY.size

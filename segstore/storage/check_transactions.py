@@ -27,6 +27,7 @@ from segstore.storage.finding import Finding
 from segstore.storage.producer_snapshot import SnapshotEntry, parse_snapshot
 from segstore.storage.producer_state import ProducerState
 from segstore.storage.replay import replay
+from segstore.storage.small_files import reason
 from segstore.storage.walk import walk_past_damage
 
 
@@ -71,7 +72,7 @@ class TransactionCheck:
                 yield Finding(path, None, one.segment.base_offset, message)
             return
         except OSError as error:
-            yield Finding(path, None, None, str(error))
+            yield Finding(path, None, None, reason(error))
             return
         found = txn_index.parse(data, one.segment.base_offset)
         size = len(found) * txn_index.ENTRY.itemsize

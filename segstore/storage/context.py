@@ -5,6 +5,7 @@ Threads: built once at open; its parts have contracts of their own.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,11 @@ from segstore.errors import (
 from segstore.files import Files
 from segstore.storage.graveyard import Graveyard
 from segstore.storage.handles import HandlePool
+from segstore.storage.repaired import Repaired
 from segstore.storage.scheduler import Scheduler
+from segstore.storage.small_files import NO_ROOM, put_aside
+
+log = logging.getLogger("segstore")
 
 Clock = Callable[[], int]
 
@@ -60,6 +65,34 @@ class Context:
 
     def __post_init__(self) -> None:
         self.graveyard = Graveyard(self.files, self.clock, self.scheduler)
+        self.mended: list[Repaired] = []
+
+    def tell(self, path: str, message: str, done: str) -> None:
+        """A small file was not as it must be, and what was done about it: see `Store.mended`."""
+        self.mended.append(Repaired(path, None, None, message, done))
+        log.warning("%s", self.mended[-1])
+
+    def remake(self, path: str, data: bytes, message: str, source: str) -> None:
+        """Put right a small file of which `message` says what is wrong, and tell. What is no file is moved to
+        the quarantine. A disk without room leaves it to the next open. OSError.
+        """
+        try:
+            aside = self.make_way(path)
+            self.files.write_atomic(path, data)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            log.warning("%s: %s; there is no room to make it anew from %s", path, message, source)
+        else:
+            self.tell(path, message, f"made anew from {source}{aside}")
+
+    def make_way(self, path: str) -> str:
+        """Move what is no file from the place of one to the quarantine: where to, as the end of a sentence,
+        or "". OSError.
+        """
+        if not self.files.exists(path) or self.files.is_file(path):
+            return ""
+        return f"; what was there is in {put_aside(self.files, self.root, path)}"
 
     @property
     def inherited(self) -> bool:

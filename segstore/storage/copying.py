@@ -245,7 +245,7 @@ class _Copying:
         """Small files of ours come last: what they promise must hold for all that was copied."""
         for path in self._small_files():
             data, name = self._files.read_file(path), os.path.basename(path)
-            if name == names.ADOPTED:
+            if name in (names.ADOPTED, names.ADOPTED_COPY):
                 data = within(data, self._lines[names.HIGH_WATERMARKS])
             self._files.write_atomic(os.path.join(self._target, names.OURS, name), data)
         for name, lines in self._lines.items():

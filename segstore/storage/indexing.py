@@ -6,7 +6,6 @@ Threads: `load` and `rebuild` are called with the segment's loading lock held.
 
 from __future__ import annotations
 
-import errno
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from segstore import names
 from segstore._native import lib
 from segstore.files import Files
 from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, replace_index
+from segstore.storage.small_files import NO_ROOM
 from segstore.storage.walk import MOST_OFFSET, walk, walk_past_damage
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("segstore")
 
 DEFAULT_INTERVAL = 4096
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 MOST_RELATIVE = 2**31 - 1  # offsets in a segment are int32
 _TAIL = 65536
 Indexes = tuple[SealedOffsetIndex, SealedTimeIndex]

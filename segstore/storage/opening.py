@@ -14,7 +14,6 @@ from segstore.storage.handles import HandlePool
 from segstore.storage.loader import list_segments, settle
 from segstore.storage.recovery import PartitionRecovery, Recovered, behind_last
 from segstore.storage.segment import Segment
-from segstore.storage.walk import walk
 from segstore.storage.writer import create_segment, remove_segment
 
 log = logging.getLogger("segstore")
@@ -97,13 +96,3 @@ def read_only_segments(pool: HandlePool, directory: str, config: TopicConfig) ->
         last = segments[-1]
         last.sealed, last.identity = False, last.identity[:1]  # it grows
     return segments
-
-
-def last_epoch(opened: Opened) -> int:
-    """The leader epoch of the last batch, -1 for an empty log: what to go on from where no file says it."""
-    for segment in reversed(opened.segments):
-        position = segment.indexes[0].entry(-1)[1] if segment.indexes[0].entries else 0
-        for step in walk(segment.pool.files, segment.handle, position, segment.size, check_crcs=False):
-            if len(step.batches):
-                return int(step.batches["leader_epoch"].max())
-    return -1

@@ -10,17 +10,21 @@ import os
 from collections.abc import Callable
 
 from segstore import names
+from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.context import Context
 from segstore.storage.enclosed import take_own
 from segstore.storage.ends import Ends, EndsWriter, slot_key
-from segstore.storage.opening import Expected, Opened, last_epoch, open_partition
+from segstore.storage.epoch_history import load_epochs
+from segstore.storage.loader import list_segments
+from segstore.storage.opening import Expected, Opened, open_partition
 from segstore.storage.partition import Partition
 from segstore.storage.producers import Producers
 from segstore.storage.publisher import Publisher
 from segstore.storage.recovery import Recovered
 from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.shutdown import Left
+from segstore.storage.small_files import put_aside, reason
 from segstore.storage.topics import TopicFiles, TopicInfo
 from segstore.storage.writer import create_segment
 
@@ -54,30 +58,54 @@ class PartitionLoader:
     def _make(self, info: TopicInfo, partition: int) -> bool:
         """False where it is whole."""
         files, directory = self._context.files, self._topic_files.partition_path(info.name, partition)
-        metadata = os.path.join(directory, names.PARTITION_METADATA)
         if files.exists(directory) and files.is_symlink(directory):
             return False  # whoever opens it is told
-        if files.exists(metadata) and files.size(metadata):
+        if self._identified(info, partition):
             return False
         if not files.exists(directory):
             files.mkdir(directory)
-        epochs = _epochs(self._context, directory)
-        if epochs.latest is None:
-            epochs.assign(0, 0)
-            epochs.save()
+        epochs = os.path.join(directory, names.LEADER_EPOCHS)
+        if not files.exists(epochs) or not files.size(epochs):
+            LeaderEpochs(files, epochs, [(0, 0)]).save()
         if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
             create_segment(self._context.pool, directory, 0, info.settings)
-        # The last file: what has it, has all.
+        self._finish(info, partition, directory)
+        return True
+
+    def _finish(self, info: TopicInfo, partition: int, directory: str) -> None:
+        """Write the last of a partition's files: what has it, has all. It may have been lost. OSError."""
+        files, metadata = self._context.files, os.path.join(directory, names.PARTITION_METADATA)
+        logs = [names.segment_file(base, names.LOG) for base in list_segments(files, directory)]
+        used = any(files.size(os.path.join(directory, log)) for log in logs)
         if info.topic_id:  # a broker's topic of before topic ids has none
             files.write_atomic(metadata, names.partition_metadata(info.topic_id))
-        self._made.add((info.name, partition))
-        return True
+        if not used:
+            self._made.add((info.name, partition))
+        elif info.topic_id:
+            self._context.tell(metadata, "missing or empty", "made anew from the topic's settings")
+
+    def _identified(self, info: TopicInfo, partition: int) -> bool:
+        """Whether the partition's metadata tell the topic's id; made anew where they tell what is wrong.
+        OSError.
+        """
+        try:
+            held = self._topic_files.read_id(info.name, partition)
+            wrong = f"topic id {held}, but the topic's is {info.topic_id}"
+        except (CorruptCheckpointError, StorageError) as error:
+            held, wrong = "?", reason(error)
+        if held and info.topic_id and held != info.topic_id:
+            path = os.path.join(
+                self._topic_files.partition_path(info.name, partition), names.PARTITION_METADATA
+            )
+            self._context.remake(path, names.partition_metadata(info.topic_id), wrong, "the topic's settings")
+        return bool(held)
 
     def load(self, info: TopicInfo, partition: int, start_moved: Callable[[int], None]) -> Partition:
         """Open a partition, recovered where that is due, and publish its ends. StorageError, OSError."""
         context, key = self._context, slot_key(info.topic_id, info.name, partition)
         directory = self._topic_files.partition_path(info.name, partition)
         context.files.check_directory(directory)
+        self._put_aside(directory)
         published = self._ends.get(key) if self._left.ends_hold else None
         expected = self._expected(info, (info.name, partition), published)
         take_own(context.files, context.root, directory, every=not expected.clean)
@@ -86,7 +114,7 @@ class PartitionLoader:
         except OSError:
             self._doubt(key, published)
             raise
-        epochs = self._begin_epoch(directory, opened, expected.clean)
+        epochs = self._begin_epoch(directory, opened, expected.clean, published)
         if opened.recovered is not None:
             self.recovered.append(opened.recovered)
         producers = Producers.load(context.files, directory, opened, context.clock, self._expiration_ms)
@@ -120,21 +148,35 @@ class PartitionLoader:
             doubted = published._replace(recovery_point=~published.recovery_point)
             self._ends.publish([self._ends.claim(key)], [doubted])
 
-    def _begin_epoch(self, directory: str, opened: Opened, clean: bool) -> LeaderEpochs:
-        """The latest is the one to write under: a new one after an unclean shutdown, durable before any
-        append. What a crash has left of the time before the log's start is forgotten.
+    def _put_aside(self, directory: str) -> None:
+        """Move what has the name of a segment's file and is none out of the way: all but a log can be made
+        anew. OSError.
         """
-        epochs = _epochs(self._context, directory)
+        for name in sorted(self._context.files.irregular(directory)):
+            parsed, path = names.parse_segment_file(name), os.path.join(directory, name)
+            if parsed is not None and parsed[1] != names.LOG:
+                aside = put_aside(self._context.files, self._context.root, path)
+                self._context.tell(path, "no regular file", f"moved to {aside}, and made anew from the log")
+
+    def _begin_epoch(
+        self, directory: str, opened: Opened, clean: bool, published: Ends | None
+    ) -> LeaderEpochs:
+        """The latest is the one to write under: a new one after an unclean shutdown, and where the file had
+        to be made anew, durable before any append. What a crash has left of the time before the log's start
+        is forgotten.
+        """
+        path = os.path.join(directory, names.LEADER_EPOCHS)
+        epochs, wrong = load_epochs(self._context.files, path, opened)
         latest, changed = epochs.latest, False
-        if latest is None or not clean or opened.recovered is not None:
-            latest = last_epoch(opened) if latest is None else latest
+        if latest is None or wrong or not clean or opened.recovered is not None:
+            # An epoch in which nothing was written is in no batch: what was published may know of it.
+            latest = max(-1 if latest is None else latest, published.epoch if published and wrong else -1)
             epochs.truncate_from_end(opened.end_offset)
             epochs.assign(latest + 1, opened.end_offset)
             changed = True
+        aside = self._context.make_way(path) if wrong else ""
         if epochs.truncate_from_start(opened.start_offset) or changed:
             epochs.save()
+        if wrong:
+            self._context.tell(path, wrong, f"made anew from the log, with a new epoch at its end{aside}")
         return epochs
-
-
-def _epochs(context: Context, directory: str) -> LeaderEpochs:
-    return LeaderEpochs.load(context.files, os.path.join(directory, names.LEADER_EPOCHS))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segstore import names
-from segstore.errors import SegstoreError
+from segstore.errors import CorruptCheckpointError, SegstoreError
 from segstore.files import Files
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import Encoded
@@ -25,6 +25,7 @@ from segstore.records.control import Marker
 from segstore.storage.aborts import mend
 from segstore.storage.judging import Claim, judge
 from segstore.storage.producer_state import ProducerState, Saved
+from segstore.storage.small_files import unreadable
 
 if TYPE_CHECKING:
     from segstore.storage.opening import Opened
@@ -143,7 +144,12 @@ def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
 
 def _read(files: Files, directory: str, offset: int) -> ProducerState:
     path = _path(directory, offset)
-    return ProducerState.load(files.read_file(path), offset, path)
+    try:
+        return ProducerState.load(files.read_file(path), offset, path)
+    except (CorruptCheckpointError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise unreadable(error, path) from error
 
 
 def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -> list[int]:

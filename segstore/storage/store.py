@@ -30,6 +30,7 @@ from segstore.storage.handles import HandlePool, default_limit
 from segstore.storage.log import PartitionLog
 from segstore.storage.metrics import prometheus_text, store_metrics
 from segstore.storage.recovery import Recovered
+from segstore.storage.repaired import Repaired
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.stats import PartitionStats, store_stats
 from segstore.storage.store_reader import StoreReader
@@ -128,6 +129,13 @@ class Store:
     def recovered(self) -> tuple[Recovered, ...]:
         """What recovery did to partitions after an unclean shutdown."""
         return tuple(getattr(self._side, "recovered", ()))
+
+    @property
+    def mended(self) -> tuple[Repaired, ...]:
+        """Small files that were found damaged since the store was opened for writing, and what was done about
+        each.
+        """
+        return tuple(self._context.mended)
 
     # --- topics ---------------------------------------------------------------------------
 

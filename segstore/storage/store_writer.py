@@ -23,6 +23,7 @@ from segstore.storage.partitions import Partitions
 from segstore.storage.recovery import Recovered
 from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.shutdown import Left, put_marker, take_marker
+from segstore.storage.small_mending import mend_small
 from segstore.storage.staging.inbox import Inbox
 from segstore.storage.sweeper import Sweeper
 from segstore.storage.topic_admin import TopicAdmin
@@ -50,6 +51,7 @@ class StoreWriter:
         files, root = context.files, context.root
         marker = take_marker(files, root)
         topic_files = self._prepare()
+        mend_small(context)
         self._ends = EndsWriter(files, os.path.join(root, names.OURS, names.ENDS))
         left = Left.of(marker, self._ends.nonce)
         if not left.ends_hold:

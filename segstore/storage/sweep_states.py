@@ -1,21 +1,22 @@
 """Owns `.segstore/sweeps.json`: when each partition was swept last, and what went wrong there.
 
 Other processes read it (`segstore topics`, `segstore stats`). It is a note, never evidence: written whole,
-not synced, and one that can't be read counts as none.
+not synced, and one that can't be read, or whose checksum does not fit, counts as none.
 Threads: any; one lock.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from segstore import names
+from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 from segstore.storage.root_checkpoints import TopicPartitionKey
+from segstore.storage.small_files import reason, seal, unreadable, unseal
 
 _MOST = 1 << 26
 NEVER = -1
@@ -66,18 +67,51 @@ class SweepStates:
         with self._lock:
             self._held = {key: state for key, state in self._held.items() if there(key)}
             if self._changed:
-                held = [[*key, state._asdict()] for key, state in sorted(self._held.items())]
-                self._files.write_atomic(self._path, json.dumps(held).encode() + b"\n", sync=False)
+                self._files.write_atomic(self._path, format_states(self._held), sync=False)
                 self._changed = False
+
+
+def format_states(held: Mapping[TopicPartitionKey, SweepState]) -> bytes:
+    """What `parse_states` takes back."""
+    return seal({"sweeps": [[*key, state._asdict()] for key, state in sorted(held.items())]})
+
+
+def parse_states(data: bytes, where: str) -> dict[TopicPartitionKey, SweepState]:
+    """What the file says; an older segstore wrote the list alone. CorruptCheckpointError, which names
+    `where`.
+    """
+    try:
+        held, _ = unseal(data)
+        rows = held["sweeps"] if isinstance(held, dict) else held
+        return {(str(t), int(p)): _state(state) for t, p, state in rows}
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+        raise CorruptCheckpointError(where, 0, f"no notes of sweeps: {error}") from error
+
+
+def states_path(root: str) -> str:
+    """Where a store keeps them."""
+    return os.path.join(root, names.OURS, names.SWEEPS)
 
 
 def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
     """What the file says; nothing where it is damaged or not there."""
-    path = os.path.join(root, names.OURS, names.SWEEPS)
+    path = states_path(root)
     try:
-        return {(str(t), int(p)): _state(held) for t, p, held in json.loads(files.read_file(path, _MOST))}
-    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
-        return {}
+        return parse_states(files.read_file(path, _MOST), path)
+    except (CorruptCheckpointError, OSError):
+        return {}  # it is a note, and who checks is told by `damaged_states`
+
+
+def damaged_states(files: Files, root: str) -> tuple[str, str]:
+    """The file's path, and what is wrong with it: "" for nothing, also where there is none. OSError."""
+    path = states_path(root)
+    try:
+        parse_states(files.read_file(path, _MOST), path)
+    except FileNotFoundError:
+        return path, ""
+    except (CorruptCheckpointError, OSError) as error:
+        return path, reason(unreadable(error, path))
+    return path, ""
 
 
 def _state(held: Mapping[str, Any]) -> SweepState:

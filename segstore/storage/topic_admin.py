@@ -20,6 +20,7 @@ from segstore.storage.gaps import forgets, remembering
 from segstore.storage.partition_loader import PartitionLoader
 from segstore.storage.partitions import Partitions
 from segstore.storage.root_checkpoints import RootCheckpoints
+from segstore.storage.topic_mending import mend_settings
 from segstore.storage.topics import TopicFiles, TopicInfo, find_topic, new_topic, with_config
 
 
@@ -41,7 +42,10 @@ class TopicAdmin:
         self._lock = partitions.lock
         self._dying: set[str] = set()
         """Topics that are deleted, and whose directories could not be moved away."""
-        self.topics, dying = topic_files.load()
+        found, dying = topic_files.load()
+        self.topics = {
+            name: mend_settings(context, topic_files, info, ends.keys()) for name, info in found.items()
+        }
         for topic in dying:
             self._bury(topic)
         topic_files.remove_buried()

@@ -8,14 +8,14 @@ Threads: any; values and functions without state.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.config import TopicConfig
 from segstore.errors import CorruptCheckpointError, InvalidTopicError, SegstoreError
+from segstore.storage.small_files import seal, unseal
 
 INTERNAL = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
@@ -24,6 +24,13 @@ INTERNAL = frozenset(
 MOST_PARTITIONS = 100_000
 VERSION = 1
 _NEEDED = frozenset({"config", "partitions", "topic_id"})
+HELD: Mapping[str, str | int | float | bool] = {
+    "retention.ms": -1,
+    "retention.bytes": -1,
+    "cleanup.policy": "delete",
+    "flush.messages": 1,
+}
+"""The settings of a topic whose own are lost: nothing goes, and what is acknowledged is durable."""
 _KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting"}
 
 
@@ -34,8 +41,10 @@ class TopicInfo:
     `partitions` is their number, `partition_ids` says which (a copied broker's directory may
     hold only some); `config` the settings that were made, by Kafka's names; `settings` all of them.
     `ours` is False for a topic that has no settings of ours. `error` says why they can't be read: whoever
-    asks for the topic is told, and the other topics are not touched. `compacted` has pairs of partition and
-    offset: below that offset the log was compacted when the settings were others.
+    asks for the topic is told, and the other topics are not touched. `lost` says why its settings are not
+    known although its id and partitions are: until `Store.alter_topic` or a repair states settings, nothing
+    of it is deleted or compacted, and each append is synced. `compacted` has pairs of partition and offset:
+    below that offset the log was compacted when the settings were others.
     """
 
     name: str
@@ -44,6 +53,7 @@ class TopicInfo:
     settings: TopicConfig = field(default_factory=TopicConfig, repr=False)
     ours: bool = True
     error: SegstoreError | None = field(default=None, compare=False)
+    lost: SegstoreError | None = field(default=None, compare=False)
     compacted: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     @property
@@ -95,18 +105,25 @@ def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:
         **({"compacted": info.compacted} if info.compacted else {}),
         **({"deleting": True} if deleting else {}),
     }
-    return json.dumps(held, indent=1).encode() + b"\n"
+    return seal(held)
 
 
-def parse_settings(topic: str, data: bytes, where: str) -> tuple[TopicInfo, bool]:
-    """The topic, and whether its deletion was begun. CorruptCheckpointError, which names `where`."""
+class Settings(NamedTuple):
+    """The content of a settings file: the topic, and whether its deletion was begun."""
+
+    info: TopicInfo
+    deleting: bool
+
+
+def parse_settings(topic: str, data: bytes, where: str) -> tuple[Settings, bool]:
+    """What the file says, and whether it has a checksum. CorruptCheckpointError, which names `where`."""
     try:
-        held = json.loads(data)
+        held, checked = unseal(data)
         names.check_topic(topic)
         _check_keys(held)
         settings = TopicConfig.parse_kept(held["config"])
         info = TopicInfo(topic, _ids(held), _topic_id(held["topic_id"]), settings, compacted=_compacted(held))
-        return info, _deleting(held)
+        return Settings(info, _deleting(held)), checked
     except (ValueError, TypeError, RecursionError) as error:
         raise CorruptCheckpointError(where, 0, f"no topic settings: {error}") from error
 

@@ -1,10 +1,13 @@
-"""Owns `.segstore/topics/<topic>.json`: a topic's settings, number of partitions and id.
+"""Owns `.segstore/topics/<topic>.json` and its second copy `<topic>.copy`: a topic's settings, number of
+partitions and id. Their form is `small_files`'s.
 
 The file is the authority for a topic of ours: it is written, synced, before the first partition
 directory is made and removed after the last one is gone, so that a crash within `create`,
 `add_partitions` or `delete` is finished by `finish` at the next open. A topic that has only
-directories (a broker's) is known by them and has no settings of ours. One whose file is no such is listed
-with its `error`, so that it is neither swept nor made anew, and does not keep the others from being opened.
+directories (a broker's) is known by them and has no settings of ours. So is one whose settings are damaged in
+both copies: its partitions and its id are known by its directories, its settings by nothing
+(`TopicInfo.lost`). One that has no logs either is listed with its `error`, and does not keep the others from
+being opened.
 
 Threads: the store's administration lock is held around every change; `all()` may be read by any.
 """
@@ -15,35 +18,46 @@ import errno
 import logging
 import os
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from segstore import names
 from segstore.config import TopicConfig
 from segstore.errors import (
     CorruptCheckpointError,
+    InvalidTopicError,
     InvalidTypeError,
-    SegstoreError,
     StorageError,
     UnknownTopicOrPartitionError,
     copy_of,
 )
 from segstore.files import Files
-from segstore.storage.topic_info import INTERNAL, TopicInfo, format_settings, parse_settings
+from segstore.storage.loader import list_segments
+from segstore.storage.small_files import NOT_A_FILE, Copies, unreadable
+from segstore.storage.topic_info import (
+    HELD,
+    INTERNAL,
+    Settings,
+    TopicInfo,
+    format_settings,
+    parse_settings,
+)
 
 _TRIES = 100
 _MOST_METADATA = 4096
 _MOST_SETTINGS = 1 << 24
 
-__all__ = ["INTERNAL", "TopicFiles", "TopicInfo", "find_topic", "new_topic", "with_config"]
+_FORM = ".json"
+_COPY = ".copy"
+
+__all__ = ["INTERNAL", "NOT_A_FILE", "TopicFiles", "TopicInfo", "find_topic", "new_topic", "with_config"]
 
 log = logging.getLogger("segstore")
 
-# What is said of a FIFO, link, directory or overlong file in a small file's place: it will not go by itself.
-NOT_A_FILE = frozenset(
-    {errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG, errno.EACCES}
-)
 # What is said of something in a grave that is not ours to remove.
 NOT_OURS = frozenset({errno.EISDIR, errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.ENOTDIR})
 
@@ -55,8 +69,10 @@ class TopicFiles:
         self._files, self._root = files, root
         self._directory = os.path.join(root, names.OURS, names.TOPICS)
 
-    def _path(self, topic: str) -> str:
-        return os.path.join(self._directory, topic + ".json")
+    def settings(self, topic: str) -> Copies[Settings]:
+        """The two copies of a topic's settings."""
+        stem = os.path.join(self._directory, topic)
+        return Copies(self._files, stem + _FORM, stem + _COPY, _MOST_SETTINGS, partial(parse_settings, topic))
 
     def partition_path(self, topic: str, partition: int) -> str:
         return os.path.join(self._root, names.partition_dir(topic, partition))
@@ -106,30 +122,84 @@ class TopicFiles:
     def _settled(self) -> list[str]:
         if not self._files.exists(self._directory):
             return []
-        return [n[: -len(".json")] for n in self._files.listdir(self._directory) if n.endswith(".json")]
+        found = self._files.listdir(self._directory)
+        return sorted({n.removesuffix(s) for n in found for s in (_FORM, _COPY) if n.endswith(s)})
 
     def _foreign(self, topic: str, ids: list[int]) -> TopicInfo:
-        path = os.path.join(self.partition_path(topic, ids[0]), names.PARTITION_METADATA)
-        topic_id = ""
-        try:
-            self._files.check_directory(os.path.dirname(path))
-            # Kafka makes the file before it writes it: an empty one says as much as none.
-            if self._files.exists(path) and self._files.size(path):
-                topic_id = names.parse_partition_metadata(self._files.read_file(path, _MOST_METADATA), path)
-        except (CorruptCheckpointError, OSError) as error:
-            return _unreadable(topic, ids, error, path)
-        return TopicInfo(topic, tuple(ids), topic_id, ours=False)
+        """By the first partition that tells the topic's id."""
+        error = None
+        for number in ids:
+            try:
+                topic_id = self.read_id(topic, number)
+            except (CorruptCheckpointError, StorageError) as wrong:
+                error = error or copy_of(wrong)
+                continue
+            if topic_id:
+                return TopicInfo(topic, tuple(ids), topic_id, ours=False)
+        if error is not None and not self._logs(topic, ids):
+            return TopicInfo(topic, tuple(ids), "", ours=False, error=error)
+        return TopicInfo(topic, tuple(ids), "", ours=False)
 
-    def _read(self, topic: str, ids: list[int]) -> tuple[TopicInfo, bool]:
-        path = self._path(topic)
+    def read_id(self, topic: str, partition: int) -> str:
+        """The topic's id by a partition's metadata, "" where that tells none. CorruptCheckpointError,
+        StorageError: what lies there is no such file; OSError.
+        """
+        directory = self.partition_path(topic, partition)
+        path = os.path.join(directory, names.PARTITION_METADATA)
         try:
-            return parse_settings(topic, self._files.read_file(path, _MOST_SETTINGS), path)
+            self._files.check_directory(directory)
+            data = self._files.read_file(path, _MOST_METADATA)
+            # Kafka makes the file before it writes it: an empty one says as much as none.
+            return names.parse_partition_metadata(data, path) if data else ""
+        except FileNotFoundError:
+            return ""
         except (CorruptCheckpointError, OSError) as error:
-            return _unreadable(topic, ids, error, path), False
+            raise unreadable(error, path) from error
+
+    def read_ids(self, topic: str, ids: Collection[int]) -> Counter[str]:
+        """How many partitions' metadata tell which id."""
+        told: Counter[str] = Counter()
+        for number in ids:
+            with suppress(CorruptCheckpointError, StorageError):
+                told[self.read_id(topic, number)] += 1
+        del told[""]
+        return told
+
+    def _logs(self, topic: str, ids: Collection[int]) -> bool:
+        """Whether there is a log of any of these partitions."""
+        directories = [self.partition_path(topic, number) for number in ids]
+        return any(
+            not self._files.is_symlink(directory) and list_segments(self._files, directory)
+            for directory in directories
+        )
+
+    def _read(self, topic: str, ids: list[int]) -> Settings:
+        try:
+            names.check_topic(topic)
+            held = self.settings(topic).read()
+        except (CorruptCheckpointError, InvalidTopicError, OSError) as error:
+            return Settings(self._without_settings(topic, ids, error), False)
+        if held is None:
+            raise FileNotFoundError(errno.ENOENT, "The topic was deleted meanwhile", topic)
+        return held
+
+    def _without_settings(
+        self, topic: str, ids: list[int], error: CorruptCheckpointError | InvalidTopicError | OSError
+    ) -> TopicInfo:
+        """What the directories tell of a topic whose settings can't be read."""
+        path = self.settings(topic).paths[0]
+        if isinstance(error, InvalidTopicError):
+            error = CorruptCheckpointError(path, 0, f"no topic settings: {error}")
+        wrong = copy_of(unreadable(error, path))
+        if not self._logs(topic, ids):
+            return TopicInfo(topic, tuple(ids), "", ours=False, error=_advised(wrong, path))
+        told = self.read_ids(topic, ids).most_common(1)
+        topic_id = told[0][0] if told else ""
+        return TopicInfo(topic, tuple(ids), topic_id, TopicConfig.parse(HELD), ours=False, lost=wrong)
 
     def write(self, info: TopicInfo, *, deleting: bool = False) -> None:
         """Write a topic's settings, whole or not at all; OSError."""
-        self._files.write_atomic(self._path(info.name), format_settings(info, deleting=deleting))
+        self.settings(info.name).write(format_settings(info, deleting=deleting))
 
     def restore(self, info: TopicInfo) -> None:
         """Say again what was there before a write that failed: its name may have been given, and a topic goes
@@ -142,9 +212,7 @@ class TopicFiles:
 
     def forget(self, topic: str) -> None:
         """Remove a topic's settings: its directories are gone."""
-        if self._files.exists(self._path(topic)):
-            self._files.unlink(self._path(topic))
-            self._files.sync_dir(self._directory)
+        self.settings(topic).forget()
 
     def bury(self, topic: str, but: Collection[int] = ()) -> list[str]:
         """Move a topic's directories out of sight, in the form that Kafka gives to deleted ones: their old
@@ -194,18 +262,17 @@ class TopicFiles:
         return True
 
 
-def _unreadable(topic: str, ids: list[int], error: CorruptCheckpointError | OSError, path: str) -> TopicInfo:
-    """A topic that nobody can use until its file is mended. An error that may pass is raised."""
-    if isinstance(error, OSError):
-        if error.errno not in NOT_A_FILE:
-            try:
-                raise error
-            finally:
-                del error
-        held: SegstoreError = StorageError(error.errno, error.strerror, path)
-    else:
-        held = error
-    return TopicInfo(topic, tuple(ids), "", ours=False, error=held)
+def _advised(
+    error: CorruptCheckpointError | StorageError, path: str
+) -> CorruptCheckpointError | StorageError:
+    """What is wrong with the settings of a topic without logs, and what can be done."""
+    stem = os.path.basename(path).removesuffix(_FORM)
+    advice = (
+        f"the topic has no log: restore the file from a backup, or remove {stem}{_FORM} and {stem}{_COPY}"
+    )
+    if isinstance(error, CorruptCheckpointError):
+        return CorruptCheckpointError(error.file, error.line, f"{error.reason}; {advice}")
+    return StorageError(error.errno, f"{error.strerror}; {advice}", path)
 
 
 def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
@@ -216,7 +283,7 @@ def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInf
 
 def with_config(info: TopicInfo, config: Mapping[str, Any]) -> TopicInfo:
     """The topic with some settings changed; a value of None goes back to the default. ConfigError."""
-    return replace(info, settings=info.settings.replace(config), ours=True)
+    return replace(info, settings=info.settings.replace(config), ours=True, lost=None)
 
 
 def find_topic(topics: Mapping[str, TopicInfo], name: str, partition: int | None = None) -> TopicInfo:

@@ -30,13 +30,13 @@ from segstore.records.encoded import checked
 from segstore.storage.aborts import add_aborted, cut_index, index_size
 from segstore.storage.active import ActiveSegment, Mark
 from segstore.storage.handles import HandlePool
-from segstore.storage.indexing import NO_ROOM
 from segstore.storage.judging import Claim
 from segstore.storage.pending import INTERRUPTED, Pending
 from segstore.storage.pipeline import Pipeline
 from segstore.storage.producer_state import Saved
 from segstore.storage.producers import Producers
 from segstore.storage.segment import Segment
+from segstore.storage.small_files import NO_ROOM
 from segstore.storage.view import Together
 
 _SUFFIXES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX

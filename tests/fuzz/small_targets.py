@@ -16,8 +16,7 @@ from partitions import GOLDEN
 from fuzz.mutate import ANY, TEXT, entries
 from fuzz.target import Given, Target
 from segstore import names
-from segstore.client.transactions import producer_ids
-from segstore.storage import checkpoint, quota_file, shutdown, sweep_states, topic_info
+from segstore.storage import checkpoint, producer_id_file, quota_file, shutdown, sweep_states, topic_info
 from segstore.storage.producer_snapshot import SnapshotEntry, format_snapshot
 from segstore.storage.producer_state import ProducerState
 from segstore.storage.staging import framed, ids, intent, manifest, results
@@ -39,11 +38,10 @@ def again(parse: Callable[[bytes, str], Any], form: Callable[[Any], bytes]) -> C
 
 
 def topic_settings(data: bytes) -> str:
-    info, deleting = topic_info.parse_settings("t", data, "input")
-    assert topic_info.parse_settings("t", topic_info.format_settings(info, deleting=deleting), "") == (
-        info,
-        deleting,
-    )
+    held, _ = topic_info.parse_settings("t", data, "input")
+    info, deleting = held
+    again = topic_info.parse_settings("t", topic_info.format_settings(info, deleting=deleting), "")
+    assert again == (held, True)
     return f"{deleting}, {info.gapped}, {min(info.partitions, 3)}"
 
 
@@ -70,7 +68,7 @@ def sweeps(data: bytes) -> str:
 
 
 def producer_id(data: bytes) -> str:
-    found = producer_ids.parse(data)
+    found = producer_id_file.parse(data)
     return "none" if found is None else "one"
 
 
@@ -210,7 +208,7 @@ TARGETS = {
     "producer snapshot": Target(snapshot, _snapshots, (entries("qhiqiqiq", 10), *ANY), _snapshot_fixed),
     "topic settings": Target(topic_settings, _settings, TEXT),
     "client quotas": Target(
-        lambda data: str(len(quota_file.parse_limits(data, "input"))), _given(QUOTAS), TEXT
+        lambda data: str(len(quota_file.parse_limits(data, "input")[0])), _given(QUOTAS), TEXT
     ),
     "sweeps": Target(sweeps, _given(SWEEPS), TEXT),
     "producer ids": Target(producer_id, _given(b"1 5000 deadbeef\n"), TEXT, _producer_id_fixed),

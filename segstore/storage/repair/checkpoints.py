@@ -1,6 +1,6 @@
 """Makes checkpoints anew without which a store can't be opened, or which say more than was ever true.
 
-On disk: the four checkpoint files of the root, leader-epoch-checkpoint of each partition.
+On disk: the four checkpoint files of the root.
 Threads: one, with the store's lock held and the store not open.
 
 After a clean close by segstore the published ends are the authority. Else, where nothing says how far a log
@@ -15,13 +15,14 @@ from collections.abc import Iterator
 from segstore import names
 from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
-from segstore.storage.checkpoint import LeaderEpochs, read_offsets, write_offsets
+from segstore.storage.checkpoint import read_offsets, write_offsets
 from segstore.storage.ends import Ends, open_reader, slot_key
 from segstore.storage.loader import list_segments
-from segstore.storage.repair.repaired import Repaired
+from segstore.storage.repaired import Repaired
 from segstore.storage.shutdown import read_marker
+from segstore.storage.small_files import reason
 from segstore.storage.topics import TopicFiles
-from segstore.storage.walk import walk, walk_past_damage
+from segstore.storage.walk import walk_past_damage
 
 Key = tuple[str, int]
 Offsets = dict[Key, int]
@@ -49,8 +50,6 @@ def put_right(files: Files, root: str) -> Iterator[Repaired]:
         yield from _offsets(files, os.path.join(root, name), published if marker else {})
     if not marker:
         yield from _unknown(files, os.path.join(root, names.RECOVERY_POINTS), published, there)
-    for directory in there.values():
-        yield from _epochs(files, directory)
 
 
 def _published(files: Files, root: str, marker: int | None, ids: dict[Key, str]) -> dict[Key, Ends]:
@@ -70,7 +69,7 @@ def _offsets(files: Files, path: str, ends: dict[Key, Ends]) -> Iterator[Repaire
         held = read_offsets(files, path)
     except CorruptCheckpointError as error:
         write_offsets(files, path, published)
-        yield Repaired(path, None, None, _reason(error, path), f"made anew, with {len(published)} lines")
+        yield Repaired(path, None, None, reason(error), _anew(len(published)))
         return
     above = {key: at for key, at in published.items() if held.get(key, 0) > at}
     for key, offset in above.items():
@@ -105,30 +104,6 @@ def _last_whole(files: Files, directory: str) -> int:
     return end
 
 
-def _epochs(files: Files, directory: str) -> Iterator[Repaired]:
-    """The log's batches say under which epoch they were written."""
-    path = os.path.join(directory, names.LEADER_EPOCHS)
-    try:
-        LeaderEpochs.load(files, path)
-    except CorruptCheckpointError as error:
-        epochs = LeaderEpochs(files, path)
-        for base in list_segments(files, directory):
-            log = os.path.join(directory, names.segment_file(base, names.LOG))
-            _assign(files, log, epochs)
-        epochs.save()
-        yield Repaired(path, None, None, _reason(error, path), "made anew from the log")
-
-
-def _reason(error: CorruptCheckpointError, path: str) -> str:
-    return str(error).removeprefix(f"{path}, ")
-
-
-def _assign(files: Files, path: str, epochs: LeaderEpochs) -> None:
-    with files.open(path) as handle:
-        for step in walk(files, handle, 0, files.size(handle), check_crcs=True):
-            batches = step.batches
-            for epoch, base in zip(
-                batches["leader_epoch"].tolist(), batches["base_offset"].tolist(), strict=True
-            ):
-                if epoch >= 0 and (epochs.latest is None or epoch > epochs.latest):
-                    epochs.assign(epoch, base)
+def _anew(lines: int) -> str:
+    said = "of no partition" if not lines else "of 1 partition" if lines == 1 else f"of {lines} partitions"
+    return f"made anew: it has what was published {said}"

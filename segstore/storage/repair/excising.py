@@ -31,8 +31,8 @@ from segstore.storage.cleaner.output import Output
 from segstore.storage.cleaner.swapping import remove_strays, swap, undo
 from segstore.storage.partition import Partition
 from segstore.storage.quarantine import keep, note
-from segstore.storage.repair.repaired import Repaired
 from segstore.storage.repair.rot import Stretch, stretches
+from segstore.storage.repaired import Repaired
 from segstore.storage.segment import Segment
 from segstore.storage.store import Store
 from segstore.storage.walk import walk

@@ -19,7 +19,7 @@ from segstore.storage.indexing import rebuild
 from segstore.storage.loader import list_segments
 from segstore.storage.opening import load_segments
 from segstore.storage.repair.producers import ProducerFiles
-from segstore.storage.repair.repaired import Repaired
+from segstore.storage.repaired import Repaired
 from segstore.storage.topics import TopicFiles
 
 _OF_BATCHES = (names.INDEX, names.TIME_INDEX)

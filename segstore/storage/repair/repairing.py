@@ -29,7 +29,8 @@ from segstore.storage.recovery import Recovered
 from segstore.storage.repair.checkpoints import put_right
 from segstore.storage.repair.excising import excise_all
 from segstore.storage.repair.mending import mend
-from segstore.storage.repair.repaired import Repaired
+from segstore.storage.repair.settings import state_anew
+from segstore.storage.repaired import Repaired
 from segstore.storage.store import Store
 
 Progress = Callable[[int], None]
@@ -66,10 +67,11 @@ def _repair(
     files.file_mode = kept_mode(files, root)
     with _locked(files, root):
         anew = list(put_right(files, root))
-    yield from anew
     with store_module.open(root, config=_NOTHING_SWEPT, files=files) as store:
         _open_all(store)
         yield from (_cut(done) for done in store.recovered if done.cut_bytes)
+        anew += [*store.mended, *state_anew(store)]
+        yield from anew
         if quarantine:
             yield from excise_all(store)
     left = check(root, progress=progress)

@@ -13,6 +13,7 @@ from segstore.errors import CorruptCheckpointError, StagedFilesError
 from segstore.files import Files
 from segstore.storage.context import wall_clock
 from segstore.storage.finding import Finding
+from segstore.storage.small_files import reason
 from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.ids import damaged_lines, read_adoption
 from segstore.storage.staging.intent import read_intent
@@ -30,7 +31,7 @@ def check_inbox(files: Files, root: str) -> Iterator[Finding]:
         yield from _check_sealed(folder)
         yield from _check_left(folder)
     except OSError as error:
-        yield Finding(folder.path, None, None, f"can't be read: {error}")
+        yield Finding(error.filename or folder.path, None, None, f"can't be read: {error.strerror}")
 
 
 def _check_intents(folder: Folder) -> Iterator[Finding]:
@@ -39,7 +40,7 @@ def _check_intents(folder: Folder) -> Iterator[Finding]:
         try:
             intent = read_intent(folder, stem)
         except CorruptCheckpointError as error:
-            yield Finding(path, None, None, str(error))
+            yield Finding(path, None, None, reason(error))
             continue
         recorded = read_adoption(folder.files, folder.adopted, intent.id) is not None
         done = "finishes" if recorded else "undoes"
@@ -47,15 +48,17 @@ def _check_intents(folder: Folder) -> Iterator[Finding]:
 
 
 def _check_sealed(folder: Folder) -> Iterator[Finding]:
-    damaged = damaged_lines(folder.files, folder.adopted)
-    if damaged:
-        yield Finding(folder.adopted, None, None, f"{damaged} damaged lines are of no id: {_NEXT} drops them")
+    for path in (folder.adopted, folder.adopted_copy):
+        damaged = damaged_lines(folder.files, path)
+        if damaged:
+            message = f"{damaged} damaged lines are of no id: {_NEXT} takes them from the other copy"
+            yield Finding(path, None, None, message)
     for stem, _ in folder.stems():
         path = folder.manifest(stem)
         try:
             manifest = read_manifest(folder, stem)
         except StagedFilesError as error:
-            yield Finding(path, None, None, str(error))
+            yield Finding(path, None, None, reason(error))
             continue
         missing = [file.name for file in manifest.files if not folder.files.exists(folder.staged(file))]
         if missing and read_adoption(folder.files, folder.adopted, manifest.id) is None:

@@ -39,6 +39,7 @@ class Folder:
         self.sealed = os.path.join(self.path, names.SEALED)
         self.gathered = os.path.join(self.path, names.GATHERED)
         self.adopted = os.path.join(self.ours, names.ADOPTED)
+        self.adopted_copy = os.path.join(self.ours, names.ADOPTED_COPY)
         self.quarantine = os.path.join(self.ours, names.QUARANTINE)
 
     def prepare(self) -> None:

@@ -10,12 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from segstore._native import ffi, lib
-
-
-def crc(data: bytes) -> int:
-    """CRC-32C."""
-    return int(lib.seg_crc32c(0, ffi.from_buffer("uint8_t[]", data), len(data)))
+from segstore.storage.small_files import crc
 
 
 def compact(held: Any) -> bytes:

@@ -1,18 +1,24 @@
-"""Owns `.segstore/adopted`: the ids of manifests that were adopted, and their offsets.
+"""Owns `.segstore/adopted` and its second copy `adopted.copy`: the ids of manifests that were adopted, and
+their offsets.
 
 A framed line each: {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, appended and synced.
 The file is written anew, without what is kept for no longer, when it has twice the lines that it needs. A
-line that is cut off or damaged is of no id.
-Threads: one at a time, under the inbox's lock. Other processes read: `read_adoption`.
+line that is cut off or damaged is of no id; the second copy, which is written after the file and not synced,
+has it. An id that is in either of them was adopted. Threads: one at a time, under the inbox's lock. Other
+processes read: `read_adoption`.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from segstore import names
 from segstore.files import Files
+from segstore.storage.small_files import NOT_A_FILE
 from segstore.storage.staging.framed import compact, frame, unframe
 
 log = logging.getLogger("segstore")
@@ -39,26 +45,57 @@ class AdoptedIds:
         self._last: dict[str, str] = {}
         self._size = self._lines = 0
         self._there = files.exists(path)
+        self._copy = os.path.join(os.path.dirname(path), names.ADOPTED_COPY)
+        self._copied = False  # whether the second copy is as the file is
         self._inode = -1
-        if self._there:
-            self._inode = files.inode(path)
-            self._load(files.read_file(path, _MOST_BYTES))
+        self.wrong: list[tuple[str, str, str]] = []
+        """What was damaged: the path, in which way, what was done."""
+        if self._there or files.exists(self._copy):
+            self._load()
 
-    def _load(self, data: bytes) -> None:
-        damaged = 0
-        for line in data.splitlines(keepends=True):
-            try:
-                adoption = _parse(line)
-            except ValueError:
-                damaged += 1
-                continue
+    def _load(self) -> None:
+        data, damaged = self._read(self.path)
+        copy, damaged_copy = self._read(self._copy)
+        found = {each.id: each for each in data.adoptions}
+        lost = [each for each in copy.adoptions if each.id not in found]
+        if lost:
+            found = {
+                each.id: each for each in sorted((*data.adoptions, *lost), key=lambda one: one.adopted_ms)
+            }
+        for adoption in found.values():
             self._keep(adoption)
-            self._lines += 1
-        self._size = len(data)
-        if damaged:
-            log.warning("%s: %d damaged lines are dropped", self.path, damaged)
-        if damaged or self._files.links(self.path) > 1:  # what is written in place, another name would show
+        self._size, self._lines = data.size, len(data.adoptions)
+        self._tell(damaged, damaged_copy, len(lost))
+        # What is written in place, another name would show.
+        shared = self._there and self._files.links(self.path) > 1
+        if damaged or lost or shared:
             self._rewrite()
+            return
+        self._inode = self._files.inode(self.path) if self._there else -1
+        shared = self._files.exists(self._copy) and self._files.links(self._copy) > 1
+        self._copied = copy == data and not shared
+        if not self._copied:
+            self._rewrite_copy()
+
+    def _read(self, path: str) -> tuple[_Lines, int]:
+        """What is in a file, and how many of its lines are damaged."""
+        if not self._files.exists(path):
+            return _Lines((), 0), 0
+        data = self._files.read_file(path, _MOST_BYTES)
+        lines = data.splitlines(keepends=True)
+        whole = tuple(_parse(line) for line in lines if not _is_damaged(line))
+        return _Lines(whole, len(data)), len(lines) - len(whole)
+
+    def _tell(self, damaged: int, damaged_copy: int, lost: int) -> None:
+        if damaged and damaged_copy:
+            done = "dropped: what is sealed again under their ids is adopted again"
+        else:
+            done = f"made anew from the other copy, which has {lost} ids more"
+        for path, count in ((self.path, damaged), (self._copy, damaged_copy)):
+            if count:
+                self.wrong.append((path, f"{count} damaged lines are of no id", done))
+        if lost and not damaged:
+            self.wrong.append((self.path, f"{lost} ids are missing", done))
 
     def find(self, id_: str) -> Adoption | None:
         return self._held.get(id_)
@@ -74,7 +111,20 @@ class AdoptedIds:
         with self._files.open(self.path, write=True) as handle:
             self._files.pwrite(handle, line, self._size)
             self._files.sync(handle)
-        self._size, self._lines = self._size + len(line), self._lines + 1
+        at, self._size, self._lines = self._size, self._size + len(line), self._lines + 1
+        self._record_copy(line, at)
+
+    def _record_copy(self, line: bytes, at: int) -> None:
+        """The id is durable already: what the disk refuses here is made up for by the next write."""
+        if not self._copied:
+            self._rewrite_copy()
+            return
+        try:
+            with self._files.open(self._copy, write=True) as handle:
+                self._files.pwrite(handle, line, at)
+        except OSError as error:
+            self._copied = False
+            log.warning("%s can't be written, and is made anew with the next id: %s", self._copy, error)
 
     def forget(self, id_: str) -> None:
         """What `record` failed to do is undone: durable when it returns; it takes no room unless the file was
@@ -82,6 +132,9 @@ class AdoptedIds:
         """
         self._held.pop(id_, None)
         self._last = {_series(each): each for each in self._held}
+        # First: an id that is in either file was adopted.
+        self._remove_copy()
+        self._files.sync_dir(os.path.dirname(self._copy))
         if not self._files.exists(self.path):
             return
         with self._files.open(self.path, write=True) as handle:
@@ -118,9 +171,33 @@ class AdoptedIds:
 
     def _rewrite(self) -> None:
         data = b"".join(map(_format, self._held.values()))
+        # First: what is dropped is not an id that the file has lost.
+        self._remove_copy()
         self._files.write_atomic(self.path, data)
         self._there, self._size, self._lines = True, len(data), len(self._held)
         self._inode = self._files.inode(self.path)
+        self._rewrite_copy()
+
+    def _remove_copy(self) -> None:
+        self._copied = False
+        if self._files.exists(self._copy):
+            self._files.unlink(self._copy)
+
+    def _rewrite_copy(self) -> None:
+        data = self._files.read_file(self.path, _MOST_BYTES) if self._there else b""
+        try:
+            self._files.write_atomic(self._copy, data, sync=False)
+            self._copied = True
+        except OSError as error:
+            self._copied = False
+            log.warning("%s can't be written, and is made anew with the next id: %s", self._copy, error)
+
+
+class _Lines(NamedTuple):
+    """The whole lines of a file, and its size in bytes."""
+
+    adoptions: tuple[Adoption, ...]
+    size: int
 
 
 def _series(id_: str) -> str:
@@ -149,7 +226,9 @@ def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
     """What the file says of one id; None where it does not name it. OSError."""
     try:
         data = files.read_file(path, _MOST_BYTES)
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in NOT_A_FILE | {errno.ENOENT}:
+            raise
         return None
     start = data.rfind(b' {"id":%s,' % compact(id_))
     if start < 0:

@@ -9,6 +9,7 @@ adopted, so that they are adopted one after the other, in order.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -56,12 +57,15 @@ class Inbox:
         self._context, self._config, self._topics, self._nudge = context, config, topics, nudge
         self._folder = Folder(context.files, context.root)
         self._folder.prepare()
+        self._make_way()
         self._ids = AdoptedIds(
             context.files,
             self._folder.adopted,
             config.inbox_ids_retention_ms,
             config.inbox_ids_retention_count,
         )
+        for wrong in self._ids.wrong:
+            context.tell(*wrong)
         self._adopter = Adopter(
             self._folder, self._ids, topics, partition, context.clock, config.inbox_segment_bytes, nudge
         )
@@ -73,6 +77,13 @@ class Inbox:
 
     # --- opening ----------------------------------------------------------------------------
 
+    def _make_way(self) -> None:
+        """What is no file in the place of the adopted ids goes to the quarantine; the other copy has them."""
+        for path in (self._folder.adopted, self._folder.adopted_copy):
+            aside = self._context.make_way(path)
+            if aside:
+                self._context.tell(path, "not a regular file", f"made anew from the other copy{aside}")
+
     def settle(self) -> set[Key]:
         """Undo what was begun, before a partition is opened: the partitions of what is to be finished, which
         is in their logs, and is to be published at once. OSError.
@@ -82,9 +93,7 @@ class Inbox:
             try:
                 intent = read_intent(self._folder, stem)
             except CorruptCheckpointError as error:
-                # Its bytes were synced before its name was given: this is no crash's work.
-                log.error("%s: what it was about is not known", error)
-                put_aside(self._folder, stem, self._folder.intent(stem))
+                self._give_up(stem, error)
                 continue
             if self._ids.find(intent.id) is None:
                 undo(self._context.files, self._context.root, self._topics(), intent.places)
@@ -97,6 +106,25 @@ class Inbox:
                     and self._topics()[place.topic].topic_id == place.topic_id
                 }
         return finished
+
+    def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
+        """What an intent is about is not known. Its bytes were synced before its name was given: this is no
+        crash's work. What its manifest names may be in the logs, in part or whole: it is not adopted again,
+        and whoever sealed it is told. OSError.
+        """
+        path = self._folder.intent(stem)
+        put_aside(self._folder, stem, path)
+        self._context.tell(path, error.reason, f"moved to {os.path.join(self._folder.quarantine, stem)}")
+        try:
+            manifest = read_manifest(self._folder, stem)
+        except (StagedFilesError, FileNotFoundError):
+            return  # a damaged one is refused when it is looked at, a missing one can't be adopted
+        if self._ids.find(manifest.id) is None:
+            reason = (
+                f"the adoption of {manifest.id!r} was begun, and {path}, which says what was appended, is "
+                "damaged: look for its records before they are sealed again"
+            )
+            self._refuse(stem, manifest, StagedFilesError(reason))
 
     def begin(self) -> None:
         """Adopt what waits, and from now on whatever is sealed. OSError."""

@@ -1,4 +1,6 @@
-"""What `repair` reports. Nothing on disk."""
+"""What a repair reports, and what an open for writing reports of small files that it found damaged. Nothing
+on disk.
+"""
 
 from __future__ import annotations
 

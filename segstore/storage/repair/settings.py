@@ -1,0 +1,64 @@
+"""States anew, in words of ours, what no copy of a small file says any more.
+
+On disk: topic settings, `partition.metadata` of topics that have none of ours, quotas; what was there goes
+to the quarantine. Threads: one, with the store open for writing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from segstore import names
+from segstore.errors import CorruptCheckpointError, StorageError
+from segstore.storage.quota_file import quota_copies
+from segstore.storage.repaired import Repaired
+from segstore.storage.small_files import put_aside, reason
+from segstore.storage.store import Store
+from segstore.storage.topics import TopicFiles, TopicInfo
+
+
+def state_anew(store: Store) -> Iterator[Repaired]:
+    """OSError."""
+    files, root = store._context.files, store.path
+    for info in list(store.topics().values()):
+        if info.lost is not None:
+            yield _state_settings(store, info)
+        elif not info.ours and info.error is None:
+            yield from _identify(store, info)
+    copies = quota_copies(files, root)
+    try:
+        copies.read()
+    except (CorruptCheckpointError, StorageError) as error:
+        asides = [put_aside(files, root, path) for path in copies.paths if files.exists(path)]
+        done = f"moved to {' and '.join(asides)}: no client has a limit until it is given anew"
+        yield Repaired(copies.paths[0], None, None, reason(error), done)
+
+
+def _state_settings(store: Store, info: TopicInfo) -> Repaired:
+    """Under these settings nothing goes: the user alone knows better ones."""
+    files, root = store._context.files, store.path
+    paths = TopicFiles(files, root).settings(info.name).paths
+    asides = [put_aside(files, root, path) for path in paths if files.exists(path)]
+    stated = store._writer().topic_admin.alter(info.name, {})
+    said = ", ".join(f"{name}={value}" for name, value in stated.config.items())
+    done = f"moved to {' and '.join(asides)}; the settings are {said} until they are altered"
+    assert info.lost is not None
+    return Repaired(paths[0], None, None, reason(info.lost), done)
+
+
+def _identify(store: Store, info: TopicInfo) -> Iterator[Repaired]:
+    """Let all partitions' metadata tell the one id that is known of a broker's topic, or none."""
+    context, topic_files = store._context, TopicFiles(store._context.files, store.path)
+    for number in info.partition_ids:
+        path = os.path.join(topic_files.partition_path(info.name, number), names.PARTITION_METADATA)
+        try:
+            wrong = topic_files.read_id(info.name, number) not in ("", info.topic_id) and "another topic's id"
+        except (CorruptCheckpointError, StorageError) as error:
+            wrong = reason(error)
+        if wrong and context.files.exists(path):
+            aside = f"moved to {put_aside(context.files, context.root, path)}"
+            if info.topic_id:
+                context.files.write_atomic(path, names.partition_metadata(info.topic_id))
+                aside += ", and made anew from the topic's other partitions"
+            yield Repaired(path, None, None, wrong, aside)

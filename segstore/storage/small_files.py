@@ -1,0 +1,187 @@
+"""The form of the small files that are ours alone and replaced whole: JSON with a checksum, most of them in
+two copies; and where to what has no business in a file's place goes.
+
+A file is a JSON object whose last member is "crc32c": eight hex digits, the CRC-32C of the bytes before that
+member. Files that an older segstore wrote have no such member; they are believed where nothing contradicts
+them. The second copy is written after the first one, which therefore counts where both are sound and differ.
+Files are replaced in one step and synced. On disk: what it is asked to write; moves other things than files
+into `.segstore/quarantine`. Threads: any; one writer for each file.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from segstore import names
+from segstore._native import ffi, lib
+from segstore.errors import CorruptCheckpointError, StorageError, copy_of
+from segstore.files import Files
+
+T = TypeVar("T")
+
+# What is said of a FIFO, link, directory or overlong file in a small file's place: it will not go by itself.
+NOT_A_FILE = frozenset(
+    {errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG, errno.EACCES}
+)
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+CHECKSUM = "crc32c"
+_TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
+
+
+def crc(data: bytes) -> int:
+    """CRC-32C."""
+    return int(lib.seg_crc32c(0, ffi.from_buffer("uint8_t[]", data), len(data)))
+
+
+# --- the form -----------------------------------------------------------------------------
+
+
+def seal(held: Mapping[str, Any]) -> bytes:
+    """What `unseal` takes back. The mapping has at least one member."""
+    head = json.dumps(held, indent=1).encode().removesuffix(b"\n}")
+    return b'%s,\n "%s": "%08x"\n}\n' % (head, CHECKSUM.encode(), crc(head))
+
+
+def unseal(data: bytes) -> tuple[Any, bool]:
+    """The JSON value without its checksum, and whether it had one. ValueError where that does not fit."""
+    held = json.loads(data)
+    tail = _TAIL.search(data)
+    if tail is None:
+        if isinstance(held, dict) and CHECKSUM in held:
+            raise ValueError("its checksum is not where it must be")
+        return held, False
+    if int(tail[1], 16) != crc(data[: tail.start()]):
+        raise ValueError("its checksum does not fit")
+    del held[CHECKSUM]
+    return held, True
+
+
+# --- two copies ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Copy(Generic[T]):
+    """One of two copies as it was found. `data` is None where it is missing or can't be read; `checked`: it
+    has a checksum that fits; `error` says why there is no content, None where the file is missing.
+    """
+
+    path: str
+    data: bytes | None = None
+    content: T | None = None
+    checked: bool = False
+    error: CorruptCheckpointError | StorageError | None = None
+
+    @property
+    def rank(self) -> int:
+        return 0 if self.content is None else 1 + self.checked
+
+    def wrong(self, right: Copy[T]) -> str:
+        """In which way it is not like the copy that counts."""
+        if self.error is not None:
+            return reason(self.error)
+        return (
+            "missing" if self.data is None else f"differs from {os.path.basename(right.path)}, which counts"
+        )
+
+
+class Copies(Generic[T]):
+    """`parse(data, where)` gives the content and whether it had a checksum. CorruptCheckpointError."""
+
+    def __init__(
+        self, files: Files, path: str, copy: str, most: int, parse: Callable[[bytes, str], tuple[T, bool]]
+    ) -> None:
+        self._files, self.paths, self._most, self._parse = files, (path, copy), most, parse
+
+    def read(self) -> T | None:
+        """The content; None where there is neither file. CorruptCheckpointError, StorageError, OSError."""
+        first = self._look(self.paths[0])
+        right = first if first.checked else self._right(first, self._look(self.paths[1]))
+        return right.content
+
+    def look(self) -> tuple[Copy[T], list[Copy[T]]]:
+        """The copy that counts, and those that are not like it; the errors of `read`."""
+        first, second = (self._look(path) for path in self.paths)
+        right = self._right(first, second)
+        return right, [one for one in (first, second) if one.data != right.data]
+
+    def _right(self, first: Copy[T], second: Copy[T]) -> Copy[T]:
+        right = max(first, second, key=lambda one: one.rank)
+        error = first.error or second.error
+        if not right.rank and error is not None:
+            raise copy_of(error)
+        return right
+
+    def _look(self, path: str) -> Copy[T]:
+        try:
+            data = self._files.read_file(path, self._most)
+            content, checked = self._parse(data, path)
+        except FileNotFoundError:
+            return Copy(path)
+        except (CorruptCheckpointError, OSError) as error:
+            return Copy(path, error=copy_of(unreadable(error, path)))
+        return Copy(path, data, content, checked)
+
+    def write(self, data: bytes) -> None:
+        """Replace both, durable when this returns. OSError: the first one may say so already."""
+        for path in self.paths:
+            self._files.write_atomic(path, data)
+
+    def forget(self) -> None:
+        """Remove both: the second copy first, durably, so that none is left that says what is no longer so.
+        OSError.
+        """
+        for path in reversed(self.paths):
+            if self._files.exists(path):
+                self._files.unlink(path)
+                self._files.sync_dir(os.path.dirname(path))
+
+
+def unreadable(error: CorruptCheckpointError | OSError, path: str) -> CorruptCheckpointError | StorageError:
+    """What is wrong with a small file. An error that may pass is raised."""
+    if not isinstance(error, OSError):
+        return error
+    if error.errno not in NOT_A_FILE:
+        try:
+            raise error
+        finally:
+            del error
+    return StorageError(error.errno, error.strerror, path)
+
+
+def reason(error: Exception) -> str:
+    """What an error says of a file, without the file's name."""
+    if isinstance(error, CorruptCheckpointError):
+        return f"line {error.line}: {error.reason}" if error.line else error.reason
+    return str(error.strerror or error) if isinstance(error, OSError) else str(error)
+
+
+# --- what is no file ------------------------------------------------------------------------
+
+
+def put_aside(files: Files, root: str, path: str) -> str:
+    """Move what lies in the place of a small file into the quarantine, whatever it is: its path there.
+    OSError, where it can't be moved (a mount point).
+    """
+    directory = os.path.join(root, names.OURS, names.QUARANTINE)
+    for made in (os.path.dirname(directory), directory):
+        files.check_directory(made)
+        if not files.exists(made):
+            files.mkdir(made)
+            files.sync_dir(os.path.dirname(made))
+    target = next(free for free in _names_for(root, path, directory) if not files.exists(free))
+    files.rename(path, target)
+    files.sync_dir(directory)
+    files.sync_dir(os.path.dirname(path))
+    return target
+
+
+def _names_for(root: str, path: str, directory: str) -> Iterator[str]:
+    stem = os.path.relpath(path, root).replace(os.sep, "-").lstrip(".")[: names.MAX_NAME - 8]
+    return (os.path.join(directory, f"{stem}{f'.{n}' if n else ''}") for n in itertools.count())
