@@ -119,6 +119,9 @@ class _Kept(Given):
     def links(self, path: object) -> int:
         return 1
 
+    def unlink(self, path: object) -> None:
+        pass
+
     def write_atomic(self, path: object, data: object, *, sync: bool = True) -> None:
         pass
 

@@ -14,6 +14,7 @@ import errno
 import logging
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from segstore import names
@@ -180,7 +181,7 @@ class AdoptedIds:
 
     def _remove_copy(self) -> None:
         self._copied = False
-        if self._files.exists(self._copy):
+        with suppress(FileNotFoundError):
             self._files.unlink(self._copy)
 
     def _rewrite_copy(self) -> None:
