@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from waiting import PATIENCE
 
 import segstore
 from segstore.errors import ConfigError, JavaNotFoundError
@@ -100,6 +101,24 @@ def test_a_launcher_that_fails_is_told(javas: Path) -> None:
         launch.command(Java(str(javas / "broken"), 17), {})
     with pytest.raises(segstore.SegstoreError, match="ended with status 3"):
         launch.launch(["sh", "-c", "exit 3"], os.environ)
+
+
+@pytest.mark.parametrize("place", ["plain", "with spaces", "räume & more; 'quotes'"])
+def test_spark_finds_the_interpreter_whatever_its_path(
+    place: str, javas: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Spark looks for it before it looks for Python data sources."""
+    there = tmp_path / place / "bin" / "python-of-tests"
+    there.parent.mkdir(parents=True)
+    there.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(there))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    with launch._python():
+        env = launch.environment(Java(str(javas / "17"), 17))
+    command = ["sh", "-c", f"command -v {env['PYSPARK_PYTHON']}"]
+    asked = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert asked.stdout == f"{there}\n"
+    assert "PYSPARK_PYTHON" not in os.environ
 
 
 def test_ctrl_c_while_a_jvm_starts_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,8 +106,20 @@ def _set(**values: str) -> Iterator[None]:
 @contextmanager
 def _python() -> Iterator[None]:
     """PySpark asks PATH for a python3 where nothing else is said."""
-    with _set(PYSPARK_PYTHON=os.environ.get("PYSPARK_PYTHON", sys.executable)):
+    with _set(PYSPARK_PYTHON=os.environ.get("PYSPARK_PYTHON", _interpreter())):
         yield
+
+
+def _interpreter() -> str:
+    """This one, as Spark can ask a shell for it: by its name, in PATH, where its path has spaces and the like.
+
+    Spark's `Utils.checkCommandAvailable` puts no quotes around it, and finds no Python data source without.
+    """
+    return os.path.basename(sys.executable) if _must_be_quoted(sys.executable) else sys.executable
+
+
+def _must_be_quoted(path: str) -> bool:
+    return shlex.quote(path) != path
 
 
 def _launched(settings: Mapping[str, str], quick: bool, archive: str) -> dict[str, str]:
@@ -162,6 +174,8 @@ def environment(java: Java) -> dict[str, str]:
     """Of the JVM, and so of every Python worker."""
     found = {**os.environ, "JAVA_HOME": java.home, "SPARK_CONNECT_MODE": "0"}
     found["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", "0")  # one order of sets in all workers
+    if _must_be_quoted(sys.executable):
+        found["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)])
     ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     if ours not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         found["PYTHONPATH"] = os.pathsep.join(filter(None, (ours, os.environ.get("PYTHONPATH"))))
