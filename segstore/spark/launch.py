@@ -111,7 +111,7 @@ def _python() -> Iterator[None]:
 
 
 def _interpreter() -> str:
-    """This one, as Spark can ask a shell for it: by its name, in PATH, where its path has spaces and the like.
+    """This one, as Spark can ask a shell for it: by its name, in PATH, where its path has spaces.
 
     Spark's `Utils.checkCommandAvailable` puts no quotes around it, and finds no Python data source without.
     """
