@@ -20,7 +20,6 @@ TOOLS = {
     "spark": r"spark",
     "strace": r"strace",
     "tmpfs": r"tmpfs",
-    "segments": r"broker-written",
 }
 REQUIRED = os.environ.get("SEGSTORE_REQUIRE", "").split()
 

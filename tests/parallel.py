@@ -24,26 +24,36 @@ MOST = 4  # processes; a JVM and a store's threads want a core of their own
 # What a file's text holds where its tests are of a group.
 MARKS = {"spark": ("SparkSession", 'judge("spark")'), "kafka": ('judge("Kafka\'s broker")',)}
 
-# Groups and files that take longest (15 s of a core to minutes each), first.
+# Groups and files that take longest (10 s to minutes of a core), first: measured by `--cpu-times`.
 LONGEST = (
     "spark",
+    "simulation/test_simulation",
     "kafka",
     "test_kill",
-    "simulation/test_simulation",
-    "test_bench_notebook",
-    "test_cleaner_model",
+    "test_fuzz",
     "test_staging_kill",
-    "test_cleaner_swap",
+    "test_cleaner_model",
+    "test_bench_notebook",
     "test_bench_studies",
-    "test_hostile",
-    "test_half_done",
-    "test_faults_store",
-    "test_bench_zero_copy",
-    "test_promises_disks",
     "test_faults_log",
+    "test_bench_zero_copy_cli",
+    "test_demo",
+    "test_faults_store",
+    "test_cleaner_swap",
+    "test_bench_ending",
+    "test_file_modes",
+    "test_transfer_counts",
+    "test_transfer_sinks",
+    "test_bench_zero_copy",
+    "test_soak",
+    "test_faults_importing",
+    "test_transactions_kill",
+    "test_hostile",
     "test_faults_together",
+    "test_half_done",
+    "test_layers",
+    "test_promises_disks",
     "simulation/test_mutations",
-    "test_bench_run_all",
 )
 
 
