@@ -1,4 +1,4 @@
-"""The interpreter ends and nobody has closed anything: what was sent is written, nothing hangs or complains."""
+"""The interpreter ends, and nobody has closed anything: what was sent is written, and nothing hangs."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from segstore.client.aio.room import Room
 from segstore.client.aio.transactional import Transactional
 from segstore.client.producer import Producer, RecordMetadata
 from segstore.client.producer.record import MAX_RECORD_OVERHEAD
-from segstore.errors import IllegalStateError
+from segstore.errors import ClientClosedError, IllegalStateError
 from segstore.records import HEADER_SIZE
 from segstore.storage.store import Store
 
@@ -63,7 +63,15 @@ class AsyncProducer(Transactional):
         return loop
 
     async def _call(self, method: Callable[..., T], *arguments: Any) -> T:
-        return await self._here().run_in_executor(self._thread, partial(method, *arguments))
+        """In the thread, behind earlier ones. Cancelled, it goes on. ClientClosedError."""
+        return await asyncio.shield(self._begin(method, *arguments))
+
+    def _begin(self, method: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        loop = self._here()
+        try:
+            return loop.run_in_executor(self._thread, partial(method, *arguments))
+        except RuntimeError:  # it was shut down, by `stop` or with the interpreter
+            raise ClientClosedError(f"{self!r} is closed") from None
 
     # --- sending ------------------------------------------------------------------------
 
@@ -131,7 +139,7 @@ class AsyncProducer(Transactional):
     async def stop(self, timeout: float | None = None) -> None:
         """See `Producer.close`. Cancelled, or called again, it goes on, and another call waits for it."""
         if self._stopping is None:
-            self._stopping = self._here().run_in_executor(self._thread, self._producer.close, timeout)
+            self._stopping = self._begin(self._producer.close, timeout)
             self._stopping.add_done_callback(lambda _: self._thread.shutdown(wait=False))
         await asyncio.shield(self._stopping)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -9,17 +12,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.client.producer import Producer
 from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from segstore.errors import ProducerFencedError
+from segstore.errors import ClientClosedError, ProducerFencedError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
+log = logging.getLogger("segstore")
 
 
 class Transactional(ABC):
     """The transactions of `Producer` as coroutines. A commit or abort that is cancelled goes on, and the next
-    call waits for it.
+    call waits for it; a beginning that is cancelled is taken back.
     """
 
     _producer: Producer
@@ -34,9 +38,28 @@ class Transactional(ABC):
         """
         return Transaction(self)
 
+    @abstractmethod
+    def _begin(self, method: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """As `_call`: what becomes of it."""
+
     async def begin_transaction(self) -> None:
-        """See `Producer.begin_transaction`."""
-        await self._call(self._producer.begin_transaction)
+        """See `Producer.begin_transaction`. Cancelled, it leaves no transaction open."""
+        begun: list[bool] = []
+
+        def begin() -> None:
+            self._producer.begin_transaction()
+            begun.append(True)
+
+        def take_back() -> None:
+            if begun:
+                self._producer.abort_transaction()
+
+        try:
+            await self._call(begin)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ClientClosedError):  # then closing it has aborted what was open
+                self._begin(take_back).add_done_callback(_told)
+            raise
 
     async def send_offsets_to_transaction(
         self,
@@ -53,6 +76,13 @@ class Transactional(ABC):
     async def abort_transaction(self) -> None:
         """See `Producer.abort_transaction`."""
         await self._call(self._producer.abort_transaction)
+
+
+def _told(taken_back: asyncio.Future[None]) -> None:
+    """Nobody waits for it any more."""
+    error = None if taken_back.cancelled() else taken_back.exception()
+    if error is not None:
+        log.warning("a transaction whose beginning was cancelled could not be aborted: %s", error)
 
 
 class Transaction:
