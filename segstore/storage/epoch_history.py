@@ -62,9 +62,10 @@ def _runs(files: Files, segment: Segment) -> Iterator[tuple[int, int]]:
 
 
 def _contradiction(epochs: LeaderEpochs, opened: Opened) -> str:
-    """What the log says otherwise, at its start and beside where each epoch begins; "" for nothing."""
+    """What the log says otherwise, at its ends and beside where each epoch begins; "" for nothing."""
     starts = [start for _, start in epochs.entries if opened.start_offset < start < opened.end_offset]
-    for offset in [opened.start_offset, *(at for start in starts for at in (start - 1, start))]:
+    beside = (at for start in starts for at in (start - 1, start))
+    for offset in [opened.start_offset, *beside, max(opened.end_offset - 1, opened.start_offset)]:
         batch = _batch_at(opened.segments, offset)
         if batch is None or batch.leader_epoch < 0:
             continue

@@ -15,7 +15,7 @@ from segstore.storage.context import wall_clock
 from segstore.storage.finding import Finding
 from segstore.storage.small_files import reason
 from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.ids import damaged_lines, read_adoption
+from segstore.storage.staging.ids import damaged_lines, missing_ids, read_adoption
 from segstore.storage.staging.intent import read_intent
 from segstore.storage.staging.leftovers import leftovers
 from segstore.storage.staging.manifest import read_manifest
@@ -53,6 +53,10 @@ def _check_sealed(folder: Folder) -> Iterator[Finding]:
         if damaged:
             message = f"{damaged} damaged lines are of no id: {_NEXT} takes them from the other copy"
             yield Finding(path, None, None, message)
+    lost = missing_ids(folder.files, folder.adopted, folder.adopted_copy)
+    if lost:
+        message = f"{lost} ids are missing that are in the second copy: {_NEXT} takes them from there"
+        yield Finding(folder.adopted, None, None, message)
     for stem, _ in folder.stems():
         path = folder.manifest(stem)
         try:

@@ -259,6 +259,17 @@ def damaged_lines(files: Files, path: str) -> int:
     return sum(_is_damaged(line) for line in files.read_file(path, _MOST_BYTES).splitlines(keepends=True))
 
 
+def missing_ids(files: Files, path: str, copy: str) -> int:
+    """How many ids are in the second copy alone. OSError."""
+    there, kept = ({each.id for each in _lines(files, one)} for one in (path, copy))
+    return len(kept - there)
+
+
+def _lines(files: Files, path: str) -> list[Adoption]:
+    data = files.read_file(path, _MOST_BYTES) if files.exists(path) else b""
+    return [_parse(line) for line in data.splitlines(keepends=True) if not _is_damaged(line)]
+
+
 def _is_damaged(line: bytes) -> bool:
     try:
         _parse(line)

@@ -1,0 +1,200 @@
+"""Every kind of file of a store, what may happen to it, and what then becomes of the store: one row a kind.
+
+`docs/reliability.md` has this table; `test_small_files` does what it says.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import segstore
+from segstore.client.quotas.quotas import quotas
+from segstore.storage.staging import Stager, seal
+
+CONFIG = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`pattern` finds the files, `silent` are damages after which nothing need be wrong: `check` and
+    `Store.mended` may say nothing. `checked`: the file has a checksum, so that each flipped bit is found.
+    `lazy`: it is mended when it is needed, or by a repair.
+    """
+
+    name: str
+    pattern: str
+    reading: str
+    writing: str
+    silent: frozenset[str] = frozenset()
+    checked: bool = False
+    lazy: bool = False
+
+    def may_be_silent(self, damage: str) -> bool:
+        """Whether this damage may be passed over without a word, since nothing is lost by it."""
+        return damage in self.silent and not (damage == "flipped" and self.checked)
+
+
+def _kind(
+    name: str,
+    pattern: str,
+    reading: str,
+    writing: str,
+    silent: str = "",
+    checked: bool = False,
+    lazy: bool = False,
+) -> Kind:
+    return Kind(name, pattern, reading, writing, frozenset(silent.split()), checked, lazy)
+
+
+KINDS = [
+    _kind(
+        "`.segstore/topics/T.json`", ".segstore/topics/*.json", "the second copy counts",
+        "made anew from the second copy; told", checked=True,
+    ),
+    _kind(
+        "`.segstore/topics/T.copy`", ".segstore/topics/*.copy", "not looked at",
+        "made anew from `T.json`; told", checked=True,
+    ),
+    _kind(
+        "`T-N/partition.metadata`", "*-[0-9]/partition.metadata", "not looked at",
+        "made anew from the topic's settings; told",
+    ),
+    _kind(
+        "`T-N/leader-epoch-checkpoint`", "*-[0-9]/leader-epoch-checkpoint", "not looked at",
+        "made anew from the batches of the log, with a new epoch at its end; told", "empty missing flipped",
+    ),
+    _kind(
+        "`.index`, `.timeindex`", "*-[0-9]/*.*index", "made anew from the log, in memory",
+        "made anew from the log when it is needed, or by `check --repair`",
+        "missing empty cut zeroed garbage flipped", lazy=True,
+    ),
+    _kind(
+        "`.snapshot`", "*-[0-9]/*.snapshot", "not looked at",
+        "made anew from the log when it is needed, or by `check --repair`",
+        "missing empty cut zeroed garbage flipped", lazy=True,
+    ),
+    _kind(
+        "`.txnindex`", "*-[0-9]/*.txnindex", "not looked at",
+        "made anew from the log when it is needed, or by `check --repair`",
+        "missing empty cut zeroed garbage flipped", lazy=True,
+    ),
+    _kind(
+        "`.segstore/adopted`", ".segstore/adopted", "the writer alone believes it",
+        "made anew from the second copy; told", checked=True,
+    ),
+    _kind(
+        "`.segstore/adopted.copy`", ".segstore/adopted.copy", "not looked at",
+        "made anew from `adopted`; told where a line is damaged", "missing empty", checked=True,
+    ),
+    _kind(
+        "`.segstore/quotas.json`", ".segstore/quotas.json", "the second copy counts",
+        "made anew from the second copy; told", checked=True,
+    ),
+    _kind(
+        "`.segstore/quotas.copy`", ".segstore/quotas.copy", "not looked at",
+        "made anew from `quotas.json`; told", checked=True,
+    ),
+    _kind(
+        "`.segstore/sweeps.json`", ".segstore/sweeps.json", "nothing is known of sweeps",
+        "begun anew: it notes when partitions were swept, and no more; told", "missing", checked=True,
+    ),
+    _kind(
+        "`.segstore/producer-ids`", ".segstore/producer-ids", "not looked at",
+        "moved to the quarantine, told; ids go on above all that the logs know", "missing", checked=True,
+    ),
+]  # fmt: skip
+
+ROWS = {kind.name: kind for kind in KINDS}
+
+
+def table() -> str:
+    """As it is in docs/reliability.md."""
+    lines = [f"| file | opened to read | opened to write | {' | '.join(DAMAGES)} |"]
+    lines.append(f"|---|---|---|{'---|' * len(DAMAGES)}")
+    for kind in KINDS:
+        told = ["–" if kind.may_be_silent(damage) else "told" for damage in DAMAGES]
+        lines.append(f"| {kind.name} | {kind.reading} | {kind.writing} | {' | '.join(told)} |")
+    return "\n".join(lines) + "\n"
+
+
+# --- damage -------------------------------------------------------------------------------
+
+
+def _directory(path: Path, rng: random.Random) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "something").write_text("of somebody")
+
+
+def flip(path: Path, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def _flipped(path: Path, rng: random.Random) -> None:
+    if path.stat().st_size:
+        flip(path, rng.randrange(path.stat().st_size * 8))
+
+
+def _cut(path: Path, rng: random.Random) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: rng.randrange(1, len(data))] if len(data) > 1 else b"")
+
+
+DAMAGES: dict[str, Callable[[Path, random.Random], object]] = {
+    "missing": lambda path, rng: path.unlink(),
+    "empty": lambda path, rng: path.write_bytes(b""),
+    "cut": _cut,
+    "zeroed": lambda path, rng: path.write_bytes(bytes(path.stat().st_size)),
+    "garbage": lambda path, rng: path.write_bytes(rng.randbytes(path.stat().st_size or 24)),
+    "flipped": _flipped,
+    "a directory": _directory,
+}
+
+
+# --- a store that has everything ------------------------------------------------------------
+
+
+def make(root: Path) -> tuple[Path, Path]:
+    """The same store, as a clean close and as a kill leave it."""
+    clean, killed = root / "clean", root / "killed"
+    with segstore.open(clean, config=CONFIG) as store:
+        small = {"segment.bytes": 600, "index.interval.bytes": 100}
+        store.create_topic("plain", 2, small)
+        store.create_topic(
+            "kept", 1, {**small, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01}
+        )
+        store.create_topic("txn", 1, small)
+        for number in (0, 1):
+            for n in range(30):
+                store.partition("plain", number).append(b"%d %d" % (number, n) * 10, key=b"k")
+        for n in range(40):
+            store.partition("kept").append(b"%d" % n * 20, key=b"%d" % (n % 3))
+        store.sweep()
+        with segstore.Producer(store, transactional_id="x") as producer:
+            producer.init_transactions()
+            for n in range(6):
+                producer.begin_transaction()
+                for m in range(3):
+                    producer.send("txn", b"%d %d" % (n, m) * 20)
+                producer.flush()
+                producer.abort_transaction() if n % 2 else producer.commit_transaction()
+        with segstore.Consumer(store, group_id="g") as consumer:
+            places = [segstore.TopicPartition("plain", n) for n in (0, 1)]
+            consumer.assign(places)
+            consumer.commit({place: segstore.OffsetAndMetadata(7, "here", -1) for place in places})
+        quotas(store).alter("somebody", {"producer_byte_rate": 1 << 40})
+        with Stager(clean) as stager:
+            stager.append_batch("plain", 0, [b"staged"] * 5)
+            message = stager.finish()
+        seal(clean, "an id", [message])
+    with segstore.open(clean, config=CONFIG) as store:
+        store.partition("plain", 1).append(b"last", key=b"k")
+        store.partition("kept").append(b"last", key=b"k")
+        shutil.copytree(clean, killed)
+    return clean, killed
