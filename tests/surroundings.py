@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 from typing import Any
 
@@ -50,3 +51,5 @@ def _hold_stdin() -> None:
         if (opened := os.open(os.devnull, os.O_RDONLY)) != 0:
             os.dup2(opened, 0)
             os.close(opened)
+    if sys.__stdin__ is None:
+        sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115

@@ -53,7 +53,10 @@ KINDS = {
     "models": Kind(0.2, ("*_model",)),
     "fuzz": Kind(0.3, ("test_fuzz",)),
     "damage": Kind(0.3, ("test_hostile", "test_shrinking", "test_damaged_indexes", "test_hard_links")),
-    "programs": Kind(0.2, ("test_demo*", "test_soak", "test_bench_*", "test_reliability", "test_tiers")),
+    "programs": Kind(
+        0.2,
+        ("test_demo*", "test_soak", "test_bench_*", "test_reliability", "test_tiers", "test_surroundings"),
+    ),
     "limits": Kind(0.3, ("test_limits", "test_transfer_sinks")),
     "Kafka's broker": Kind(0.5, text=r"judge\(\"Kafka's broker\"\)"),
     "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s dump tool"\)'),
