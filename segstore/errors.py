@@ -70,6 +70,10 @@ class OffsetOutOfRangeError(SegstoreError):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+class OffsetsExhaustedError(SegstoreError):
+    """A log has no offsets left for what is to be appended: its last record may have 2^63 - 2."""
+
+
 class CorruptRecordError(SegstoreError):
     """Bytes that are no valid record batch: bit rot; carries `file`, `position`, `offset` and `reason`.
 

@@ -400,6 +400,27 @@ def test_a_delivery_that_timed_out_tells_the_last_error_and_has_it_as_cause(
             assert producer.send("a", b"y").get(PATIENCE).offset == 0
 
 
+def test_a_full_disk_is_told_once_where_nobody_hears_of_records(
+    store_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    fault = Faults("a")
+    with failing(store_dir, fault) as (store, files), Producer(store, acks=0, linger_ms=0) as producer:
+        files.arm(1, 1 << 30)
+        caplog.clear()
+        fault.code = errno.ENOSPC
+        for _ in range(5):
+            producer.send("a", b"x").get(PATIENCE)
+        fault.code = 0
+        producer.send("a", b"x").get(PATIENCE)
+        lines = said(caplog)
+    assert [(level, text.partition(":")[0]) for level, text in lines] == [
+        ("WARNING", "acks=0"),
+        ("INFO", "records for TopicPartition(topic='a', partition=0) are written again"),
+    ]
+    assert "No space left on device" in lines[0][1]
+
+
 def test_an_error_of_before_is_no_reason_for_a_later_batch() -> None:
     told = Told()
     assert told.is_new("a", full())

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from faults import MUTATING, FailingFiles
 from partitions import GOLDEN
 from stores import values
 
@@ -341,3 +344,28 @@ def test_topics_of_a_broker_have_the_id_of_their_metadata() -> None:
             ).read_text()
             assert info.topic_id in held
             assert not info.ours
+
+
+def test_a_topic_that_could_neither_be_made_nor_taken_back_is_made_anew(store_dir: Path) -> None:
+    """What the first try has left has another topic id: the second one must not take it for its own."""
+    files = FailingFiles(MUTATING, OSError(errno.ENOSPC, "full"), 0)
+    tries = 0
+    with segstore.open(store_dir, files=files) as store:
+        refused = True
+        while refused:
+            tries += 1
+            files.arm(tries, 1 << 30)  # that call, and all behind it
+            with suppress(StorageError):
+                store.create_topic(f"t{tries}", 3)
+                refused = files.hits > 0
+            files.arm(0)
+            if refused:
+                store.create_topic(f"t{tries}", 2)
+            assert list(segstore.check(store_dir)) == []
+    assert tries > 10
+    with segstore.open(store_dir) as store:
+        assert len(store.topics()) == tries
+        for topic, info in store.topics().items():
+            assert [store.partition(topic, n).append(b"x") for n in range(info.partitions)] == [
+                0
+            ] * info.partitions

@@ -111,6 +111,14 @@ def assign(
     return int(offset)
 
 
+def check_plain(size: int) -> None:
+    """RecordTooLargeError for a batch of one record that is larger than a reader allows, uncompressed."""
+    if size > MAX_PLAIN:
+        raise RecordTooLargeError(
+            f"the record makes a batch of {size:,} bytes before compression: allowed are {MAX_PLAIN:,}"
+        )
+
+
 def checked(size: int) -> None:
     """Raise what an encoding call of C means by a negative return."""
     if size == lib.SEG_E_COLUMN:

@@ -16,7 +16,7 @@ from segstore.errors import InvalidTypeError
 from segstore.records.column import FIXED, NULLS
 from segstore.records.columns import Header, as_headers
 from segstore.records.encode import c_template, compressed, fill_template
-from segstore.records.encoded import PLAIN, Encoded, Template, checked
+from segstore.records.encoded import PLAIN, Encoded, Template, check_plain, checked
 from segstore.records.header import BATCH, HEADER_SIZE
 
 _ROOM = HEADER_SIZE + 64
@@ -65,6 +65,7 @@ def single(
     """
     a = _arguments
     views = _set(a.value, value, "value"), _set(a.key, key, "key")
+    check_plain(sum(map(len, views)))  # before so much memory is taken
     size = sum(map(len, views)) + _ROOM
     more = as_headers([headers]) if headers else None
     if more:
@@ -76,6 +77,7 @@ def single(
         a.template(template, codec), encoded.ptr, size, encoded.headers, 1, a.left, a.taken,
     )  # fmt: skip
     checked(done)
+    check_plain(done)
     encoded.size = done
     return compressed(encoded, codec, level) if codec else encoded
 

@@ -41,7 +41,7 @@ class TopicAdmin:
         self._checkpoints, self._loader, self._partitions = checkpoints, loader, partitions
         self._lock = partitions.lock
         self._dying: set[str] = set()
-        """Topics that are deleted, and whose directories could not be moved away."""
+        """Topics that are deleted, or were not made, and whose directories could not be moved away."""
         found, dying = topic_files.load()
         self.topics = {
             name: mend_settings(context, topic_files, info, ends.keys()) for name, info in found.items()
@@ -64,8 +64,11 @@ class TopicAdmin:
             try:
                 self._make(info)
             except OSError:
-                self._bury(name)
-                self._topic_files.remove_buried()
+                self._dying.add(name)
+                with suppress(OSError):  # else whoever makes it next, or the next open, finishes it
+                    self._bury(name)
+                    self._dying.discard(name)
+                    self._topic_files.remove_buried()
                 raise
             self._show(info)
         return info

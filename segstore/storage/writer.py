@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from segstore import names
 from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import (
+    OffsetsExhaustedError,
     RecordTooLargeError,
     SegstoreError,
     StorageError,
@@ -39,7 +41,13 @@ from segstore.storage.segment import Segment
 from segstore.storage.small_files import NO_ROOM
 from segstore.storage.view import Together
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 _SUFFIXES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
+
+_MOST_END = 2**63 - 1
 
 
 class Restore:
@@ -215,6 +223,8 @@ class LogWriter:
             after = lib.seg_assign(
                 chunk.ptr + at, size, batch_ptr(part), fit, active.next_offset, self.epoch, stamp, position
             )
+            if after < 0:
+                self._check_offsets(part)
             checked(after)
             pipe.pwrite(active.handle, chunk.data[at : at + size], position)
             active.appended(part, after)
@@ -223,6 +233,16 @@ class LogWriter:
             at += size
         pipe.then(chunk.release)
         return aborted
+
+    def _check_offsets(self, batches: NDArray[np.void]) -> None:
+        """OffsetsExhaustedError where there are too few left."""
+        need = int((batches["last_offset"] - batches["base_offset"] + 1).sum())
+        left = _MOST_END - self.active.next_offset
+        if need > left:
+            raise OffsetsExhaustedError(
+                f"{self.directory} has {left:,} offsets left, and {need:,} are needed: the last one that a "
+                f"record may have is {_MOST_END - 1}"
+            )
 
     def roll(self) -> None:
         """Seal the active segment and go on in a new one. OSError."""

@@ -133,11 +133,13 @@ class Delivery:
         try:
             appended = self._appender.append(batches)
         except Exception as error:
-            log.debug("acks=0: %d batches were not written: %s", len(batches), error)
+            if self._told.is_new(batches[0].topic_partition, error):
+                log.warning("acks=0: records for %s are not written: %s", batches[0].topic_partition, error)
             for batch in batches:
                 self._metrics.failed(batch, batch.n)
         else:
             self._metrics.sent(batches, appended.size, began, time.monotonic())
+            self._goes_on(batches[0])
         self._incomplete.complete(batches)
 
     def _one_by_one(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
