@@ -18,7 +18,7 @@ from enum import IntEnum
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from segstore.errors import InvalidArgumentError, StoreClosedError, UnwrittenRecordsError
+from segstore.errors import InvalidArgumentError, StoreClosedError, UnwrittenRecordsError, first_of
 
 log = logging.getLogger("segstore")
 
@@ -170,4 +170,4 @@ class _Ends:
         for error in errors[1:]:
             log.error("a client of the store could not be closed in order: %s", error, exc_info=error)
         if errors:
-            raise errors[0]
+            raise first_of(errors)

@@ -20,7 +20,13 @@ from weakref import WeakValueDictionary
 
 from segstore import names
 from segstore.config import StoreConfig
-from segstore.errors import InvalidArgumentError, InvalidTypeError, StorageError, UnwrittenRecordsError
+from segstore.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    StorageError,
+    UnwrittenRecordsError,
+    copy_of,
+)
 from segstore.files import FILE_MODE, Files
 from segstore.storage import arguments
 from segstore.storage.clients import CLOSE_TIMEOUT, Client, Clients
@@ -326,7 +332,7 @@ class Store:
         """
         unwritten = self._close(arguments.seconds("timeout", timeout, CLOSE_TIMEOUT), orderly=True)
         if unwritten is not None:
-            raise unwritten
+            raise copy_of(unwritten)
 
     def _close(self, timeout: float, orderly: bool) -> UnwrittenRecordsError | None:
         """`close`, which gives what it is to raise."""

@@ -20,7 +20,13 @@ from segstore.client.consumer.guard import alone
 from segstore.client.consumer.interceptors import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.consumer.seeking import Seeking
-from segstore.errors import ClientClosedError, InvalidArgumentError, InvalidTypeError, StoreClosedError
+from segstore.errors import (
+    ClientClosedError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    StoreClosedError,
+    copy_of,
+)
 from segstore.storage import arguments
 from segstore.storage.store import Store
 
@@ -168,7 +174,7 @@ class Consumer(Assigning, Seeking, Committing):
         """An iteration over a closed consumer ends, unless it was closed with its store. StoreClosedError."""
         refusal = self._guard.refusal()
         if isinstance(refusal, StoreClosedError):
-            raise refusal
+            raise copy_of(refusal)
 
     # --- for AsyncConsumer ---------------------------------------------------------------------
 
