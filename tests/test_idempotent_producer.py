@@ -377,3 +377,30 @@ def test_a_brokers_ids_are_not_given_again(tmp_path: Path, golden: Path) -> None
         made = shared(store, ProducerIds).next()
         assert made > max(known) >= 0
         assert made % BLOCK == 0
+
+
+def test_ids_that_no_log_has_are_not_given_again_where_the_file_is_damaged_meanwhile(store_dir: Path) -> None:
+    """The next block began at what the logs knew, which was nothing: 0 was handed out twice."""
+    with ids(store_dir) as made:
+        given = [made.next() for _ in range(BLOCK)]
+        (store_dir / ".segstore" / "producer-ids").write_bytes(b"garbage")
+        given += [made.next() for _ in range(3)]
+    assert len(set(given)) == BLOCK + 3
+    assert given[-3:] == [BLOCK, BLOCK + 1, BLOCK + 2]
+
+
+def test_a_directory_in_the_file_s_place_goes_to_the_quarantine(store_dir: Path) -> None:
+    """No id was given any more: idempotent producers and transactions were refused."""
+    path = store_dir / ".segstore" / "producer-ids"
+    with ids(store_dir) as made:
+        assert made.next() == 0
+        path.unlink()
+        path.mkdir()
+        assert [made.next() for _ in range(BLOCK)][-1] == BLOCK
+    path.unlink()
+    path.mkdir()
+    with segstore.open(store_dir) as store:
+        assert [one.path for one in store.mended] == [str(path)]
+        assert not path.exists()
+        assert shared(store, ProducerIds).next() % BLOCK == 0
+    assert len(list((store_dir / ".segstore" / "quarantine").iterdir())) == 2

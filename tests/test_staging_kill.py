@@ -185,3 +185,22 @@ def test_what_a_killed_writer_had_recorded_is_visible_when_its_id_is_sealed_agai
         with segstore.open(path, "r") as reader:
             assert contents(reader) == [rows("a", N)] * len(PARTS), f"call {nth}"
     assert recorded > 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"00000000 {}\n"], ids=["empty", "garbage", "flipped"])
+def test_a_damaged_intent_adopts_nothing_twice(tmp_path: Path, damage: bytes) -> None:
+    """What it had appended was not known, stayed, and its manifest was adopted behind it, without a word."""
+    looked = 0
+    for state in itertools.islice(intents_of(tmp_path, "copied"), 0, None, 4):
+        (intent,) = (state / ".segstore" / "inbox").glob("*.intent")
+        intent.write_bytes(damage)
+        recorded = read_adoption(Files(), str(state / ".segstore" / "adopted"), "one") is not None
+        with segstore.open(state, files=Unsynced()) as store:
+            assert [one.path for one in store.mended] == [str(intent)]
+            for held in contents(store):
+                assert len(set(held)) == len(held), "adopted twice"
+        assert not list((state / ".segstore" / "inbox" / "sealed").iterdir())
+        results = list((state / ".segstore" / "inbox").glob("*.result"))
+        assert bool(results) != recorded, "who sealed it is told, unless all of it is there"
+        looked += 1
+    assert looked > 1
