@@ -18,12 +18,23 @@ from enum import IntEnum
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from segstore.errors import InvalidArgumentError, StoreClosedError, UnwrittenRecordsError, first_of
+from segstore.errors import (
+    InvalidArgumentError,
+    SegstoreError,
+    StoreClosedError,
+    UnwrittenRecordsError,
+    first_of,
+)
 
 log = logging.getLogger("segstore")
 
 CLOSE_TIMEOUT = 30.0
 """Seconds that `Store.close` waits for its clients by default; as long as Kafka's consumer waits in close."""
+
+
+def tell(what: str, error: BaseException) -> None:
+    """Log an error that is not raised; one that is not ours with its traceback."""
+    log.error("%s: %s", what, error, exc_info=None if isinstance(error, SegstoreError) else error)
 
 
 class Turn(IntEnum):
@@ -168,6 +179,6 @@ class _Ends:
         errors, self._errors = self._errors, []
         errors.sort(key=lambda error: isinstance(error, Exception))
         for error in errors[1:]:
-            log.error("a client of the store could not be closed in order: %s", error, exc_info=error)
+            tell("a client of the store could not be closed in order", error)
         if errors:
             raise first_of(errors)

@@ -8,7 +8,6 @@ Threads: any. Processes: one that writes, any number that read.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sys
 import threading
@@ -29,7 +28,7 @@ from segstore.errors import (
 )
 from segstore.files import FILE_MODE, Files
 from segstore.storage import arguments
-from segstore.storage.clients import CLOSE_TIMEOUT, Client, Clients
+from segstore.storage.clients import CLOSE_TIMEOUT, Client, Clients, tell
 from segstore.storage.context import Clock, Context, os_errors, wall_clock
 from segstore.storage.enclosed import MOST_MODE, check_places, kept_mode
 from segstore.storage.handles import HandlePool, default_limit
@@ -49,7 +48,6 @@ from segstore.storage.topics import TopicInfo
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-log = logging.getLogger("segstore")
 MODES = ("rw", "r")
 A = TypeVar("A")
 
@@ -352,7 +350,7 @@ class Store:
                 unwritten = self._clients.unwritten()
                 if unwritten is None:
                     raise
-                log.error("%s could not be closed cleanly: %s", context.root, error)
+                tell(f"{context.root} could not be closed cleanly", error)
                 return unwritten
             except BaseException:
                 self._clients.unwritten()
@@ -366,8 +364,8 @@ class Store:
         except BaseException:
             try:
                 self._close_side()
-            except Exception:
-                log.exception("%s could not be closed cleanly", self._context.root)
+            except Exception as error:
+                tell(f"{self._context.root} could not be closed cleanly", error)
             raise
         self._close_side()
 
@@ -388,8 +386,8 @@ class Store:
             return
         try:
             self._close(CLOSE_TIMEOUT, orderly=False)
-        except Exception:  # what leaves the block is what is raised
-            log.exception("%s could not be closed cleanly", self._context.root)
+        except Exception as failed:  # what leaves the block is what is raised
+            tell(f"{self._context.root} could not be closed cleanly", failed)
 
     def __del__(self) -> None:
         # Not closed: the lock goes with its descriptor, and the next open recovers, as after a kill.
