@@ -16,15 +16,24 @@ from typing import Any
 import pytest
 from consumers import LONG_MS, append, earliest, fill, tp
 from faults import FailingFiles
+from interrupts import interrupted
 from stores import in_child, values
 from waiting import PATIENCE, until
 
 import segstore
 from segstore import errors
-from segstore.client.consumer import Consumer
+from segstore.client.consumer import Consumer, guard
+from segstore.client.consumer import ending as consumer_ending
+from segstore.client.filetree.trees import file_tree
+from segstore.client.groups.admin import Groups
 from segstore.client.groups.coordinator import GroupCoordinator
 from segstore.client.producer import Producer
+from segstore.client.producer import ending as producer_ending
+from segstore.client.quotas import quotas
 from segstore.client.shared import shared
+from segstore.spark.checkpointing import Checkpoints
+from segstore.storage import clients as clients_module
+from segstore.storage import store as store_module
 from segstore.storage.clients import Clients, Turn
 
 SMALL = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
@@ -103,6 +112,19 @@ def test_all_that_lingers_is_sent_at_once_although_one_producer_is_stuck(store_d
     with pytest.raises(errors.UnwrittenRecordsError) as caught:
         store.close(timeout=0.5)
     assert caught.value.partitions == {("stuck", 0): 1}
+    assert future.get(0).offset == 0
+
+
+def test_what_fails_while_another_producer_is_waited_for_is_counted(store: segstore.Store) -> None:
+    store.create_topic("gone")
+    first, second = Producer(store, linger_ms=60_000), Producer(store, linger_ms=60_000)
+    future, gone = first.send("t", b"x"), second.send("gone", b"y")
+    store.delete_topic("gone")
+    # The first is waited for until the second has failed.
+    future.add_callback(lambda _: until(lambda: gone.is_done))
+    with pytest.raises(errors.UnwrittenRecordsError) as caught:
+        store.close()
+    assert caught.value.partitions == {("gone", 0): 1}
     assert future.get(0).offset == 0
 
 
@@ -769,9 +791,69 @@ def test_all_of_it_is_garbage(store_dir: Path) -> None:
 
 def test_the_registry_knows_the_protocol_only() -> None:
     clients = Clients("somewhere")
-    with clients.closing() as first:
-        assert first
-        with clients.closing() as again:
-            assert not again
-        clients.close(0, True)
+    assert clients.once(lambda: (clients.once(lambda: 1), 2)) == (None, 2)
+    clients.close(0, True)
     assert clients.unwritten() is None
+
+
+# --- Ctrl-C, and parts of other kinds -----------------------------------------------------------------------
+
+
+def test_ctrl_c_anywhere_in_a_close_lets_go_of_the_directory(store_dir: Path) -> None:
+    """What was acknowledged is there, and all can be closed again."""
+    modules = (store_module, clients_module, producer_ending, consumer_ending, guard)
+    nth, more, expected = 0, True, list[bytes]()
+    while more:
+        nth += 1
+        store = segstore.open(store_dir, config=SMALL)
+        if "t" not in store.topics():
+            store.create_topic("t")
+        producer, consumer = Producer(store), earliest(store, "t", group_id="g")
+        expected.append(b"%d" % nth)
+        producer.send("t", expected[-1]).get(PATIENCE)
+        until(lambda consumer=consumer: consumer.poll(100))
+        more = interrupted(nth, modules, store.close)
+        for each in (store, producer, consumer):
+            each.close()
+        segstore.open(store_dir, config=SMALL).close()
+    with segstore.open(store_dir, config=SMALL) as store:
+        assert values(store.partition("t")) == expected
+    assert nth > 40
+
+
+@pytest.mark.parametrize("where", ["deserializer", "on_consume"])
+def test_the_applications_part_of_a_poll_may_close_the_store(store_dir: Path, where: str) -> None:
+    store = segstore.open(store_dir, config=SMALL)
+    fill(store)
+
+    class Interceptor:
+        def on_consume(self, polled: Any) -> Any:
+            store.close()
+            return polled
+
+    def deserialize(data: bytes) -> bytes:
+        store.close()
+        return data
+
+    settings: dict[str, Any] = {"value_deserializer": deserialize}
+    if where == "on_consume":
+        settings = {"interceptors": [Interceptor()]}
+    consumer = earliest(store, "t", group_id="g", **settings)
+    until(lambda: consumer._guard.closed or (consumer.poll(100) and None))
+    assert store._side.closed
+    consumer.close()
+    segstore.open(store_dir, config=SMALL).close()
+
+
+@pytest.mark.parametrize("first", ["store", "part"])
+@pytest.mark.parametrize("mode", ["r", "rw"])
+def test_other_parts_are_closed_in_any_order(store_dir: Path, mode: str, first: str) -> None:
+    with segstore.open(store_dir, config=SMALL) as store:
+        fill(store)
+        file_tree(store, "files")
+    store = segstore.open(store_dir, mode, config=SMALL if mode == "rw" else None)
+    parts: list[Any] = [Groups(store), quotas(store)]
+    parts += [Checkpoints(store, "files")] if mode == "rw" else []
+    for each in [store, *parts] if first == "store" else [*parts, store]:
+        each.close()
+        each.close()

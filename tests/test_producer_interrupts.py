@@ -163,7 +163,7 @@ def test_a_close_that_was_interrupted_is_waited_for_by_the_next(
 ) -> None:
     producer = Producer(store, linger_ms=60_000)
     future = producer.send("a", b"1")
-    once(monkeypatch, Accumulator, "hand_over", after=False)
+    once(monkeypatch, Accumulator, "refuse", after=True)
     with pytest.raises(KeyboardInterrupt):
         producer.close()
     producer.close()

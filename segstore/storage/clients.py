@@ -12,8 +12,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
@@ -73,7 +72,7 @@ class Client(Protocol):
         """What could not be written: asked once the store is closed."""
 
 
-C = TypeVar("C", bound=Client)
+R = TypeVar("R")
 
 
 class Clients:
@@ -98,10 +97,9 @@ class Clients:
         found = [ref() for ref in list(self._attached.values())]
         return [client for client in found if client is not None and client.turn is turn]
 
-    @contextmanager
-    def closing(self) -> Iterator[bool]:
-        """Whether this call is the one that closes: it has waited for another thread's, and is not made
-        within one. InvalidArgumentError in a producer's callback, for which that producer waits.
+    def once(self, close: Callable[[], R]) -> R | None:
+        """Call `close`, when another thread's call is over; None within one, which does it.
+        InvalidArgumentError in a producer's callback, for which that producer waits.
         """
         if any(client.entered() for client in self._live(Turn.WRITER)):
             raise InvalidArgumentError(
@@ -109,14 +107,15 @@ class Clients:
             )
         # Another thread that closes waits for the reader whose listener makes this call.
         if any(client.entered() for client in self._live(Turn.READER)) and not self._is_free():
-            yield False
-            return
+            return None
         with self._lock:
-            first, self._busy = not self._busy, True
+            if self._busy:
+                return None
             try:
-                yield first
+                self._busy = True
+                return close()
             finally:
-                self._busy = not first
+                self._busy = False
 
     def _is_free(self) -> bool:
         """Whether no other thread closes."""

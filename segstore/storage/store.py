@@ -341,23 +341,31 @@ class Store:
             else:
                 self._side.close()
             return None
-        with self._clients.closing() as first:
-            if not first or self._side.closed:
-                return None
-            try:
-                self._close_all(timeout, orderly)
-            except Exception as error:
-                unwritten = self._clients.unwritten()
-                if unwritten is None:
-                    raise
-                tell(f"{context.root} could not be closed cleanly", error)
-                return unwritten
-            except BaseException:
-                self._clients.unwritten()
-                raise
-            return self._clients.unwritten()
+        try:
+            return self._clients.once(lambda: self._close_all(timeout, orderly))
+        except Exception:
+            raise
+        except BaseException:  # wherever an interrupt came, the directory is let go
+            self._side.close()
+            raise
 
-    def _close_all(self, timeout: float, orderly: bool) -> None:
+    def _close_all(self, timeout: float, orderly: bool) -> UnwrittenRecordsError | None:
+        if self._side.closed:
+            return None
+        try:
+            self._close_in_order(timeout, orderly)
+        except Exception as error:
+            unwritten = self._clients.unwritten()
+            if unwritten is None:
+                raise
+            tell(f"{self._context.root} could not be closed cleanly", error)
+            return unwritten
+        except BaseException:
+            self._clients.unwritten()
+            raise
+        return self._clients.unwritten()
+
+    def _close_in_order(self, timeout: float, orderly: bool) -> None:
         """The first error is raised; one that comes behind it is logged."""
         try:
             self._clients.close(timeout, orderly)

@@ -178,12 +178,14 @@ class Accumulator:
 
     # --- the end ------------------------------------------------------------------------
 
-    def refuse(self, error: BaseException) -> None:
-        """Take nothing more; those who wait for memory get `error` too."""
+    def refuse(self, error: BaseException) -> list[ProducerBatch]:
+        """Take nothing more; those who wait for memory get `error` too. What was taken, as `hand_over`."""
         with self.lock:
             self.refusal = error
             self.pool.close(error)
+            self._seal_all()
             self.gate.wake()
+            return list(self.incomplete.batches)
 
     def leave(self, error: BaseException) -> None:
         """As `refuse`, when nobody can send any more. Takes no lock: the garbage collector may call it in a

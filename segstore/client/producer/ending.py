@@ -52,7 +52,7 @@ class Ending:
         self._name, self._store = name, store
         self._accumulator, self._routing, self._intake = accumulator, routing, intake
         self._sender = weakref.ref(sender)  # which keeps this one while it runs
-        self._held: list[ProducerBatch] = []
+        self._held: list[ProducerBatch] = []  # when the store began to close
         self._parts_told = False
         sender.ending = self
         _live.add(self)
@@ -63,40 +63,41 @@ class Ending:
         """See `Producer.close`."""
         if self._forked():
             return
-        self._refuse(ClientClosedError(f"{self._name} is closed"))
+        held = self._refuse(ClientClosedError(f"{self._name} is closed"))
         if not self.entered():
             error = ClientClosedError("the producer was closed before the record was written")
             deadline = None if timeout is None else time.monotonic() + timeout
-            self._finish(deadline, error)
-            self._tell()
+            self._finish(held, deadline, error)
+            self._tell(held)
         self._close_parts()
 
     def _forked(self) -> bool:
         return isinstance(self._accumulator.refusal, ForkedError)
 
-    def _refuse(self, error: SegstoreError) -> None:
-        """Take nothing more: what waits is sent at once."""
-        if self._accumulator.refusal is None:
-            self._accumulator.refuse(error)
-            self._routing.clear()
+    def _refuse(self, error: SegstoreError) -> list[ProducerBatch]:
+        """Take nothing more: what waits, which is sent at once."""
+        if self._accumulator.refusal is not None:
+            return self._accumulator.hand_over()
+        held = self._accumulator.refuse(error)
+        self._routing.clear()
+        return held
 
-    def _finish(self, deadline: float | None, error: SegstoreError) -> None:
-        """Send what there is, and abort a transaction that is open. What is not written by `deadline`
-        (monotonic seconds) fails with `error`.
+    def _finish(self, held: list[ProducerBatch], deadline: float | None, error: SegstoreError) -> None:
+        """Wait for these to be sent, and have a transaction that is open aborted. What is not written by
+        `deadline` (monotonic seconds) fails with `error`.
         """
         sender = self._sender()
         if sender is None:
             return  # it has ended, and nothing is left
-        self._held = self._accumulator.hand_over()
         with contextlib.suppress(KafkaTimeoutError):
-            self._accumulator.incomplete.wait(self._held, _left(deadline))
-        self._give_up(sender, error)
+            self._accumulator.incomplete.wait(held, _left(deadline))
+        self._give_up(sender, held, error)
         sender.join(_left(deadline))
 
-    def _give_up(self, sender: Sender, error: SegstoreError) -> None:
+    def _give_up(self, sender: Sender, held: list[ProducerBatch], error: SegstoreError) -> None:
         """What is not written by now fails."""
         if not self._accumulator.idle():
-            error.__cause__ = sender.last_error(self._held)
+            error.__cause__ = sender.last_error(held)
             sender.abort(error)
 
     def _close_parts(self) -> None:
@@ -105,9 +106,9 @@ class Ending:
         if not told:
             self._intake.close()
 
-    def _tell(self) -> None:
+    def _tell(self, held: list[ProducerBatch]) -> None:
         """Warn of what is known not to be written; the last append may still be under way."""
-        found = self._count([batch for batch in self._held if batch.done])
+        found = self._count([batch for batch in held if batch.done])
         lost = sum(found.counts.values())
         if lost:
             log.warning("%s was closed before %d records were written: %s", self._name, lost, found.error)
@@ -119,8 +120,8 @@ class Ending:
         return self._accumulator.incomplete.in_callback() or threading.current_thread() is self._sender()
 
     def begin_to_close(self) -> None:
-        """See `Client`."""
-        self._refuse(StoreClosedError(f"{self._store} is closed"))
+        """See `Client`. What fails from here on is counted."""
+        self._held = self._refuse(StoreClosedError(f"{self._store} is closed"))
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
         """As `close`; an interrupt ends it, and what waits then fails."""
@@ -128,10 +129,10 @@ class Ending:
             return
         error = StoreClosedError(f"{self._store} was closed before the record was written")
         try:
-            self._finish(deadline, error)
+            self._finish(self._held, deadline, error)
         except BaseException:
             if (sender := self._sender()) is not None:
-                self._give_up(sender, error)
+                self._give_up(sender, self._held, error)
             raise
         finally:
             self._close_parts()
