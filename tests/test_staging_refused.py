@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import logging
 import os
 import shutil
 import threading
@@ -327,6 +328,34 @@ def test_the_sealer_is_told_of_a_full_disk(store_dir: Path) -> None:
         assert contents(store) == [rows("before", 5)] * 2
         assert seal(store_dir, "one", [message]).offsets == dict.fromkeys(PARTS, (5, 25))
     assert left_in_inbox(store_dir) == []
+
+
+def test_a_full_disk_is_logged_once_however_often_it_is_tried(
+    store_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(store_dir, before=5)
+
+    def full(name: str, args: tuple) -> None:
+        if args[0].path.endswith(".log"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    files = FailingFiles({"pwrite"}, full, nth=0)
+    message = stage(store_dir, "a")
+    with segstore.open(store_dir, files=files) as store:
+        caplog.set_level(logging.INFO)
+        caplog.clear()
+        files.arm(1, 1 << 30)
+        with pytest.raises(errors.StorageError):
+            seal(store_dir, "one", [message])
+        for _ in range(5):
+            store._side.inbox.adopt_all()
+        files.arm(0)
+        store._side.inbox.adopt_all()
+        assert contents(store) == [rows("before", 5) + rows("a", 20)] * 2
+    said = [(kept.levelname, kept.getMessage()) for kept in caplog.records if "adopted" in kept.getMessage()]
+    assert [level for level, _ in said] == ["WARNING", "INFO"]
+    assert "can't be adopted now: [Errno 28] No space left on device" in said[0][1]
+    assert said[1][1].endswith("is adopted, or refused, now")
 
 
 def test_a_staged_file_whose_sync_failed_is_written_anew(store_dir: Path) -> None:

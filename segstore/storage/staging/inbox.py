@@ -35,6 +35,7 @@ from segstore.storage.staging.message import StagedFile
 from segstore.storage.staging.refusals import put_aside, remove_earlier
 from segstore.storage.staging.results import write_result
 from segstore.storage.staging.watch import Watch
+from segstore.storage.told import Told
 from segstore.storage.topics import TopicInfo
 from segstore.threads import Background, Latch, apart
 
@@ -57,6 +58,7 @@ class Inbox:
         self._context, self._config, self._topics, self._nudge = context, config, topics, nudge
         self._folder = Folder(context.files, context.root)
         self._folder.prepare()
+        self._told = Told()  # by stem: why it can't be adopted now
         self._make_way()
         self._ids = AdoptedIds(
             context.files,
@@ -183,8 +185,11 @@ class Inbox:
                     return
                 try:
                     self._adopt(stem, stuck)
+                    if self._told.over(stem):
+                        log.info("%s is adopted, or refused, now", stem)
                 except OSError as error:
-                    log.warning("%s can't be adopted now: %s", stem, error)
+                    if self._told.is_new(stem, error):  # each look tries it again
+                        log.warning("%s can't be adopted now: %s", stem, error)
                     write_result(self._folder, stem, error)
                     self._nudge()
 
