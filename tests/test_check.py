@@ -9,8 +9,8 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
+from published import END, EPOCH, HIGH_WATERMARK, KEY, RECOVERY_POINT, STABLE, START, publish
 
 import segstore
 from segstore.index.txn_index import AbortedTxn, format_entries
@@ -105,17 +105,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a slot of nobody": (lambda r: publish(r, KEY, 77, slot=5), "key 77 is of no partition"),
     "the ends' magic": (lambda r: flip(r / ".segstore/ends", 12), "holds no published ends"),
 }
-
-KEY, START, END, HIGH_WATERMARK, STABLE, RECOVERY_POINT, _, EPOCH = range(8)
-
-
-def publish(root: Path, what: int, value: int, slot: int | None = None) -> None:
-    path = root / ".segstore" / "ends"
-    data = bytearray(path.read_bytes())
-    slots = np.frombuffer(data[64 : 64 + 64 * 10], np.int64).reshape(-1, 8)
-    slot = int(np.flatnonzero(slots[:, 0])[0]) if slot is None else slot
-    struct.pack_into("=q", data, 64 + 64 * slot + 8 * what, value)
-    path.write_bytes(data)
 
 
 def settings(root: Path, **changes: object) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import crc32c
 import pytest
 from waiting import PATIENCE
 
@@ -48,8 +49,10 @@ def test_layout_and_round_trip(shared: Any) -> None:
     writable, readable = shared
     assert publish(writable, [0, 15], list(range(1, 17))) == 2
     assert struct.unpack_from("=QI", readable) == (2, 1)
-    assert struct.unpack_from("=8q", readable, 64) == tuple(range(1, 9))
-    assert struct.unpack_from("=8q", readable, SIZE - 64) == tuple(range(9, 17))
+    for at, first in ((64, 1), (SIZE - 64, 9)):
+        *held, check, complement = struct.unpack_from("=6qIIII", readable, at)
+        assert held == list(range(first, first + 8))
+        assert check == crc32c.crc32c(readable[at : at + 56]) == complement ^ 0xFFFFFFFF
     assert snapshot(readable, [15, 0, 1]) == (3, [*range(9, 17), *range(1, 9), *[0] * 8])
     assert publish(writable, [], []) == 0
     assert struct.unpack_from("=QI", readable) == (4, 2)
@@ -68,6 +71,35 @@ def test_a_map_without_room_for_a_slot(size: int) -> None:
     memory = ffi.buffer(ffi.new("int64_t[]", 16), size)
     assert publish(memory, [0], [1] * 8) == -errno.EINVAL
     assert snapshot(memory, [0])[0] == -errno.EINVAL
+
+
+EDGES = [2**63 - 1, -(2**63), -1, 0, 2**32, ~7, 2**32 - 1, -1]
+
+
+def test_of_layout_and_epoch_there_are_32_bits(shared: Any) -> None:
+    writable, readable = shared
+    publish(writable, [0], EDGES)
+    assert snapshot(readable, [0]) == (1, EDGES)
+    publish(writable, [0], [*EDGES[:6], 2**32 + 5, -(2**31)])
+    assert snapshot(readable, [0]) == (1, [*EDGES[:6], 5, -(2**31)])
+
+
+@pytest.mark.parametrize("bit", range(512))
+def test_a_bit_that_flips_in_a_slot_is_told(shared: Any, bit: int) -> None:
+    writable, readable = shared
+    publish(writable, [0, 1, 2], [*range(1, 9), *[0] * 8, *range(9, 17)])
+    for slot in (0, 1):  # one of a partition, and a free one
+        writable[64 + 64 * slot + bit // 8] ^= 1 << bit % 8
+    code, values = snapshot(readable, [0, 1, 2])
+    assert code == 3
+    assert [values[0], values[8], values[16:]] == [lib.SEG_ENDS_DAMAGED] * 2 + [list(range(9, 17))]
+
+
+def test_a_file_of_before_there_were_checks_is_read(shared: Any) -> None:
+    writable, readable = shared
+    struct.pack_into("=8q", writable, 64, *range(1, 8), 2**40)
+    struct.pack_into("=I", writable, 12, lib.SEG_ENDS_UNCHECKED)
+    assert snapshot(readable, [0]) == (1, [*range(1, 8), 2**40])
 
 
 def test_a_map_that_is_not_aligned() -> None:

@@ -11,7 +11,9 @@ from compaction import CONFIG, Looks, Unsynced, clean, latest, open_compacted, p
 from stores import killed_at_each_call, raw_batches, write_segment
 
 import segstore
+from segstore.files import Files
 from segstore.storage import cleaner
+from segstore.storage.checked_copy import read_copy, write_copy
 from segstore.storage.repair import repair
 
 CHECKPOINT = "cleaner-offset-checkpoint"
@@ -170,6 +172,9 @@ def test_the_policy_changes_while_a_copy_is_made(
     assert len(left) == 10
     # What the cleaner's checkpoint says would do, too: without it the settings must.
     (tmp_path / "copy" / CHECKPOINT).write_text("0\n0\n")
+    held, _ = read_copy(Files(), str(tmp_path / "copy"))
+    assert held is not None
+    write_copy(Files(), str(tmp_path / "copy"), {**held.offsets, CHECKPOINT: {}}, held.nonce)
     assert_sound(tmp_path / "copy", left)
 
 
@@ -182,6 +187,7 @@ def test_repair_forgets_what_the_cleaner_s_checkpoint_says(store_dir: Path, dama
         left = pairs(store.partition("t"))
         store.alter_topic("t", DELETE)
     checkpoint = store_dir / CHECKPOINT
+    (store_dir / ".segstore" / "checkpoints").unlink()  # which would say what the cleaner's did
     if damage is None:
         checkpoint.unlink()
         (store_dir / "t-0" / "leader-epoch-checkpoint").write_bytes(b"?")

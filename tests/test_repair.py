@@ -165,7 +165,7 @@ def test_cleaner_line_is_removed(store_dir: Path) -> None:
     built(store_dir)
     says_too_much(CHECKPOINTS[3])(store_dir)
     (one,) = repair(store_dir)
-    assert one.offset == 5000
+    assert "5000" in one.message
     assert read_offsets(segstore.files.Files(), store_dir / CHECKPOINTS[3]) == {}
 
 

@@ -20,9 +20,9 @@ from waiting import PATIENCE
 import segstore
 from segstore import errors
 from segstore.files import Files
+from segstore.storage.framed import frame
 from segstore.storage.staging import Staged, Stager, abort, seal
 from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.framed import frame
 from segstore.storage.staging.manifest import VERSION, write_manifest
 from segstore.storage.staging.message import StagedFile
 

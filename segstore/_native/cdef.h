@@ -207,16 +207,24 @@ int64_t seg_offset_valid(const uint8_t *index, int64_t n, int64_t end_relative, 
 int64_t seg_time_valid(const uint8_t *index, int64_t n, int64_t end_relative);
 
 /* --- ends.c: the published ends of partitions, in shared memory ---------- */
-enum { SEG_ENDS_HEADER = 64, SEG_ENDS_SLOT = 64 };
-/* Write n slots (8 int64 each) as one publication under the sequence lock at map[0:8];
- * the int32 at map[8:12] counts publications, for waiters. One writer. */
+enum {
+    SEG_ENDS_HEADER = 64,
+    SEG_ENDS_SLOT = 64,
+    SEG_ENDS_UNCHECKED = 0x53454731, /* formats, at map[12:16] */
+    SEG_ENDS_CHECKED = 0x4c5a38ce,
+    SEG_ENDS_DAMAGED = -1
+};
+/* Write n slots (8 values each, of layout and epoch 32 bits) with their checks, as one
+ * publication under the sequence lock at map[0:8]; the int32 at map[8:12] counts
+ * publications, for waiters. One writer. */
 int64_t seg_publish(uint8_t *map, int64_t len, const int64_t *slots, const int64_t *values, int64_t n);
 /* Wait until the count of publications is no longer `seen`: 0; -ETIMEDOUT, or -EINTR for a signal. Any
  * number of threads and processes may wait, with a mapping that they can only read. */
 int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeout_ns);
 /* Let all who wait return, although nothing was published: how many did. A mapping to read will do. */
 int64_t seg_wake(const uint8_t *map, int64_t len);
-/* A consistent copy of n slots; -EAGAIN where a publication is under way after `spins` tries. */
+/* A consistent copy of n slots' values; -EAGAIN where a publication is under way after `spins` tries.
+ * The key of a slot whose check is wrong is SEG_ENDS_DAMAGED. */
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
                      int64_t n, int64_t spins);
 

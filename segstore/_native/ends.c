@@ -2,7 +2,15 @@
  *
  * map[0:8]   sequence, odd while a publication is under way
  * map[8:12]  publications so far, wrapping, for waiters
- * map[64:]   slots of 8 int64, in host order: the file never leaves its machine
+ * map[12:16] format: SEG_ENDS_UNCHECKED in files of before slots had a check
+ * map[64:]   slots of 64 bytes, in host order: the file never leaves its machine
+ *
+ * A slot is 8 words: six of the partition (key, log start offset, log end offset, high
+ * watermark, last stable offset, recovery point), the layout (its low 32 bits) with the
+ * leader epoch (the high ones), and the check: the CRC-32C of the seven words before it
+ * (low) and its complement (high). A slot of zeros is free. Whoever changes a word of a
+ * slot stores the check too, within the same odd sequence. The check tells damage of the
+ * file; that a copy is of one moment is the sequence's doing alone.
  *
  * Thread contract: one writer at a time, any number of readers in any process.
  * Every access is atomic. Slot stores release, so that who sees one of them also
@@ -14,13 +22,44 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "cdef.h"
 
-enum { WORDS = SEG_ENDS_SLOT / 8 };
+enum { WORDS = SEG_ENDS_SLOT / 8, OF_PARTITION = 6, LAYOUT = 6, EPOCH = 7, CHECK = 7 };
+
+static int64_t check_of(const int64_t *slot)
+{
+    uint64_t crc = seg_crc32c(0, (const uint8_t *)slot, CHECK * 8);
+    return (int64_t)(crc | (uint64_t)(uint32_t)~crc << 32);
+}
+
+static void pack(const int64_t *values, int64_t *slot)
+{
+    memcpy(slot, values, OF_PARTITION * 8);
+    slot[LAYOUT] =
+        (int64_t)((uint64_t)(uint32_t)values[LAYOUT] | (uint64_t)(uint32_t)values[EPOCH] << 32);
+    int64_t any = 0;
+    for (int w = 0; w < CHECK; w++)
+        any |= slot[w];
+    slot[CHECK] = any ? check_of(slot) : 0;
+}
+
+/* The values of a slot; the key of one that is damaged is SEG_ENDS_DAMAGED. */
+static void unpack(const int64_t *slot, int64_t *values)
+{
+    int64_t any = 0;
+    for (int w = 0; w < WORDS; w++)
+        any |= slot[w];
+    memcpy(values, slot, OF_PARTITION * 8);
+    values[LAYOUT] = (uint32_t)slot[LAYOUT];
+    values[EPOCH] = (int32_t)((uint64_t)slot[LAYOUT] >> 32);
+    if (any && slot[CHECK] != check_of(slot))
+        values[0] = SEG_ENDS_DAMAGED;
+}
 
 static int outside(const uint8_t *map, int64_t len, const int64_t *slots, int64_t n)
 {
@@ -53,8 +92,10 @@ int64_t seg_publish(uint8_t *map, int64_t len, const int64_t *slots, const int64
     __atomic_store_n(sequence, odd, __ATOMIC_RELAXED);
     for (int64_t i = 0; i < n; i++) {
         int64_t *slot = (int64_t *)(map + SEG_ENDS_HEADER + slots[i] * SEG_ENDS_SLOT);
+        int64_t packed[WORDS];
+        pack(values + i * WORDS, packed);
         for (int w = 0; w < WORDS; w++)
-            __atomic_store_n(slot + w, values[i * WORDS + w], __ATOMIC_RELEASE);
+            __atomic_store_n(slot + w, packed[w], __ATOMIC_RELEASE);
     }
     __atomic_store_n(sequence, odd + 1, __ATOMIC_RELEASE);
     __atomic_fetch_add(publications, 1, __ATOMIC_RELEASE);
@@ -90,6 +131,7 @@ int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int6
     if (outside(map, len, slots, n))
         return -EINVAL;
     const uint64_t *sequence = (const uint64_t *)map;
+    const uint32_t *format = (const uint32_t *)(map + 12);
     do {
         uint64_t before = __atomic_load_n(sequence, __ATOMIC_ACQUIRE);
         if ((before & 1) == 0) {
@@ -99,8 +141,15 @@ int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int6
                 for (int w = 0; w < WORDS; w++)
                     values[i * WORDS + w] = __atomic_load_n(slot + w, __ATOMIC_ACQUIRE);
             }
-            if (__atomic_load_n(sequence, __ATOMIC_RELAXED) == before)
+            int checked = __atomic_load_n(format, __ATOMIC_ACQUIRE) != SEG_ENDS_UNCHECKED;
+            if (__atomic_load_n(sequence, __ATOMIC_RELAXED) == before) {
+                for (int64_t i = 0; checked && i < n; i++) {
+                    int64_t slot[WORDS];
+                    memcpy(slot, values + i * WORDS, SEG_ENDS_SLOT);
+                    unpack(slot, values + i * WORDS);
+                }
                 return n;
+            }
         }
         relax();
     } while (spins-- > 0);

@@ -22,7 +22,7 @@ from segstore.storage.check_small import check_small
 from segstore.storage.context import os_errors
 from segstore.storage.finding import Finding
 from segstore.storage.staging.checking import check_inbox
-from segstore.storage.topics import TopicFiles, TopicInfo
+from segstore.storage.topics import NOT_A_FILE, TopicFiles, TopicInfo
 
 __all__ = ["Finding", "check"]
 
@@ -47,7 +47,8 @@ def check_with(path: str | os.PathLike[str], look: Look, progress: Progress | No
 
 
 def _check_root(files: Files, root: str, store: Any, progress: Progress, look: Look) -> Iterator[Finding]:
-    at_rest = not files.is_locked(os.path.join(root, names.LOCK))
+    at_rest, findings = is_at_rest(files, root)
+    yield from findings
     try:
         topics = store.topics()
     except (SegstoreError, OSError) as error:
@@ -68,6 +69,18 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress, look: L
         yield from check_published(files, root, checked, said)
         yield from _check_names(files, root)
         yield from check_inbox(files, root)
+
+
+def is_at_rest(files: Files, root: str) -> tuple[bool, list[Finding]]:
+    """Whether nobody has the store open for writing."""
+    path = os.path.join(root, names.LOCK)
+    try:
+        return not files.is_locked(path), []
+    except OSError as error:
+        if error.errno not in NOT_A_FILE:
+            raise
+        message = f"{error.strerror}: move it away, so that the store can be opened for writing"
+        return True, [Finding(path, None, None, message)]
 
 
 def _check_one(

@@ -17,7 +17,7 @@ from segstore import names
 from segstore.errors import SegstoreError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.files import Files
 from segstore.storage import store as store_module
-from segstore.storage.check import check_with
+from segstore.storage.check import check_with, is_at_rest
 from segstore.storage.check_partition import PartitionCheck
 from segstore.storage.check_published import read_checkpoints
 from segstore.storage.check_segment import SegmentCheck
@@ -75,7 +75,7 @@ def parts(path: str | os.PathLike[str]) -> list[Part]:
     found: list[Part] = []
     with store_module.open(path, mode="r") as store:
         files, root, side = store._context.files, store.path, cast(Any, store._side)
-        at_rest = not files.is_locked(os.path.join(root, names.LOCK))
+        at_rest = is_at_rest(files, root)[0]
         cleaned = read_checkpoints(files, root)[0][names.CLEANER_OFFSETS]
         for info in store.topics().values():
             for partition in info.partition_ids:

@@ -1,8 +1,9 @@
 """Checks what is said of partitions outside of them: the root's checkpoints and the published ends. On disk:
 reads only. Threads: any.
 
-Checkpoints lag behind while a store is in use and after a crash; they must not be ahead. After a clean close
-by segstore the ends say what they say, number for number.
+Checkpoints lag behind while a store is in use and after a crash; they must not be ahead, nor ahead of their
+copy with a checksum. After a clean close by segstore both, and the published ends, say the same, number for
+number.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from segstore import names
 from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.storage.check_partition import PartitionCheck
+from segstore.storage.checked_copy import path_of, read_copy
 from segstore.storage.checkpoint import read_offsets
-from segstore.storage.ends import Ends, open_reader, slot_key
+from segstore.storage.ends import HEADER, SLOT, STEP, Ends, EndsReader, open_reader, slot_key
+from segstore.storage.ends_header import look
 from segstore.storage.finding import Finding
+from segstore.storage.root_checkpoints import differences
 from segstore.storage.shutdown import read_marker
 from segstore.storage.small_files import reason
 
 Said = dict[str, dict[tuple[str, int], int]]
-CHECKPOINTS = (names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS, names.CLEANER_OFFSETS)
+CHECKPOINTS = names.OFFSET_CHECKPOINTS
 
 
 def read_checkpoints(files: Files, root: str) -> tuple[Said, list[Finding]]:
@@ -40,27 +44,80 @@ def read_checkpoints(files: Files, root: str) -> tuple[Said, list[Finding]]:
 
 def check_published(files: Files, root: str, checked: list[PartitionCheck], said: Said) -> Iterator[Finding]:
     """Findings of a store at rest."""
+    told = set()
     for one in checked:
         for name in CHECKPOINTS:
             offset = said[name].get(one.key, 0)
             if offset > one.end_offset:
+                told.add((name, one.key))
                 message = f"{one.name}: {offset} is not in the log, which ends at {one.end_offset}"
                 yield Finding(os.path.join(root, name), None, offset, message)
+    marker, ends = read_marker(files, root), None
     path = os.path.join(root, names.OURS, names.ENDS)
     try:
-        ends, marker = open_reader(files, path), read_marker(files, root)
+        ends = open_reader(files, path)
+        yield from _check_form(files, path, ends)
     except OSError as error:
         yield Finding(path, None, None, reason(error))
+    nonce = None if ends is None else ends.nonce
+    if marker == 0 and files.exists(path):
+        message = "holds no number: an open for writing takes it for an unclean shutdown"
+        yield Finding(os.path.join(root, names.CLEAN_SHUTDOWN), None, None, message)
+    yield from _check_copy(files, root, said, marker, nonce, told)
+    if ends is None or not marker or nonce != marker:
         return
-    if ends is None and files.exists(path):
-        yield Finding(path, None, None, "holds no published ends: made anew at the next open for writing")
-    if ends is None or not marker or ends.nonce != marker:
-        return
+    if ends.cut_short:
+        yield Finding(path, 0, None, "its sequence is odd: no publication can be read")
     keys = {slot_key(one.info.topic_id, *one.key) for one in checked}
     for stray in sorted(ends.keys() - keys):
         yield Finding(path, None, None, f"key {stray} is of no partition that could be checked")
     for one in checked:
         yield from _check_ends(path, one, ends.get(slot_key(one.info.topic_id, *one.key)), said)
+
+
+def _check_form(files: Files, path: str, ends: EndsReader | None) -> Iterator[Finding]:
+    if ends is None:
+        if files.exists(path):
+            damage = look(files, path).damage or "holds no published ends"
+            yield Finding(path, None, None, f"{damage}: made anew at the next open for writing")
+        return
+    if files.size(path) % STEP:
+        yield Finding(path, files.size(path), None, f"its size is not a multiple of {STEP}")
+    for slot in ends.damaged():
+        yield Finding(path, HEADER + slot * SLOT, None, "the check of this slot is wrong")
+
+
+def _check_copy(
+    files: Files,
+    root: str,
+    said: Said,
+    marker: int | None,
+    nonce: int | None,
+    told: set[tuple[str, tuple[str, int]]],
+) -> Iterator[Finding]:
+    """What the copy with a checksum says of the checkpoints, without the lines of which was `told`."""
+    path = path_of(root)
+    copy, damage = read_copy(files, root)
+    if damage:
+        yield Finding(path, None, None, damage)
+    elif copy is None and marker and nonce == marker and _makes_copies(files, root):
+        yield Finding(path, None, None, "missing: made anew at the next open for writing")
+    if copy is None or not copy.holds(marker, nonce):
+        return
+    for name, lines in copy.offsets.items():
+        text = said[name]
+        # Without a clean close, the text may be behind.
+        keys = {key for key in lines.keys() | text.keys() if marker or text.get(key, 0) > lines.get(key, 0)}
+        keys -= {key for file, key in told if file == name}
+        shown, counts = ({k: held[k] for k in keys & held.keys()} for held in (text, lines))
+        for message in differences(shown, counts):
+            yield Finding(os.path.join(root, name), None, None, message)
+
+
+def _makes_copies(files: Files, root: str) -> bool:
+    """Whether the published ends are of a writer that makes a copy of the checkpoints."""
+    header = look(files, os.path.join(root, names.OURS, names.ENDS)).header
+    return header is not None and header.checked
 
 
 def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Said) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from segstore.errors import CorruptCheckpointError, InvalidArgumentError, InvalidTopicError
 from segstore.files import Files
 from segstore.names import MAX_OFFSET, MAX_PARTITION, check_topic
+from segstore.storage.small_files import NOT_A_FILE, reason
 
 Path = str | os.PathLike[str]
 
@@ -106,6 +107,23 @@ def _shown(text: bytes) -> str:
 def read_offsets(files: Files, path: Path) -> dict[tuple[str, int], int]:
     """Offsets by (topic, partition); none where the file is missing. CorruptCheckpointError, OSError."""
     return parse_offsets(_read(files, path), path)
+
+
+def try_offsets(files: Files, path: Path) -> tuple[dict[tuple[str, int], int] | None, str]:
+    """As `read_offsets`; None where the file is missing, or is none of that form: then why. OSError that may
+    pass.
+    """
+    try:
+        data = files.read_file(path)
+        return (parse_offsets(data, path) if data else None), ""
+    except FileNotFoundError:
+        return None, ""
+    except CorruptCheckpointError as error:
+        return None, reason(error)
+    except OSError as error:
+        if error.errno not in NOT_A_FILE:
+            raise
+        return None, reason(error)
 
 
 def write_offsets(files: Files, path: Path, offsets: Mapping[tuple[str, int], int]) -> None:

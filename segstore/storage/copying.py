@@ -18,7 +18,7 @@ from segstore import names
 from segstore.errors import StorageError, StoreClosedError, UnknownTopicOrPartitionError, copy_of
 from segstore.files import Files
 from segstore.storage import store as store_module
-from segstore.storage.checkpoint import read_offsets, write_offsets
+from segstore.storage.checkpoint import try_offsets, write_offsets
 from segstore.storage.context import os_errors
 from segstore.storage.copying_partition import Held, PartitionCopy, hold
 from segstore.storage.ends import Ends, slot_key
@@ -31,7 +31,7 @@ from segstore.storage.topics import TopicFiles, TopicInfo
 Progress = Callable[[int], None]
 _TRIES = 5  # of a copy that compaction came before
 _LOOKS = 1000
-_NOT_COPIED = frozenset({names.ENDS, names.TOPICS, names.QUARANTINE, names.SWEEPS})
+_NOT_COPIED = frozenset({names.ENDS, names.CHECKPOINTS, names.TOPICS, names.QUARANTINE, names.SWEEPS})
 
 
 class Copied(NamedTuple):
@@ -152,7 +152,8 @@ class _Copying:
             (t.name, p): slot_key(t.topic_id, t.name, p) for t in topics.values() for p in t.partition_ids
         }
         # Before the moment: what was clean then is clean in the copy.
-        self._cleaned = read_offsets(self._files, os.path.join(self._store.path, names.CLEANER_OFFSETS))
+        path = os.path.join(self._store.path, names.CLEANER_OFFSETS)
+        self._cleaned = try_offsets(self._files, path)[0] or {}
         moment = self._moment(topics, keys)
         if moment is None:
             return None

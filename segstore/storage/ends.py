@@ -1,13 +1,16 @@
 """Owns `.segstore/ends`: the visible end of every partition, mapped, under one sequence lock.
 
-A header of 64 bytes (see _native/ends.c), then a slot of eight int64 for each partition: key, log
-start offset, log end offset, high watermark, last stable offset, recovery point, layout (counts
-changes of the segment files), leader epoch. The key is a hash of topic id and partition, so that a
-slot says itself whose it is. Host byte order: the file is of use on this machine only, and what an open store
-has published until the machine is booted anew: a power cut leaves any mixture of what was and is.
+A header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition: key, log start offset, log
+end offset, high watermark, last stable offset, recovery point, layout (counts changes of the segment files)
+and leader epoch, and a check of them all (_native/ends.c). The key is a hash of topic id and partition, so
+that a slot says itself whose it is. A slot whose check is wrong is damaged, and says nothing. Files of before
+slots had checks are `checked` no sooner than the next writer has them: what they say is a claim, that needs
+another one beside it. Host byte order: the file is of use on this machine only, and what an open store has
+published until the machine is booted anew: a power cut leaves any mixture of what was and is.
 
 Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file
-only grows, in place, and is never truncated, so that a mapping of it is always safe.
+only grows, in place, and is never truncated, so that a mapping of it is always safe; a header or slot that is
+damaged is made anew in place, so that readers that have the file mapped go on.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import errno
 import hashlib
 import mmap
 import os
+import secrets
 import struct
 import threading
 import time
@@ -26,18 +30,15 @@ from typing import NamedTuple
 import numpy as np
 
 from segstore._native import ffi, held, lib
-from segstore.files import Files
-from segstore.storage.topics import NOT_A_FILE
+from segstore.files import Files, Handle
+from segstore.storage import ends_header
 
-HEADER = lib.SEG_ENDS_HEADER
+HEADER = ends_header.SIZE
 SLOT = lib.SEG_ENDS_SLOT
 STEP = 65536
-MAGIC = 0x53454731
-_PUBLICATIONS_AT, _MAGIC_AT, _NONCE_AT, _GENERATION_AT, _BOOT_AT, _DOUBT_AT = 8, 12, 16, 24, 32, 40
 _LONGEST_WAIT = 86_400.0  # seconds
 _SPINS = 1000
 _PATIENCE = 50  # milliseconds
-_MOST = 1 << 28  # bytes: four million partitions
 _INT63 = (1 << 63) - 1
 
 
@@ -75,7 +76,7 @@ class _Mapped:
     def _map(self) -> None:
         with self._files.open(self._path, write=self._write) as handle:
             size = self._files.size(handle)
-            if not HEADER <= size <= _MOST:
+            if not HEADER <= size <= ends_header.MOST:
                 raise OSError(errno.EINVAL, f"no published ends are {size} bytes", self._path)
             self._memory: mmap.mmap = self._files.map(handle, size, write=self._write)
         self._bytes = held("uint8_t[]", self._memory)
@@ -84,13 +85,33 @@ class _Mapped:
         self._slots = self._scan_keys()
 
     def _read_generation(self) -> int:
-        return int(struct.unpack_from("<q", self._memory, _GENERATION_AT)[0])
+        return int(struct.unpack_from("<q", self._memory, ends_header.GENERATION_AT)[0])
 
     def _scan_keys(self) -> dict[int, int]:
         count = (self._size - HEADER) // SLOT
         keys = np.frombuffer(self._memory, np.int64, count * 8, HEADER)[::8]
         used = np.flatnonzero(keys)
         return dict(zip(keys[used].tolist(), used.tolist(), strict=True))
+
+    @property
+    def checked(self) -> bool:
+        """Whether header and slots have checks."""
+        header = ends_header.parse(self._memory[:HEADER])
+        return header is None or header.checked
+
+    def damaged(self) -> list[int]:
+        """Slots whose check is wrong; none where a publication is under way, or a killed one never ends."""
+        count = (self._size - HEADER) // SLOT
+        found = self._read(list(range(count))) or []
+        return [slot for slot, ends in enumerate(found) if ends.key == lib.SEG_ENDS_DAMAGED]
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether a publication is under way, or was when its writer was killed."""
+        return bool(self._sequence() % 2)
+
+    def _sequence(self) -> int:
+        return int(struct.unpack_from("<q", self._memory, 0)[0])
 
     def keys(self) -> set[int]:
         """Keys that have a slot."""
@@ -99,12 +120,12 @@ class _Mapped:
     @property
     def nonce(self) -> int:
         """What the last clean close wrote; the clean shutdown marker holds the same number."""
-        return int(struct.unpack_from("<q", self._memory, _NONCE_AT)[0])
+        return int(struct.unpack_from("<q", self._memory, ends_header.NONCE_AT)[0])
 
     @property
     def publications(self) -> int:
         """How often ends were published, modulo 2^32."""
-        return int(struct.unpack_from("<I", self._memory, _PUBLICATIONS_AT)[0])
+        return int(struct.unpack_from("<I", self._memory, ends_header.PUBLICATIONS_AT)[0])
 
     def wait(self, seen: int, seconds: float) -> None:
         """Return when `publications` is no longer `seen`, after `seconds`, or at a signal."""
@@ -129,19 +150,63 @@ class _Mapped:
 
 
 class EndsWriter(_Mapped):
-    """The store's side. Publications of all partitions pass one lock, held for nanoseconds."""
+    """The store's side. Publications of all partitions pass one lock, held for nanoseconds.
+
+    `damage` says what was wrong with the file: that is put right, and what was lost of it published nowhere.
+    `found`: whether there was a header to be believed; `was_checked`: whether what is published had checks
+    when it was found; `lost`: whether anything of it was damaged, or half published.
+    """
 
     def __init__(self, files: Files, path: str) -> None:
-        if not files.exists(path) or files.links(path) > 1 or open_reader(files, path) is None:
+        there = ends_header.look(files, path)
+        self.damage = [there.damage] if there.damage else []
+        self.found = there.header is not None
+        self._doubt = there.header is not None and there.header.doubt
+        if there.size < HEADER or files.links(path) > 1 or not (self.found or there.damage):
+            self.found = False
             _create(files, path)
+        elif not self.found:
+            _wipe(files, path, there.size)
+        self._fill_up(files, path)
         super().__init__(files, path, write=True)
+        self._boot = int(struct.unpack_from("<q", self._memory, ends_header.BOOT_AT)[0])
         self._lock = threading.Lock()
         self._gathered: dict[int, Ends] | None = None
+        self.was_checked = self.checked
+        self._settle()
         self._free = self._find_free()
+
+    def _fill_up(self, files: Files, path: str) -> None:
+        """Let the file have the size of whole steps again."""
+        size = files.size(path)
+        if size % STEP:
+            self.damage.append(f"its size is {size} bytes, not a multiple of {STEP}")
+            with files.open(path, write=True) as handle:
+                files.allocate(handle, size, STEP - size % STEP)
+
+    def _settle(self) -> None:
+        """Let the sequence be even, every slot have its check, and none be damaged."""
         # A writer that was killed within a publication left the lock odd: nothing reads in between now.
-        sequence = struct.unpack_from("<q", self._memory, 0)[0]
-        if sequence % 2:
-            struct.pack_into("<q", self._memory, 0, _after(sequence))
+        torn = self.cut_short
+        if torn:
+            struct.pack_into("<q", self._memory, 0, _after(self._sequence()))
+        if not self.was_checked:
+            claims = self._read(list(range((self._size - HEADER) // SLOT)))
+            assert claims is not None
+            flat = [value for ends in claims for value in (ends if ends.key else _FREE)]
+            lib.seg_publish(self._bytes, self._size, list(range(len(claims))), flat, len(claims))
+            self._write_header(self.nonce)
+        bad = self.damaged()
+        for slot in bad:
+            lib.seg_publish(self._bytes, self._size, [slot], list(_FREE), 1)
+        if bad and not torn:
+            self.damage.append(f"{len(bad)} of its slots are damaged")
+        if torn and self.nonce:  # nothing is published behind a clean close
+            self.damage.append("its sequence is odd")
+        if bad or not self.was_checked:
+            self._slots = self._scan_keys()
+            self._bump_generation()
+        self.lost = bool(bad or self.damage)
 
     def _find_free(self) -> list[int]:
         taken = set(self._slots.values())
@@ -153,7 +218,7 @@ class EndsWriter(_Mapped):
         if slot is None:
             return None
         found = self._read([slot])
-        return found[0] if found else None
+        return found[0] if found and found[0].key == key else None
 
     def claim(self, key: int) -> int:
         """The slot of `key`, taken from the free ones if it has none yet. OSError where there is no room."""
@@ -222,25 +287,29 @@ class EndsWriter(_Mapped):
 
     def set_nonce(self, nonce: int) -> None:
         """Tie the published ends to a clean shutdown marker; 0 for an open store."""
-        struct.pack_into("<q", self._memory, _NONCE_AT, nonce)
-        if nonce:
-            struct.pack_into("<q", self._memory, _DOUBT_AT, 0)
+        self._doubt = self._doubt and not nonce
+        self._write_header(nonce)
+
+    def _write_header(self, nonce: int) -> None:
+        held = ends_header.pack(nonce, self._boot, self._read_generation(), doubt=self._doubt)
+        self._memory[ends_header.FORMAT_AT : HEADER] = held
 
     @property
     def doubted(self) -> bool:
         """Whether a recovery has failed of which nothing is published, since the last clean close."""
-        return bool(struct.unpack_from("<q", self._memory, _DOUBT_AT)[0])
+        return self._doubt
 
     def doubt(self) -> None:
         """From now on that is so."""
-        struct.pack_into("<q", self._memory, _DOUBT_AT, 1)
+        self._doubt = True
+        self._write_header(self.nonce)
 
     def begin(self) -> None:
         """What is published from now on is an open store's. Durable: else the last shutdown's number could be
         there again after a power cut, and a broker would seem to have been here. OSError.
         """
+        self._boot = self._files.boot()
         self.set_nonce(0)
-        struct.pack_into("<q", self._memory, _BOOT_AT, self._files.boot())
         self.sync()
 
     def sync(self) -> None:
@@ -250,7 +319,7 @@ class EndsWriter(_Mapped):
         self._files.sync_dir(os.path.dirname(self._path))
 
     def _bump_generation(self) -> None:
-        struct.pack_into("<q", self._memory, _GENERATION_AT, _after(self._read_generation()))
+        struct.pack_into("<q", self._memory, ends_header.GENERATION_AT, _after(self._read_generation()))
 
 
 class EndsReader(_Mapped):
@@ -280,7 +349,7 @@ class EndsReader(_Mapped):
             # A writer that lost its processor within a publication goes on soon; a dead one never.
             time.sleep(0.001)
             found = self._read(slots)
-        self._last.update((ends.key, ends) for ends in found or ())
+        self._last.update((ends.key, ends) for ends in found or () if ends.key > 0)
         there = [key for key in keys if key in self._slots]
         return {key: self._last[key] for key in there if key in self._last}
 
@@ -290,31 +359,33 @@ def _after(number: int) -> int:
     return (number + 1) & _INT63
 
 
+_FREE = Ends(0, 0, 0, 0, 0, 0, 0, 0)
+
+
 def _create(files: Files, path: str) -> None:
     if files.exists(path):
         files.unlink(path)
     with files.open(path, write=True, create=True) as handle:
         files.allocate(handle, 0, STEP)
-        files.pwrite(handle, struct.pack("<i", MAGIC), _MAGIC_AT)
-        files.pwrite(handle, struct.pack("<q", files.boot()), _BOOT_AT)
+        _write_anew(files, handle)
+
+
+def _wipe(files: Files, path: str, size: int) -> None:
+    """Let a file that may be mapped be one in which nothing is published."""
+    with files.open(path, write=True) as handle:
+        files.allocate(handle, 0, size)  # where it has holes
+        files.pwrite(handle, bytes(size - HEADER), HEADER)
+        # Another one than any before: who has it mapped looks for slots anew.
+        _write_anew(files, handle, secrets.randbits(62))
+
+
+def _write_anew(files: Files, handle: Handle, generation: int = 0) -> None:
+    header = ends_header.pack(0, files.boot(), generation, doubt=False)
+    files.pwrite(handle, header, ends_header.FORMAT_AT)
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
     """The published ends, None where there are none, the file is no such, or it is what the machine's end has
     left of an open store's. OSError.
     """
-    try:
-        with files.open(path) as handle:
-            head, size = files.pread(handle, HEADER, 0), files.size(handle)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        if error.errno not in NOT_A_FILE:
-            raise
-        return None
-    if len(head) < HEADER or size > _MOST or struct.unpack_from("<i", head, _MAGIC_AT)[0] != MAGIC:
-        return None
-    nonce, boot = (struct.unpack_from("<q", head, at)[0] for at in (_NONCE_AT, _BOOT_AT))
-    if nonce == 0 and boot != files.boot():
-        return None
-    return EndsReader(files, path)
+    return None if ends_header.look(files, path).header is None else EndsReader(files, path)

@@ -1,6 +1,6 @@
 """Finds a partition's segments, and finishes or undoes what a crash left half done.
 
-On disk: removes `.deleted`, `.cleaned` and `.tmp` files and orphaned indexes, renames `.swap` files into
+On disk: removes `.cleaned` and `.tmp` files and orphaned indexes, renames `.swap` files into
 place.
 The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewrite is `.cleaned` until it
 is whole, `.swap` while it replaces older segments, and has the plain name when they are gone, its log as the
@@ -38,20 +38,24 @@ def list_segments(files: Files, directory: str) -> list[int]:
     return sorted(base for base, suffixes in found.items() if names.LOG in suffixes)
 
 
-def settle(files: Files, directory: str) -> list[int]:
-    """Finish or undo what was half done; base offsets of the segments then. OSError."""
+def settle(files: Files, directory: str) -> tuple[list[int], list[str]]:
+    """Finish or undo what was half done: base offsets of the segments then, and paths of `.deleted` files,
+    which the caller lets go in their time. OSError.
+    """
     found = scan_directory(files, directory)
     changed = _undo_cleaned(files, directory, found)
     changed |= _finish_swaps(files, directory, found)
+    deleted = []
     for base, suffixes in found.items():
-        orphans = {s for s in suffixes if s.endswith((names.DELETED, ".tmp"))}
+        orphans = {s for s in suffixes if s.endswith(".tmp")}
         if names.LOG not in suffixes:
             orphans |= suffixes & {names.INDEX, names.TIME_INDEX, names.TXN_INDEX}
         _remove(files, directory, base, orphans, found)
+        deleted += [_path(directory, base, s) for s in sorted(suffixes) if s.endswith(names.DELETED)]
         changed |= bool(orphans)
     if changed:
         files.sync_dir(directory)
-    return sorted(base for base, suffixes in found.items() if names.LOG in suffixes)
+    return sorted(base for base, suffixes in found.items() if names.LOG in suffixes), deleted
 
 
 def _path(directory: str, base: int, suffix: str) -> str:

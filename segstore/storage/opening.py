@@ -5,22 +5,24 @@ On disk: what `loader` and `recovery` do. Threads: one, before the partition is 
 
 from __future__ import annotations
 
-import logging
 from typing import NamedTuple
 
 from segstore.config import TopicConfig
 from segstore.index.sparse import MOST
 from segstore.storage.handles import HandlePool
 from segstore.storage.loader import list_segments, settle
-from segstore.storage.recovery import PartitionRecovery, Recovered, behind_last
+from segstore.storage.recovery import PartitionRecovery, Recovered, behind_last, last_whole
 from segstore.storage.segment import Segment
-from segstore.storage.writer import create_segment, remove_segment
-
-log = logging.getLogger("segstore")
+from segstore.storage.writer import bury_segment, create_segment
 
 
 class Expected(NamedTuple):
-    """What the checkpoints say of a partition. `gaps_end`, `suspect`: see `PartitionRecovery`."""
+    """What the checkpoints say of a partition. `gaps_end`, `suspect`: see `PartitionRecovery`.
+
+    `recovery_point_checked`, `log_start_checked`: whether something with a checksum says so. Else a recovery
+    point behind the log's end is none, and below the log start no file is touched. `told`: which of them
+    disagree.
+    """
 
     clean: bool
     recovery_point: int
@@ -28,11 +30,14 @@ class Expected(NamedTuple):
     quarantine: str
     gaps_end: int
     suspect: bool = False
+    recovery_point_checked: bool = True
+    log_start_checked: bool = True
+    told: tuple[str, ...] = ()
 
 
 class Opened(NamedTuple):
     """`durable_offset`: up to there all is synced. `recovered` is None where the partition was taken as it
-    was.
+    was. `told`: what else was not as expected. `buried`: files that are `.deleted`, and go in time.
     """
 
     segments: list[Segment]
@@ -40,12 +45,16 @@ class Opened(NamedTuple):
     end_offset: int
     durable_offset: int
     recovered: Recovered | None
+    told: tuple[str, ...] = ()
+    buried: tuple[str, ...] = ()
 
 
 def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expected: Expected) -> Opened:
     """Segments ready for appending to the last. OSError."""
-    segments = load_segments(pool, directory, settle(pool.files, directory), config, writable=True)
-    least = max(expected.recovery_point, 0)
+    bases, buried = settle(pool.files, directory)
+    segments = load_segments(pool, directory, bases, config, writable=True)
+    told: list[str] = []
+    least = _recovery_point(segments, expected, told)
     if not segments:
         segments = [create_segment(pool, directory, max(least, expected.log_start), config)]
     recovered = None
@@ -58,20 +67,46 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
         end = recovered.end_offset
     segments[-1].sealed = False
     segments[-1].attach(None)
-    start = _start(segments, expected.log_start, end)
-    durable = min(expected.recovery_point, end) if recovered is None else end
-    return Opened(segments, start, end, durable, recovered)
+    start, gone = _start(segments, expected, end, told)
+    durable = min(least, end) if recovered is None else end
+    return Opened(segments, start, end, durable, recovered, tuple(told), (*buried, *gone))
 
 
-def _start(segments: list[Segment], log_start: int, end: int) -> int:
-    """The log start offset; segments wholly below it, which a crash left, go."""
+def _recovery_point(segments: list[Segment], expected: Expected, told: list[str]) -> int:
+    """A recovery point behind the log's end, which nothing with a checksum says, is none: then all up to the
+    last whole batch is taken for synced, so that no good batch is cut off.
+    """
+    claimed = max(expected.recovery_point, 0)
+    if expected.recovery_point_checked or not segments or claimed <= behind_last(segments[-1])[1]:
+        return claimed
+    pool, directory = segments[0].pool, segments[0].directory
+    end = last_whole(pool.files, directory, [segment.base_offset for segment in segments])
+    told.append(
+        f"recovery point {claimed} is behind the log's end: {end} is taken, behind its last whole batch"
+    )
+    return end
+
+
+def _start(segments: list[Segment], expected: Expected, end: int, told: list[str]) -> tuple[int, list[str]]:
+    """The log start offset. Segments wholly below it, which a crash left, are put aside: the files' paths."""
+    log_start, first = expected.log_start, segments[0].base_offset
     if log_start > end:
         # It is moved to offsets only that are durable: one behind the end is a damaged checkpoint's.
-        log.warning("%s: log start offset %d is behind the end %d", segments[0].directory, log_start, end)
-        return segments[0].base_offset
-    while len(segments) > 1 and segments[1].base_offset <= log_start:
-        remove_segment(segments.pop(0))
-    return max(segments[0].base_offset, log_start)
+        told.append(f"log start offset {log_start} is behind the end {end}: {first} is taken")
+        return first, []
+    below = sum(segment.base_offset <= log_start for segment in segments[1:])
+    gone: list[str] = []
+    if below and expected.log_start_checked:
+        told.append(f"{below} segments below the log start offset {log_start} were put aside, to be deleted")
+        gone = [path for segment in segments[:below] for path in bury_segment(segment)]
+        segments[0].pool.files.sync_dir(segments[0].directory)
+        del segments[:below]
+    elif below:
+        told.append(
+            f"{below} segments lie below the log start offset {log_start}, which nothing with a checksum"
+            " says: they stay"
+        )
+    return max(first, log_start), gone
 
 
 def load_segments(

@@ -6,8 +6,10 @@ Threads: one at a time, under the store's lock.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
+from dataclasses import replace
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
@@ -28,7 +30,9 @@ from segstore.storage.small_files import put_aside, reason
 from segstore.storage.topics import TopicFiles, TopicInfo
 from segstore.storage.writer import create_segment
 
-_LAYOUTS = 1 << 62  # whatever is published, what is counted on from there fits an int64
+_LAYOUTS = 1 << 32  # what is published of the count
+
+log = logging.getLogger("segstore")
 
 
 class PartitionLoader:
@@ -114,29 +118,67 @@ class PartitionLoader:
         except OSError:
             self._doubt(key, published)
             raise
+        context.graveyard.put(opened.buried, info.settings.file_delete_delay_ms)
         epochs = self._begin_epoch(directory, opened, expected.clean, published)
-        if opened.recovered is not None:
-            self.recovered.append(opened.recovered)
+        self._tell(directory, opened, expected)
         producers = Producers.load(context.files, directory, opened, context.clock, self._expiration_ms)
         layout = (published.layout + 1) % _LAYOUTS if published else 0
         publisher = Publisher(self._ends, key, epochs.current)
         return Partition(context, info.settings, opened, epochs, producers, publisher, start_moved, layout)
 
+    def _tell(self, directory: str, opened: Opened, expected: Expected) -> None:
+        """Say what was done to the log, and which of two that disagree about it was believed."""
+        messages = (*expected.told, *opened.told)
+        for message in messages:
+            log.warning("%s: %s", directory, message)
+        done = opened.recovered
+        if messages:
+            done = done or Recovered(os.path.basename(directory), opened.durable_offset, opened.end_offset)
+            done = replace(done, reason="; ".join(filter(None, (done.reason, *messages))))
+        if done is not None:
+            self.recovered.append(done)
+
     def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
-        checkpoints = self._checkpoints
+        checkpoints, told = self._checkpoints, list[str]()
         flushed = checkpoints.recovery_points.get(key)
         known = flushed if self._left.gaps_known else None
         # The complement of the recovery point is published where a sync has failed.
         suspect = published.recovery_point < 0 if published is not None else self._ends.doubted
-        synced = 0 if published is None else published.recovery_point ^ -int(suspect)
+        checked = published is not None and self._ends.was_checked
+        recovery_point = flushed or 0
+        if published is not None:
+            # The checkpoint lags behind. Of published ends without a check, both are only claims.
+            recovery_point = published.synced if checked else max(recovery_point, published.synced)
         return Expected(
             clean=self.clean or key in self._made,
-            recovery_point=max(flushed or 0, synced),
-            log_start=max(checkpoints.log_starts.get(key) or 0, published.start if published else 0),
+            recovery_point=recovery_point,
+            log_start=self._log_start(key, published, told),
             quarantine=os.path.join(self._context.root, names.OURS, names.QUARANTINE),
             gaps_end=info.gaps_end(key[1], checkpoints.cleaner_offsets.get(key), known),
             suspect=suspect,
+            recovery_point_checked=checked
+            or names.RECOVERY_POINTS in checkpoints.checked
+            or not recovery_point,
+            log_start_checked=checked or names.LOG_STARTS in checkpoints.checked,
+            told=tuple(told),
         )
+
+    def _log_start(self, key: TopicPartitionKey, published: Ends | None, told: list[str]) -> int:
+        """The smaller one of two that disagree: it keeps more records."""
+        checkpoints = self._checkpoints
+        said = checkpoints.log_starts.get(key) or 0
+        if published is None:
+            return said
+        if names.LOG_STARTS in checkpoints.unknown:
+            return published.start if self._ends.was_checked else 0
+        least = min(said, published.start)
+        # Between the checkpoint and the publication a kill leaves the latter behind.
+        if published.start > said or (published.start < said and self.clean):
+            told.append(
+                f"log start offset {published.start} is published, but {said} is in the checkpoint:"
+                f" {least} is taken"
+            )
+        return least
 
     def _doubt(self, key: int, published: Ends | None) -> None:
         """A sync of recovery's may have failed, and what it found be on no disk: the next one, of another

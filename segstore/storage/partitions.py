@@ -132,13 +132,16 @@ class Partitions:
         finally:
             errors.clear()  # this frame is in their tracebacks
 
-    def checkpoint(self) -> None:
-        """Write recovery points, log starts and high watermarks. OSError."""
+    def checkpoint(self, nonce: int = 0) -> None:
+        """Write recovery points, log starts and high watermarks; `nonce`: of a clean close. OSError."""
         with self.lock:
             held = self._open
-            self._checkpoints.recovery_points.update({k: p.recovery_point for k, p in held.items()})
-            self._checkpoints.log_starts.update({k: p.view.start_offset for k, p in held.items()})
-            self._checkpoints.high_watermarks.update({k: p.view.end_offset for k, p in held.items()})
+            changes = {
+                names.RECOVERY_POINTS: {k: p.recovery_point for k, p in held.items()},
+                names.LOG_STARTS: {k: p.view.start_offset for k, p in held.items()},
+                names.HIGH_WATERMARKS: {k: p.view.end_offset for k, p in held.items()},
+            }
+            self._checkpoints.update(changes, nonce)
 
     def close(self) -> list[Exception]:
         """Close all, and say what failed; with the lock held."""

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from segstore import names
 from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError
@@ -32,7 +33,7 @@ from segstore.storage import indexing
 from segstore.storage.active import ActiveSegment
 from segstore.storage.quarantine import keep
 from segstore.storage.segment import Segment
-from segstore.storage.walk import BAD, CHUNK, MOST_OFFSET, next_whole, walk
+from segstore.storage.walk import BAD, CHUNK, MOST_OFFSET, next_whole, walk, walk_past_damage
 from segstore.storage.writer import create_segment, remove_segment
 
 if TYPE_CHECKING:
@@ -53,9 +54,21 @@ def behind_last(segment: Segment) -> tuple[int, int]:
     return position, end
 
 
+def last_whole(files: Files, directory: str, bases: list[int]) -> int:
+    """The offset behind the last batch whose CRC holds, of the segments with these base offsets. OSError."""
+    end = 0
+    for end in reversed(bases):
+        with files.open(os.path.join(directory, names.segment_file(end, names.LOG))) as handle:
+            steps = walk_past_damage(files, handle, files.size(handle), check_crcs=True)
+            lasts = [int(step.batches["last_offset"][-1]) for step in steps if len(step.batches)]
+        if lasts:
+            return lasts[-1] + 1
+    return end
+
+
 @dataclass(frozen=True)
 class Recovered:
-    """What recovery did to a partition. `cut_bytes` is 0 where the log was whole."""
+    """What was done to a partition. `cut_bytes` is 0 where its log was whole."""
 
     partition: str
     recovery_point: int

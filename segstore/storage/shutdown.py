@@ -30,12 +30,13 @@ class Left(NamedTuple):
     gaps_known: bool
 
     @classmethod
-    def of(cls, marker: int | None, nonce: int) -> Left:
-        """By the marker's number and that of the published ends."""
+    def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
+        """By the marker's number and that of the published ends. `ours`: whether a writer of ours was here,
+        who leaves no marker without a number.
+        """
+        clean = marker is not None and not (marker == 0 and ours)
         # A broker that was killed has left a number of ours without a marker.
-        return cls(
-            marker is not None, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0
-        )
+        return cls(clean, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0)
 
 
 def read_marker(files: Files, root: str) -> int | None:
@@ -61,9 +62,12 @@ def take_marker(files: Files, root: str) -> int | None:
     return nonce
 
 
-def put_marker(files: Files, root: str) -> int:
-    """Write the marker, durably: its number. OSError."""
-    nonce = secrets.randbits(62) | 1
+def new_nonce() -> int:
+    """A number that no marker has had."""
+    return secrets.randbits(62) | 1
+
+
+def put_marker(files: Files, root: str, nonce: int) -> None:
+    """Write the marker with a number, durably. OSError."""
     content = json.dumps({"version": 0, "brokerEpoch": nonce}, separators=(",", ":"))
     files.write_atomic(os.path.join(root, names.CLEAN_SHUTDOWN), content.encode())
-    return nonce

@@ -14,10 +14,10 @@ from time import monotonic_ns
 from typing import NamedTuple
 
 from segstore import locks, names
-from segstore.storage.checkpoint import read_offsets
 from segstore.storage.context import Context
 from segstore.storage.ends import Ends, EndsReader, open_reader, slot_key
 from segstore.storage.follower import Follower
+from segstore.storage.root_checkpoints import read_log_start
 from segstore.storage.shutdown import read_marker
 from segstore.storage.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
 
@@ -112,29 +112,35 @@ class StoreReader:
             self.context.pool,
             directory,
             info.settings,
-            self._published(slot_key(info.topic_id, info.name, partition)),
+            self._published(info, partition),
             lambda: self._log_start(info.name, partition),
             lambda: self._believed() or self._is_ours(),
             lambda: self._is_there(info, partition),
         )
 
     def _log_start(self, topic: str, partition: int) -> int:
-        path = os.path.join(self.context.root, names.LOG_STARTS)
-        return read_offsets(self.context.files, path).get((topic, partition), 0)
+        ends = self._look_for_ends()
+        nonce = None if ends is None else ends.nonce
+        return read_log_start(self.context.files, self.context.root, (topic, partition), nonce)
 
     def ends_of(self, keys: list[int]) -> dict[int, Ends]:
         """What is published of some partitions, of one moment; nothing of a broker's directory."""
         ends = self._ends if self._believed() else None
         return {} if ends is None else ends.get_all(keys)
 
-    def _published(self, key: int) -> Callable[[], Ends | None]:
+    def _published(self, info: TopicInfo, partition: int) -> Callable[[], Ends | None]:
+        key = slot_key(info.topic_id, info.name, partition)
+
         def get() -> Ends | None:
             ends, held = self._ends, self._belief
             if ends is None or not held.holds or monotonic_ns() - held.at >= _BELIEF_NS:
                 if not self._believed():
                     return None
                 ends = self._ends
-            return ends.get(key) if ends is not None else None
+            found = ends.get(key) if ends is not None else None
+            if found is None or found.start == 0 or ends is None or ends.checked:
+                return found
+            return found._replace(start=min(found.start, self._log_start(info.name, partition)))
 
         return get
 
@@ -152,7 +158,9 @@ class StoreReader:
         for _ in range(_PATIENCE):
             now, nonce = monotonic_ns(), ends.nonce
             marker = read_marker(self.context.files, self.context.root)
-            self._belief = held = _Belief(now, nonce, marker != 0 and nonce == (marker or 0))
+            # Without checks, what a closed store has published is a claim: its logs say the same.
+            holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
+            self._belief = held = _Belief(now, nonce, holds)
             if held.holds or not self._is_ours():
                 break
             # The writer that opens or closes the store has done one of the two; the log is no witness

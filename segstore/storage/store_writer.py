@@ -6,14 +6,16 @@ Threads: any; see the parts.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from contextlib import ExitStack
 
 from segstore import names
 from segstore.config import StoreConfig
-from segstore.errors import StoreLockedError, first_of
+from segstore.errors import StorageError, StoreLockedError, first_of
 from segstore.files import Handle
+from segstore.storage.aside import set_aside
 from segstore.storage.context import Context
 from segstore.storage.enclosed import kept_mode
 from segstore.storage.ends import EndsWriter, slot_key
@@ -22,7 +24,7 @@ from segstore.storage.partition_loader import PartitionLoader
 from segstore.storage.partitions import Partitions
 from segstore.storage.recovery import Recovered
 from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
-from segstore.storage.shutdown import Left, put_marker, take_marker
+from segstore.storage.shutdown import Left, new_nonce, put_marker, take_marker
 from segstore.storage.small_mending import mend_small
 from segstore.storage.staging.inbox import Inbox
 from segstore.storage.sweeper import Sweeper
@@ -49,25 +51,47 @@ class StoreWriter:
         """Where this fails, `begun` ends what runs already: the directory is the next one's."""
         context, config = self.context, self.config
         files, root = context.files, context.root
+        moved = set_aside(files, root)
         marker = take_marker(files, root)
         topic_files = self._prepare()
         mend_small(context)
         self._ends = EndsWriter(files, os.path.join(root, names.OURS, names.ENDS))
-        left = Left.of(marker, self._ends.nonce)
+        nonce = self._ends.nonce if self._ends.found else None
+        self._checkpoints = checkpoints = RootCheckpoints(
+            files, root, marker, nonce, copied=self._ends.was_checked
+        )
+        left = Left.of(marker, nonce or 0, ours=self._ends.found or checkpoints.copied)
         if not left.ends_hold:
             # Gone before the number is: a second crash must not find them believable.
             self._ends.clear()
+        if self._ends.lost and not left.clean:
+            self._ends.doubt()
         self._ends.begin()
-        self._checkpoints = checkpoints = RootCheckpoints(files, root)
         self._loader = loader = PartitionLoader(
             context, topic_files, self._ends, checkpoints, left, config.producer_id_expiration_ms
         )
         self.partitions = Partitions(context, lambda: self.topics, loader, checkpoints)
         self.topic_admin = TopicAdmin(context, topic_files, self._ends, checkpoints, loader, self.partitions)
         self.inbox = Inbox(context, config, lambda: self.topics, self.partition, self.nudge)
+        damaged = self._tell_damage(moved, unclean=marker == 0 and not left.clean)
         self._open_adopted()
-        self._open_partitions(left)
+        self._open_partitions(left, every=damaged)
+        if damaged:
+            self.partitions.checkpoint()
         self._begin(begun)
+
+    def _tell_damage(self, moved: list[tuple[str, str]], *, unclean: bool) -> bool:
+        """Say which small files were not as they were written: whether there are any."""
+        root, tell = self.context.root, self.context.tell
+        for path, where in moved:
+            tell(path, "no regular file", f"moved to {where}")
+        for damage in self._ends.damage:
+            tell(os.path.join(root, names.OURS, names.ENDS), damage, "made anew")
+        for name, message, done in self._checkpoints.told:
+            tell(os.path.join(root, name), message, done)
+        if unclean:
+            tell(os.path.join(root, names.CLEAN_SHUTDOWN), "holds no number", "taken for an unclean shutdown")
+        return bool(moved or self._ends.damage or self._checkpoints.told or unclean)
 
     def _prepare(self) -> TopicFiles:
         """The directories of ours. Another process may have made the store since it was looked for."""
@@ -89,8 +113,10 @@ class StoreWriter:
                 for key in sorted(finished):
                     self.partitions.open(*key)
 
-    def _open_partitions(self, left: Left) -> None:
-        """After a clean close a partition is opened when it is asked for; else now, to be recovered."""
+    def _open_partitions(self, left: Left, *, every: bool) -> None:
+        """After a clean close a partition is opened when it is asked for; else now, to be recovered. `every`
+        one is where small files were damaged, so that these are made anew from all.
+        """
         known = self._ends.keys()
         live = set()
         for info in self.topics.values():
@@ -99,7 +125,7 @@ class StoreWriter:
             for partition in info.partition_ids:
                 key = slot_key(info.topic_id, info.name, partition)
                 live.add(key)
-                if not (self._loader.clean and left.ends_hold and key in known):
+                if every or not (self._loader.clean and left.ends_hold and key in known):
                     self.partitions.open(info.name, partition)
         for key in known - live:
             self._ends.release(key)
@@ -157,7 +183,7 @@ class StoreWriter:
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
         """Let that say nothing: all of the log is dirty. OSError."""
-        self._checkpoints.cleaner_offsets.update({}, frozenset({(topic, partition)}))
+        self._checkpoints.cleaner_offsets.update({(topic, partition): None})
 
     @property
     def publications(self) -> int:
@@ -214,9 +240,11 @@ class StoreWriter:
             if errors:
                 raise first_of(errors)
             if self.partitions.settled():
-                self.partitions.checkpoint()
+                nonce = new_nonce()
+                self.partitions.checkpoint(nonce)
                 self._ends.sync()  # what the marker says holds after a power cut
-                self._ends.set_nonce(put_marker(self.context.files, self.context.root))
+                put_marker(self.context.files, self.context.root, nonce)
+                self._ends.set_nonce(nonce)
 
 
 def _take_lock(context: Context) -> Handle:
@@ -225,3 +253,8 @@ def _take_lock(context: Context) -> Handle:
         return context.files.lock(path)
     except BlockingIOError:
         raise StoreLockedError(context.root, context.files.lock_holder(path)) from None
+    except OSError as error:
+        if error.errno != errno.EISDIR:
+            raise
+        hint = "A directory lies in the place of the lock file: move it away, and open the store again"
+        raise StorageError(error.errno, hint, path) from error

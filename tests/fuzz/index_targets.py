@@ -17,7 +17,9 @@ from fuzz.target import Target
 from segstore.files import Files
 from segstore.index import SealedOffsetIndex, SealedTimeIndex, txn_index
 from segstore.index.sparse import SealedIndex
-from segstore.storage.ends import MAGIC, EndsWriter, open_reader
+from segstore.storage import ends_header
+from segstore.storage.ends import EndsWriter, open_reader
+from segstore.storage.framed import crc
 
 _KEYS = (-1, 0, 1, 7, 100, 500, 12_000, (1 << 31) - 1, 1 << 31, (1 << 63) - 1)
 
@@ -93,9 +95,13 @@ def published(data: bytes) -> str:
 
 
 def _ends_seeds() -> list[bytes]:
-    head = struct.pack("<qIiqq", 4, 9, MAGIC, 77, 2).ljust(64, b"\0")
+    """Of before there were checks, and with them."""
+    head = struct.pack("<qIiqq", 4, 9, ends_header.UNCHECKED, 77, 2).ljust(64, b"\0")
     slots = b"".join(struct.pack("<8q", key, 1, 50, 50, 40, 30, 2, 4) for key in (1, 3, 5))
-    return [head + slots + bytes(256), head + slots * 2, head]
+    held = [struct.pack("<6qIi", key, 1, 50, 50, 40, 30, 2, 4) for key in (1, 3, 5)]
+    checked = b"".join(slot + struct.pack("<II", crc(slot), ~crc(slot) & 0xFFFFFFFF) for slot in held)
+    header = struct.pack("<qI", 4, 9) + ends_header.pack(77, 0, 2, doubt=False)
+    return [head + slots + bytes(256), head + slots * 2, head, header + checked + bytes(256), header]
 
 
 _HEAD = [(0, 8), (8, 4), (12, 4), (16, 8), (24, 8)]

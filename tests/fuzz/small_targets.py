@@ -16,10 +16,18 @@ from partitions import GOLDEN
 from fuzz.mutate import ANY, TEXT, entries
 from fuzz.target import Given, Target
 from segstore import names
-from segstore.storage import checkpoint, producer_id_file, quota_file, shutdown, sweep_states, topic_info
+from segstore.storage import (
+    checkpoint,
+    framed,
+    producer_id_file,
+    quota_file,
+    shutdown,
+    sweep_states,
+    topic_info,
+)
 from segstore.storage.producer_snapshot import SnapshotEntry, format_snapshot
 from segstore.storage.producer_state import ProducerState
-from segstore.storage.staging import framed, ids, intent, manifest, results
+from segstore.storage.staging import ids, intent, manifest, results
 from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.message import StagedFile
 

@@ -16,7 +16,7 @@ from segstore.client.filetree import wire
 from segstore.client.filetree.nodes import File, Nodes
 from segstore.errors import InvalidRecordError, OffsetOutOfRangeError
 from segstore.records import Records
-from segstore.storage.checkpoint import read_offsets
+from segstore.storage.checkpoint import try_offsets
 from segstore.storage.log import PartitionLog
 
 _AT_A_TIME = 4 << 20
@@ -108,8 +108,8 @@ def floor(log: PartitionLog) -> int:
     whole. Its checkpoint says how far it came; where that was lost, batches that it wrote tell.
     """
     context = log._context
-    held = read_offsets(context.files, os.path.join(context.root, names.CLEANER_OFFSETS))
-    cleaned = max(held.get((log.topic, log.partition), 0), log.start_offset)
+    held, _ = try_offsets(context.files, os.path.join(context.root, names.CLEANER_OFFSETS))
+    cleaned = max((held or {}).get((log.topic, log.partition), 0), log.start_offset)
     view = log._source.view
     if cleaned >= view.end_offset or not _was_cleaned(log, min(cleaned, view.end_offset), view.bases[-1]):
         return min(cleaned, view.end_offset)

@@ -18,11 +18,11 @@ from segstore.files import Files
 from segstore.storage.checkpoint import read_offsets, write_offsets
 from segstore.storage.ends import Ends, open_reader, slot_key
 from segstore.storage.loader import list_segments
+from segstore.storage.recovery import last_whole
 from segstore.storage.repaired import Repaired
 from segstore.storage.shutdown import read_marker
 from segstore.storage.small_files import reason
 from segstore.storage.topics import TopicFiles
-from segstore.storage.walk import walk_past_damage
 
 Key = tuple[str, int]
 Offsets = dict[Key, int]
@@ -85,23 +85,15 @@ def _unknown(
     files: Files, path: str, published: dict[Key, Ends], there: dict[Key, str]
 ) -> Iterator[Repaired]:
     held = read_offsets(files, path)
-    made = {k: _last_whole(files, d) for k, d in there.items() if k not in held and k not in published}
+    made = {
+        k: last_whole(files, d, list_segments(files, d))
+        for k, d in there.items()
+        if k not in held and k not in published
+    }
     if made:
         write_offsets(files, path, held | made)
         message = f"says nothing of {len(made)} partitions, and the last shutdown was not clean"
         yield Repaired(path, None, None, message, "all up to their last whole batches is taken for synced")
-
-
-def _last_whole(files: Files, directory: str) -> int:
-    """The offset behind the last batch whose CRC holds."""
-    end = 0
-    for end in reversed(list_segments(files, directory)):
-        with files.open(os.path.join(directory, names.segment_file(end, names.LOG))) as handle:
-            steps = walk_past_damage(files, handle, files.size(handle), check_crcs=True)
-            lasts = [int(step.batches["last_offset"][-1]) for step in steps if len(step.batches)]
-        if lasts:
-            return lasts[-1] + 1
-    return end
 
 
 def _anew(lines: int) -> str:

@@ -21,6 +21,7 @@ from segstore import names
 from segstore.errors import SegstoreError, StoreLockedError
 from segstore.files import Files
 from segstore.storage import store as store_module
+from segstore.storage.aside import set_aside
 from segstore.storage.check import check
 from segstore.storage.context import os_errors
 from segstore.storage.enclosed import kept_mode
@@ -66,7 +67,11 @@ def _repair(
 ) -> Iterator[Repaired]:
     files.file_mode = kept_mode(files, root)
     with _locked(files, root):
-        anew = list(put_right(files, root))
+        anew = [
+            Repaired(path, None, None, "no regular file", f"moved to {where}")
+            for path, where in set_aside(files, root)
+        ]
+        anew += put_right(files, root)
     with store_module.open(root, config=_NOTHING_SWEPT, files=files) as store:
         _open_all(store)
         yield from (_cut(done) for done in store.recovered if done.cut_bytes)

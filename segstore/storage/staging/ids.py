@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.files import Files
+from segstore.storage.framed import compact, frame, unframe
 from segstore.storage.small_files import NOT_A_FILE
-from segstore.storage.staging.framed import compact, frame, unframe
 
 log = logging.getLogger("segstore")
 _MOST_BYTES = 1 << 31

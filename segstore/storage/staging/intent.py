@@ -15,9 +15,9 @@ from typing import NamedTuple
 from segstore import names
 from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
+from segstore.storage.framed import frame, unframe
 from segstore.storage.loader import scan_directory
 from segstore.storage.staging.folder import NOT_PLAIN, Folder
-from segstore.storage.staging.framed import frame, unframe
 from segstore.storage.topics import TopicInfo
 
 _PLACE = (str, str, int, int, int, int)

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.errors import InvalidArgumentError, InvalidTypeError, StagedFilesError
+from segstore.storage.framed import frame, unframe
 from segstore.storage.staging.folder import NOT_PLAIN, Folder
-from segstore.storage.staging.framed import frame, unframe
 from segstore.storage.staging.message import StagedFile, check_id
 
 VERSION = 2

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.storage.framed import compact
 from segstore.storage.small_files import crc
-from segstore.storage.staging.framed import compact
 
 _MOST_SIZE = 2**31 - 1
 

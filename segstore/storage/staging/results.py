@@ -17,8 +17,8 @@ from segstore.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
+from segstore.storage.framed import frame, unframe
 from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.framed import frame, unframe
 
 _KNOWN = {
     kind.__name__: kind

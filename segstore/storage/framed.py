@@ -1,4 +1,5 @@
-"""The form of all small files of the inbox: lines of a CRC and JSON. Nothing on disk of its own.
+"""The form of small files of ours, those of the inbox among them: lines of a CRC and JSON. Nothing on disk of
+its own.
 
 A line is eight hex digits, the CRC-32C of the JSON; a blank; the JSON, in ASCII without line breaks.
 Threads: any; functions without state.

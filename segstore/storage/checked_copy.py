@@ -1,0 +1,75 @@
+"""Owns `.segstore/checkpoints`: what the four offset checkpoints of the root say, with a CRC, which Kafka's
+text has not.
+
+One framed line: {"version": 0, "nonce": n, "offsets": {file's name: [[topic, partition, offset], ...]}}. It
+is written, synced, before the text that says the same, so that a crash between the two leaves the text
+behind, never ahead. `nonce` is the clean shutdown marker's number after a clean close, 0 before.
+Threads: functions without state.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from segstore import names
+from segstore.files import Files
+from segstore.storage.framed import frame, unframe
+from segstore.storage.small_files import NOT_A_FILE
+
+Key = tuple[str, int]
+Offsets = Mapping[str, Mapping[Key, int]]
+"""By file and partition."""
+
+_VERSION = 0
+_MOST = 1 << 28
+
+
+class CheckedCopy(NamedTuple):
+    """What it says."""
+
+    nonce: int
+    offsets: dict[str, dict[Key, int]]
+
+    def holds(self, marker: int | None, published: int | None) -> bool:
+        """Whether no broker was here since. `marker` and `published` are the numbers that the clean shutdown
+        marker and the published ends have, None where there are none.
+        """
+        return self.nonce == (marker or 0) or (marker is None and published == 0)
+
+
+def path_of(root: str) -> str:
+    return os.path.join(root, names.OURS, names.CHECKPOINTS)
+
+
+def write_copy(files: Files, root: str, offsets: Offsets, nonce: int) -> None:
+    """Replace it, durable when this returns. OSError."""
+    held = {
+        name: [[*key, offset] for key, offset in sorted(lines.items())] for name, lines in offsets.items()
+    }
+    files.write_atomic(path_of(root), frame({"version": _VERSION, "nonce": nonce, "offsets": held}))
+
+
+def read_copy(files: Files, root: str) -> tuple[CheckedCopy | None, str]:
+    """What it says; or None and why it says nothing, "" where it is missing. OSError."""
+    try:
+        return _parse(unframe(files.read_file(path_of(root), _MOST))), ""
+    except FileNotFoundError:
+        return None, ""
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return None, f"no copy of the checkpoints: {error}"
+    except OSError as error:
+        if error.errno not in NOT_A_FILE:
+            raise
+        return None, str(error)
+
+
+def _parse(held: dict[str, Any]) -> CheckedCopy:
+    if held["version"] != _VERSION:
+        raise ValueError(f"version {held['version']!r} is unknown, {_VERSION} is known")
+    offsets = {
+        name: {(str(topic), int(number)): int(offset) for topic, number, offset in held["offsets"][name]}
+        for name in names.OFFSET_CHECKPOINTS
+    }
+    return CheckedCopy(int(held["nonce"]), offsets)
