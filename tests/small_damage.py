@@ -106,6 +106,27 @@ KINDS = [
         "`.segstore/producer-ids`", ".segstore/producer-ids", "not looked at",
         "moved to the quarantine, told; ids go on above all that the logs know", "missing", checked=True,
     ),
+    _kind(
+        "`.segstore/ends`", ".segstore/ends",
+        "a damaged slot or header is not believed: the log's own end is",
+        "made anew in place, from the logs and the checkpoints; told", "missing flipped",
+    ),
+    _kind(
+        "`.segstore/checkpoints`", ".segstore/checkpoints", "not looked at",
+        "made anew from the root's checkpoints; told", "missing", checked=True,
+    ),
+    *(
+        _kind(
+            f"`{name}`", name, reading, "made anew from `.segstore/checkpoints`; told",
+            "missing empty flipped",
+        )
+        for name, reading in (
+            ("recovery-point-offset-checkpoint", "not looked at"),
+            ("replication-offset-checkpoint", "not looked at"),
+            ("log-start-offset-checkpoint", "the smaller one of it and `.segstore/checkpoints` counts"),
+            ("cleaner-offset-checkpoint", "where it says nothing, no gap is called damage"),
+        )
+    ),
 ]  # fmt: skip
 
 ROWS = {kind.name: kind for kind in KINDS}
