@@ -6,11 +6,9 @@ import heapq
 import itertools
 import logging
 import random
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from unittest import mock
@@ -70,7 +68,9 @@ class HandScheduler(Scheduler):
 
 
 class HandWatch:
-    """Sees nothing: the inbox is looked at when it is told to."""
+    """Sees nothing, and is not waited for: the inbox is looked at when it is told to."""
+
+    stopped = True
 
     def __init__(self, directory: str) -> None:
         """Nothing."""
@@ -78,39 +78,54 @@ class HandWatch:
     def stop(self) -> None:
         """Nothing."""
 
-
-class HandThreads:
-    """In place of `threading`, for who has one thread that waits for a watch: it never begins."""
-
-    Lock = staticmethod(threading.Lock)
-    current_thread = staticmethod(threading.current_thread)
-
-    class Thread:
-        def __init__(self, **_: object) -> None:
-            """Nothing."""
-
-        def start(self) -> None:
-            """Nothing."""
-
-        def is_alive(self) -> bool:
-            return False
-
-
-class HandExecutor:
-    """Does in place what a thread would do beside."""
-
-    def __init__(self, *_: object, **__: object) -> None:
+    def close(self) -> None:
         """Nothing."""
 
-    def submit(self, do: Callable[[], None]) -> Future[None]:
-        done: Future[None] = Future()
-        try:
-            done.set_result(do())
-        except BaseException as error:  # a death too: whoever waits gets it
-            done.set_exception(error)
-        return done
 
-    def shutdown(self, wait: bool) -> None:
+class HandBackground:
+    """In place of `threads.Background`, for who has one thread that looks and then waits for a watch: it
+    looks, in place, and does not wait.
+    """
+
+    def __init__(self, run: Callable[[], object], name: str) -> None:
+        self._run = run
+
+    def start(self) -> None:
+        self._run()
+
+    def join(self) -> None:
+        """Nothing."""
+
+    def is_alive(self) -> bool:
+        return False
+
+
+class HandWorker:
+    """In place of `threads.Worker`: does in place what a thread would do beside."""
+
+    def __init__(self, name: str) -> None:
+        self._errors: list[BaseException | None] = []
+
+    def start(self) -> None:
+        """Nothing."""
+
+    def do(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:  # a death too: whoever waits gets it
+            self._errors.append(error)
+        else:
+            self._errors.append(None)
+
+    def result(self) -> None:
+        error = self._errors.pop(0)
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback has this frame
+
+    def end(self) -> None:
         """Nothing."""
 
 
@@ -122,6 +137,10 @@ class _Later:
     @staticmethod
     def time_ns() -> int:
         return time.time_ns() + 3_600_000_000_000
+
+    @staticmethod
+    def monotonic() -> float:
+        return time.monotonic()
 
     @staticmethod
     def sleep(seconds: float) -> None:
@@ -148,9 +167,9 @@ def by_hand(hand: Hand) -> Iterator[None]:
         mock.patch.object(store, "Scheduler", partial(HandScheduler, hand)),
         mock.patch.object(sweeper, "Scheduler", partial(HandScheduler, hand)),
         mock.patch.object(inbox, "Watch", HandWatch),
-        mock.patch.object(inbox, "threading", HandThreads),
+        mock.patch.object(inbox, "Background", HandBackground),
         mock.patch.object(adopter, "_AT_A_TIME", 1),
-        mock.patch.object(pipeline, "ThreadPoolExecutor", HandExecutor),
+        mock.patch.object(pipeline, "Worker", HandWorker),
         mock.patch.object(shutdown, "secrets", drawn),
         mock.patch.object(stager, "secrets", drawn),
         mock.patch.object(manifest, "secrets", drawn),
