@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeGuard, TypeVar
 
 _Error = TypeVar("_Error", bound=BaseException)
@@ -34,6 +35,24 @@ class InvalidTopicError(InvalidArgumentError):
     """A topic name breaks Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], not "." or "..". Or it is an internal
     topic's, `__consumer_offsets` or `__transaction_state`, which only the engine writes, makes and deletes.
     """
+
+
+class MissingPackageError(SegstoreError, ImportError):
+    """A package that is not installed is needed for this; the message says how to install it."""
+
+
+@contextmanager
+def needing(package: str, extra: str, what: str) -> Iterator[None]:
+    """Within, `package` is imported. MissingPackageError where it is not installed: `what` is then what needs
+    it, and `extra` the extra of segstore that brings it.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if error.name and error.name.partition(".")[0] != package:
+            raise
+        told = f"{what} needs {package}, which is not installed: pip install 'segstore[{extra}]'"
+        raise MissingPackageError(told, name=package) from error
 
 
 class TopicAlreadyExistsError(SegstoreError):
@@ -64,7 +83,9 @@ class OffsetOutOfRangeError(SegstoreError):
     def __init__(self, offset: int, start: int, end: int, where: str = "") -> None:
         self.offset, self.start, self.end = offset, start, end
         there = f" of {where}" if where else ""
-        super().__init__(f"offset {offset}{there} is out of range: offsets {start} to {end} are there")
+        held = f"offsets {start} to {end - 1} are there, the log ends at {end}"
+        empty = f"the log is empty, and begins and ends at {end}"
+        super().__init__(f"offset {offset}{there} is out of range: {held if start < end else empty}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

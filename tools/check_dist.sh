@@ -15,6 +15,10 @@ mkdir "$elsewhere/tree"
 git ls-files -z --cached --others --exclude-standard -- . ':!tests' | xargs -0 cp --parents -t "$elsewhere/tree"
 (cd "$elsewhere/tree" && "$python" setup.py -q sdist --dist-dir "$dist")
 "$python" -m pip wheel -q --no-deps --no-build-isolation -w "$dist" "$elsewhere/tree"
+compgen -G "$dist/segstore-*-cp310-abi3-linux_*.whl" >/dev/null || {
+    echo "no wheel is tagged for the stable ABI of Python 3.10 and later: $(ls "$dist")" >&2
+    exit 1
+}
 cd "$elsewhere"
 
 for file in "$dist"/segstore-*.whl "$dist"/segstore-*.tar.gz; do

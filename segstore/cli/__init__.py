@@ -6,14 +6,37 @@ Threads: the main thread of a process of its own. One module per command; `app` 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C: 128 + SIGINT, as shells have it."""
 
 
+def keep_standard_streams() -> None:
+    """Open what is closed of standard input, output and error as /dev/null. Otherwise the next file that is
+    opened, one of the store's, would have its descriptor, and be written to as if it was the terminal.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest that is free, which is `fd`
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command with `arguments` (by default the process's): the exit status. SystemExit likewise."""
+    """Run a command with `arguments` (by default the process's): the exit status. SystemExit likewise.
+
+    A standard stream that is closed is taken for /dev/null.
+    """
+    keep_standard_streams()
     try:
         from segstore.cli.app import commands
 

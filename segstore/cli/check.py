@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -12,6 +14,7 @@ import segstore
 from segstore.cli.disk import log_bytes
 from segstore.cli.options import json_option, open_reading
 from segstore.cli.output import print_json, progress_bar, size_text
+from segstore.errors import StorageError
 from segstore.storage.repair import Repaired
 from segstore.storage.repair import repair as run_repair
 
@@ -50,6 +53,8 @@ def check(given: str | None, path: str | None, repair: bool, quarantine: bool, a
         raise click.UsageError("Which store? Give its PATH, or --store, or set SEGSTORE_PATH.")
     if quarantine and not repair:
         raise click.UsageError("--quarantine goes with --repair.")
+    if not os.path.isdir(root):
+        raise StorageError(errno.ENOENT, "There is no such store", root)
     done = _repair(root, quarantine) if repair else []
     size, findings = run_check(root)
     rows: list[Repaired | segstore.Finding] = [*done, *findings]

@@ -27,7 +27,7 @@ def delete(topic: str, yes: bool, path: str) -> int:
 
 def _confirmed(store: segstore.Store, topic: str) -> bool:
     if not sys.stdin.isatty():
-        raise click.UsageError("Nobody can be asked here: say --yes to delete without a question.")
+        raise click.UsageError("Without a terminal nobody can be asked: --yes deletes without a question.")
     parts = describe(store, store.topics()[topic])["partitions"]
     offsets = sum(p["end_offset"] - p["start_offset"] for p in parts)
     return click.confirm(f"Delete {topic}, {offsets:,} offsets in {len(parts)} partitions?", err=True)

@@ -104,7 +104,7 @@ def reset(
     """
     to = _where(where)
     if bool(topics) == all_topics:
-        raise click.UsageError("Of what? Give --topic, once or more, or --all-topics, not both.")
+        raise click.UsageError("Which partitions? Give either --topic (it may be repeated) or --all-topics.")
     if execute and dry_run:
         raise click.UsageError("Give --execute or --dry-run, not both.")
     with open_reading(path) as store:
@@ -166,6 +166,6 @@ def delete(names: tuple[str, ...], topics: list[TopicPartition | str], yes: bool
 
 def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -> bool:
     if not sys.stdin.isatty():
-        raise click.UsageError("Nobody can be asked here: say --yes to delete without a question.")
+        raise click.UsageError("Without a terminal nobody can be asked: --yes deletes without a question.")
     what = "what was committed for some topics of" if topics else f"{shown(offsets)} committed offsets of"
     return click.confirm(f"Forget {what} {', '.join(names)}?", err=True)

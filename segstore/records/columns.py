@@ -5,7 +5,7 @@ Immutable once made, as `Column` is: any thread may encode from them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,7 +41,12 @@ def as_headers(headers: Iterable[Iterable[Header] | None] | None) -> HeaderColum
         return None
     if isinstance(headers, TEXT) or not isinstance(headers, Iterable):
         raise InvalidTypeError(f"headers is {type(headers).__name__}: {_HEADERS_ALLOWED}")
-    lists = [list(_pairs(of_one, i)) for i, of_one in enumerate(headers)]
+    return _flat(
+        [list(_pairs(of_one, f"headers[{i}]", _HEADERS_ALLOWED)) for i, of_one in enumerate(headers)]
+    )
+
+
+def _flat(lists: list[list[tuple[bytes, Any]]]) -> HeaderColumns:
     if not any(lists):
         return HeaderColumns(np.zeros(len(lists) + 1, np.int64), null_column(0), null_column(0))
     names = [name for of_one in lists for name, _ in of_one]
@@ -50,22 +55,31 @@ def as_headers(headers: Iterable[Iterable[Header] | None] | None) -> HeaderColum
     return HeaderColumns(offsets, from_list(names, "header names"), from_list(values, "header values"))
 
 
+def headers_of_one(headers: Any) -> HeaderColumns:
+    """HeaderColumns of one record. InvalidTypeError."""
+    if isinstance(headers, Mapping):
+        raise InvalidTypeError(f"headers is {type(headers).__name__}: {_ONES_ALLOWED}")
+    lists = [list(_pairs(headers, "headers", _ONES_ALLOWED))]
+    return _flat(lists)
+
+
+_ONES_ALLOWED = "allowed is a list of (str, bytes or None)"
 _HEADERS_ALLOWED = "allowed is, for each record, a sequence of (str, bytes or None)"
 
 
-def _pairs(of_one: Any, i: int) -> Iterable[tuple[bytes, Any]]:
+def _pairs(of_one: Any, where: str, allowed: str) -> Iterable[tuple[bytes, Any]]:
     if of_one is None:
         return
     if isinstance(of_one, TEXT) or not isinstance(of_one, Iterable):
-        raise InvalidTypeError(f"headers[{i}] is {type(of_one).__name__}: {_HEADERS_ALLOWED}")
+        raise InvalidTypeError(f"{where} is {type(of_one).__name__}: {allowed}")
     for j, pair in enumerate(of_one):
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise InvalidTypeError(f"headers[{i}][{j}] is {pair!r:.80}: {_HEADERS_ALLOWED}")
+            raise InvalidTypeError(f"{where}[{j}] is {pair!r:.80}: {allowed}")
         name, value = pair
         good = isinstance(name, str) and isinstance(value, (bytes, bytearray, memoryview, type(None)))
         if not good:
             what = f"({type(name).__name__}, {type(value).__name__})"
-            raise InvalidTypeError(f"headers[{i}][{j}] is {what}: {_HEADERS_ALLOWED}")
+            raise InvalidTypeError(f"{where}[{j}] is {what}: {allowed}")
         yield name.encode(), value
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
+from segstore.errors import needing
 from segstore.records.header import BATCH
 from segstore.records.lazy import ByteColumn, HeaderColumn, chunks
 
@@ -169,9 +170,11 @@ class Records:
 
     def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
         """A pyarrow.Table: offset and timestamp (ms) int64, key and value binary, headers
-        list<struct<key: string, value: binary>>, null where a record has none; or only `columns`."""
-        from segstore.records.arrow import table
-
+        list<struct<key: string, value: binary>>, null where a record has none; or only `columns`.
+        MissingPackageError without pyarrow.
+        """
+        with needing("pyarrow", "arrow", "to_arrow"):
+            from segstore.records.arrow import table
         return table(self, columns)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

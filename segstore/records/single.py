@@ -14,7 +14,7 @@ import numpy as np
 from segstore._native import ffi, held, lib
 from segstore.errors import InvalidTypeError
 from segstore.records.column import FIXED, NULLS
-from segstore.records.columns import Header, as_headers
+from segstore.records.columns import Header, headers_of_one
 from segstore.records.encode import c_template, compressed, fill_template
 from segstore.records.encoded import PLAIN, Encoded, Template, check_plain, checked
 from segstore.records.header import BATCH, HEADER_SIZE
@@ -67,7 +67,7 @@ def single(
     views = _set(a.value, value, "value"), _set(a.key, key, "key")
     check_plain(sum(map(len, views)))  # before so much memory is taken
     size = sum(map(len, views)) + _ROOM
-    more = as_headers([headers]) if headers else None
+    more = headers_of_one(headers) if headers else None
     if more:
         size += more.c.names.data_len + more.c.values.data_len + 20 * more.c.names.n
     buffer, batches = np.empty(size, np.uint8), np.empty(1, BATCH)

@@ -70,6 +70,8 @@ class SliceReader:
 
     def _records(self, at: PartitionLog, part: Slice) -> Iterator[Records]:
         offset, size = part.start, FIRST_BYTES
+        if self.times.limited and self.times.low >= self.times.high:
+            return  # no record can be wanted
         while offset < part.end:
             try:
                 records = at.read(offset, size, isolation_level=self.isolation_level, times=self._span)

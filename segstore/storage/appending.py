@@ -5,6 +5,7 @@ Threads: any. Encoding and compression are done here, before an append takes its
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ from segstore.records import CODECS, Columns, Encoded, check_sizes, encode, sing
 from segstore.storage import arguments
 from segstore.storage.partition import Partition
 from segstore.storage.pending import AHEAD_COMPRESSED, AHEAD_PLAIN
+
+log = logging.getLogger("segstore")
 
 _COMPRESSIONS = {name: code for code, name in enumerate(CODECS)} | {"uncompressed": 0, "producer": 0}
 
@@ -32,10 +35,7 @@ def append_one(
     encoded = single(value, key, headers, stamp, codec=codec, level=level)
     limit = largest_batch(config)
     if encoded.size > limit:
-        raise RecordTooLargeError(
-            f"the record makes a batch of {encoded.size:,} bytes: allowed are {limit:,} "
-            "(max.message.bytes, segment.bytes)"
-        )
+        raise RecordTooLargeError(too_large(partition.config, encoded.size))
     offset = partition.queue.append(iter((encoded,)), AHEAD_PLAIN)
     partition.flushing.settle(offset + 1)
     return offset
@@ -116,6 +116,13 @@ def largest_batch(config: TopicConfig) -> int:
     return min(config.max_message_bytes, config.segment_bytes)
 
 
+def too_large(config: TopicConfig, size: int) -> str:
+    """What is said of a record that needs `size` bytes."""
+    by_message = config.max_message_bytes <= config.segment_bytes
+    name = "max.message.bytes" if by_message else "segment.bytes"
+    return f"the record needs a batch of {size:,} bytes: allowed are {largest_batch(config):,} ({name})"
+
+
 def check_keys(config: TopicConfig, some_missing: bool) -> None:
     """Kafka's LogValidator: a compacted topic takes no record without a key. InvalidRecordError."""
     if some_missing and "compact" in config.cleanup_policy:
@@ -126,7 +133,7 @@ def check_keys(config: TopicConfig, some_missing: bool) -> None:
 
 def check_stamps(config: TopicConfig, least: int, most: int, now: int) -> None:
     """Kafka's LogValidator: a CreateTime topic may bound how far stamps are off the clock.
-    InvalidArgumentError.
+    InvalidArgumentError. One warning where retention is to delete what is appended.
     """
     if config.message_timestamp_type != "CreateTime":
         return
@@ -141,4 +148,21 @@ def check_stamps(config: TopicConfig, least: int, most: int, now: int) -> None:
         raise InvalidArgumentError(
             f"timestamp {least} is more than message.timestamp.before.max.ms="
             f"{config.message_timestamp_before_max_ms} before the clock ({now})"
+        )
+    if config.retention_ms >= 0 and 0 <= most < now - config.retention_ms:
+        _tell_expired(config, most)
+
+
+_told: set[tuple[int, str]] = set()
+
+
+def _tell_expired(config: TopicConfig, stamp: int) -> None:
+    """Warn once in a process for such settings: seconds that are given for ms are a common mistake."""
+    settings = config.retention_ms, config.cleanup_policy
+    if "delete" in config.cleanup_policy and settings not in _told:
+        _told.add(settings)
+        log.warning(
+            "a record that is stamped %d (ms since the epoch) is older than its topic's retention.ms=%d: "
+            "a sweep deletes it as soon as its segment has nothing younger",
+            *(stamp, config.retention_ms),
         )

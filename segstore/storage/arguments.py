@@ -32,13 +32,16 @@ def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> in
 
 
 def span(name: str, value: Any) -> tuple[int, int]:
-    """First and last of whole numbers, as far as int64 reaches."""
+    """First and last of whole numbers, as far as int64 reaches; the first is not above the last."""
     try:
         first, last = value
     except (TypeError, ValueError):
         raise InvalidTypeError(f"{name}={value!r}: must be a pair, the first and the last") from None
     least = -INT64_MAX - 1
-    return whole(f"{name}[0]", first, least), whole(f"{name}[1]", last, least)
+    first, last = whole(f"{name}[0]", first, least), whole(f"{name}[1]", last, least)
+    if first > last:
+        raise InvalidArgumentError(f"{name}={(first, last)}: the first must be at most the last")
+    return first, last
 
 
 def milliseconds(name: str, value: Any) -> float:

@@ -91,7 +91,8 @@ class PartitionLog:
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> int:
-        """Append one record: its offset. `timestamp` in ms since the epoch, by default now.
+        """Append one record: its offset. `timestamp` in ms since the epoch, by default now. One that is
+        older than the topic's retention.ms, as seconds are, has the record deleted by a sweep.
 
         InvalidTypeError, InvalidArgumentError, RecordTooLargeError, InvalidTopicError (of an internal topic):
         nothing was written. StorageError: nothing is in the log. ReadOnlyError, StoreClosedError,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore.errors import SegstoreError
+from segstore.errors import needing
 from segstore.storage.stats import PartitionStats, store_stats
 
 if TYPE_CHECKING:
@@ -67,16 +67,12 @@ def store_metrics(store: Store) -> dict[str, dict[str, Any]]:
 def prometheus_text(store: Store) -> str:
     """All metrics in Prometheus' text format, labelled by topic and partition.
 
-    SegstoreError without the prometheus_client package (`segstore[metrics]`).
+    MissingPackageError without the prometheus_client package (`segstore[metrics]`).
     """
-    try:
+    with needing("prometheus_client", "metrics", "metrics_text"):
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         from prometheus_client.registry import Collector
-    except ImportError:
-        raise SegstoreError(
-            "metrics as text need prometheus_client: pip install 'segstore[metrics]'"
-        ) from None
     rows = list(store_stats(store, records=False))
 
     class Families(Collector):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from segstore.errors import RecordTooLargeError
 from segstore.records import HEADER_SIZE, Columns, Encoded, Template, check_sizes, encode, single
 from segstore.records.encoded import PLAIN
-from segstore.storage.appending import check_keys, check_stamps, codec_for, largest_batch
+from segstore.storage.appending import check_keys, check_stamps, codec_for, largest_batch, too_large
 from segstore.storage.context import os_errors
 from segstore.storage.judging import Claim, claim_of
 
@@ -92,9 +92,7 @@ def append_record(
     encoded = single(value, key, headers, timestamp, template, codec, level)
     limit = largest_batch(config)
     if encoded.size > limit:
-        raise RecordTooLargeError(
-            f"the record makes a batch of {encoded.size:,} bytes: allowed are {limit:,}"
-        )
+        raise RecordTooLargeError(too_large(partition.config, encoded.size))
     return _append(partition, [encoded], 1, claim)
 
 

@@ -110,7 +110,10 @@ class Store:
     _after_delete: ClassVar[list[Callable[[Store, str], None]]] = []
     """What layers above do when a topic was deleted; they raise nothing."""
 
-    def __init__(self, context: Context, side: StoreWriter | StoreReader) -> None:
+    def __init__(self, context: Context | None = None, side: StoreWriter | StoreReader | None = None) -> None:
+        """Called by `open`. InvalidTypeError where anybody else does."""
+        if not isinstance(context, Context) or side is None:
+            raise InvalidTypeError("a Store is not made by its class: segstore.open(path) opens or makes one")
         self._context, self._side = context, side
         # Weak: a log keeps its store, so that background work goes on for as long as anybody has the log.
         self._logs: WeakValueDictionary[tuple[str, int], PartitionLog] = WeakValueDictionary()
@@ -304,7 +307,7 @@ class Store:
             return store_metrics(self)
 
     def metrics_text(self) -> str:
-        """All metrics in Prometheus' text format; SegstoreError without the package that writes it."""
+        """All metrics in Prometheus' text format; MissingPackageError without prometheus_client."""
         self._context.check_open()
         with os_errors():
             return prometheus_text(self)
@@ -399,5 +402,7 @@ class Store:
 
     def __del__(self) -> None:
         # Not closed: the lock goes with its descriptor, and the next open recovers, as after a kill.
+        if not hasattr(self, "_side"):
+            return  # it was never made
         if not sys.is_finalizing() and not self._context.closed and not self._context.forked:
             self._side.abandon()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from segstore.client.structs import TopicPartition
+from segstore.errors import needing
 from segstore.records import Records
 
 if TYPE_CHECKING:
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
 
 def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
     """The parts one after the other, with columns "topic" (dictionary of int32 to string) and "partition"
-    (int32) before those of `Records.to_arrow`; without rows where there are no parts.
+    (int32) before those of `Records.to_arrow`; without rows where there are no parts. MissingPackageError.
     """
-    import pyarrow as pa
+    with needing("pyarrow", "arrow", "poll_arrow"):
+        import pyarrow as pa
 
     from segstore.records.arrow import arrays, beginning
 
