@@ -211,6 +211,12 @@ class ConcurrentModificationError(IllegalStateError):
     """A consumer is used by two threads at once, which it is not made for."""
 
 
+class ReentrantCallError(IllegalStateError):
+    """A signal's handler, a finalizer or a callback has called what the call that it came into, of the same
+    thread, keeps it from: nothing was changed. The message names that call.
+    """
+
+
 class NoOffsetForPartitionError(SegstoreError):
     """There is no position for some `partitions`, and auto_offset_reset is "none"."""
 

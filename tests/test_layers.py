@@ -22,7 +22,7 @@ LAYERS = [
     {"client", "replication"},
     {"storage"},
     {"records", "index"},
-    {"files", "names", "config"},
+    {"files", "names", "config", "mutex"},
     {"errors", "locks", "sending", "threads"},
     {"_native"},
 ]

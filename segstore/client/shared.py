@@ -5,11 +5,11 @@ Nothing on disk. Threads: any; a part is made once, under a lock of the store's,
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from segstore.errors import StoreClosedError
+from segstore.mutex import nesting, refused, under_way
 from segstore.storage.store import Store
 
 
@@ -25,8 +25,9 @@ P = TypeVar("P", bound=Part)
 
 class _Parts:
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # a part may ask for another while it is made
+        self.lock = nesting()  # a part may ask for another while it is made
         self.made: dict[Callable[[Store], Any], Part] = {}
+        self.making: set[Callable[[Store], Any]] = set()
         self.closed = False
 
     def close(self) -> None:
@@ -59,6 +60,17 @@ def shared(store: Store, make: Callable[[Store], P]) -> P:
         if make not in parts.made:
             if parts.closed:
                 raise StoreClosedError(f"{store.path} is being closed")
-            parts.made[make] = make(store)
+            parts.made[make] = _made(parts, store, make)
         part: P = parts.made[make]  # type: ignore[assignment]
         return part
+
+
+def _made(parts: _Parts, store: Store, make: Callable[[Store], P]) -> P:
+    """With the lock held, which a handler that comes into this has, too: ReentrantCallError."""
+    if make in parts.making:
+        raise refused(under_way())
+    parts.making.add(make)
+    try:
+        return make(store)
+    finally:
+        parts.making.discard(make)

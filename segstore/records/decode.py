@@ -6,7 +6,6 @@ allocated for a length that the bytes claim before that length was found possibl
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,8 +28,10 @@ _SMALL = (1 << 20) + HEADER_SIZE
 """Bytes of a scan that has room for its headers already: a read of usual size."""
 
 
-class _Scratch(threading.local):
-    """A thread's own results of C, which are copied before its next call; and the headers of a small scan."""
+class _Scratch:
+    """Results of C, a call's own until they are copied: a handler may come into a call, and read too; and the
+    headers of a small scan.
+    """
 
     def __init__(self) -> None:
         self.end, self.decoded = ffi.new("seg_scan_end *"), ffi.new("seg_decoded *")
@@ -39,7 +40,17 @@ class _Scratch(threading.local):
         self.headers = held("seg_batch *", np.empty(self.capacity * BATCH.itemsize, np.uint8))
 
 
-_scratch = _Scratch()
+_unused: list[_Scratch] = []
+
+
+def _scratch() -> _Scratch:
+    """To be given back to `_unused`."""
+    try:
+        return _unused.pop()
+    except IndexError:
+        return _Scratch()
+
+
 _BATCHES, _INT64S = ffi.typeof("seg_batch *"), ffi.typeof("int64_t *")
 
 SCAN_REASONS = {
@@ -86,7 +97,7 @@ def scan(
     Batches that end below `from_offset` are skipped unchecked; those from `end_offset` on, or
     beyond `max_bytes` (one is always taken), are left. Stops before damage: `ScanEnd.damaged` tells.
     """
-    size, scratch = len(buf), _scratch
+    size, scratch = len(buf), _scratch()
     end = scratch.end
     if size <= _SMALL:
         capacity, out = scratch.capacity, scratch.headers
@@ -101,7 +112,9 @@ def scan(
     )  # fmt: skip
     # A copy of just these, for the many batches that there might have been.
     batches = np.frombuffer(bytearray(ffi.buffer(out, n * BATCH.itemsize)), BATCH)
-    return batches, ScanEnd(end.position, end.need, end.last_offset, end.status)
+    found = ScanEnd(end.position, end.need, end.last_offset, end.status)
+    _unused.append(scratch)
+    return batches, found
 
 
 def decode(
@@ -139,7 +152,8 @@ def decode(
         arguments = (*pointers, n, int(counts.sum()))
     count = arguments[3]
     matrix = np.empty((ROWS, count), np.int64)
-    row, out = held(_INT64S, matrix), _scratch.decoded
+    row, scratch = held(_INT64S, matrix), _scratch()
+    out = scratch.decoded
     done = lib.seg_decode(
         arena, len(arena), headers, *arguments,
         row, row + count, row + 2 * count, row + 3 * count, row + 4 * count, row + 5 * count, row + 6 * count,
@@ -148,6 +162,7 @@ def decode(
     if done != count:
         corrupt(where, batches[out.fault_batch], f"{_reason(done)} (record {out.fault_record})")
     with_headers = out.with_headers > 0
+    _unused.append(scratch)
     if count and (skip := first_at(matrix, from_offset)):
         matrix = matrix[:, skip:]
     return Records(arena, matrix, next_offset, batches, with_headers)

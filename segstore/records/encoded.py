@@ -5,7 +5,6 @@ An Encoded belongs to one thread at a time; the pool to all.
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -44,23 +43,24 @@ PLAIN = Template()
 
 
 class _Pool:
-    """Buffers of CHUNK_BYTES whose pages are already there."""
+    """Buffers of CHUNK_BYTES whose pages are already there. A list's own steps are atomic: there is no lock
+    within which a signal's handler could come, and append.
+    """
 
     def __init__(self) -> None:
         self._free: list[NDArray[np.uint8]] = []
-        self._lock = threading.Lock()
 
     def take(self, size: int) -> NDArray[np.uint8]:
-        if size <= CHUNK_BYTES:
-            with self._lock:
-                if self._free:
-                    return self._free.pop()
+        if size <= CHUNK_BYTES and self._free:
+            try:
+                return self._free.pop()
+            except IndexError:
+                """Another thread took the last one."""
         return np.empty(max(size, CHUNK_BYTES), np.uint8)
 
     def give(self, buffer: NDArray[np.uint8]) -> None:
-        with self._lock:
-            if len(buffer) == CHUNK_BYTES and len(self._free) < _POOLED:
-                self._free.append(buffer)
+        if len(buffer) == CHUNK_BYTES and len(self._free) < _POOLED:
+            self._free.append(buffer)
 
 
 pool = _Pool()

@@ -1,11 +1,10 @@
 """One record in one batch, the short way: no arrays and no columns of one element; nothing on disk.
 
-Each thread has its own arguments for C: safe from any thread.
+Each call has its own arguments for C: safe from any thread, and within a call of the same thread.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,8 +23,8 @@ _ROOM = HEADER_SIZE + 64
 _KINDS = (bytes, bytearray, memoryview)
 
 
-class _Arguments(threading.local):
-    """A thread's own arguments of seg_encode."""
+class _Arguments:
+    """Arguments of seg_encode: a call's own, for a signal's handler may come into it, and append too."""
 
     def __init__(self) -> None:
         self.key, self.value = ffi.new("seg_column *"), ffi.new("seg_column *")
@@ -46,7 +45,7 @@ class _Arguments(threading.local):
         return known
 
 
-_arguments = _Arguments()
+_unused: list[_Arguments] = []
 
 
 def single(
@@ -63,7 +62,10 @@ def single(
     Types are checked as in `Columns`; the size is the caller's to check (`encoded.size`), the
     timestamp (ms) too.
     """
-    a = _arguments
+    try:
+        a = _unused.pop()
+    except IndexError:
+        a = _Arguments()
     views = _set(a.value, value, "value"), _set(a.key, key, "key")
     check_plain(sum(map(len, views)))  # before so much memory is taken
     size = sum(map(len, views)) + _ROOM
@@ -76,6 +78,7 @@ def single(
         a.key, a.value, more.c if more else ffi.NULL, ffi.NULL, timestamp, ffi.NULL, 0, 1, size,
         a.template(template, codec), encoded.ptr, size, encoded.headers, 1, a.left, a.taken,
     )  # fmt: skip
+    _unused.append(a)
     checked(done)
     check_plain(done)
     encoded.size = done

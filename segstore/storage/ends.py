@@ -21,7 +21,6 @@ import mmap
 import os
 import secrets
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ import numpy as np
 
 from segstore._native import ffi, held, lib
 from segstore.files import Files, Handle
+from segstore.mutex import Mutex, calls_out
 from segstore.storage import ends_header
 
 HEADER = ends_header.SIZE
@@ -127,6 +127,7 @@ class _Mapped:
         """How often ends were published, modulo 2^32."""
         return int(struct.unpack_from("<I", self._memory, ends_header.PUBLICATIONS_AT)[0])
 
+    @calls_out  # a signal's handler comes here mostly, and finds all at rest
     def wait(self, seen: int, seconds: float) -> None:
         """Return when `publications` is no longer `seen`, after `seconds`, or at a signal."""
         code = lib.seg_await(self._bytes, self._size, seen, max(0, int(min(seconds, _LONGEST_WAIT) * 1e9)))
@@ -170,7 +171,7 @@ class EndsWriter(_Mapped):
         self._fill_up(files, path)
         super().__init__(files, path, write=True)
         self._boot = int(struct.unpack_from("<q", self._memory, ends_header.BOOT_AT)[0])
-        self._lock = threading.Lock()
+        self.lock = Mutex()
         self._gathered: dict[int, Ends] | None = None
         self.was_checked = self.checked
         self._settle()
@@ -222,7 +223,7 @@ class EndsWriter(_Mapped):
 
     def claim(self, key: int) -> int:
         """The slot of `key`, taken from the free ones if it has none yet. OSError where there is no room."""
-        with self._lock:
+        with self.lock:
             if key in self._slots:
                 return self._slots[key]
             if not self._free:
@@ -243,11 +244,11 @@ class EndsWriter(_Mapped):
 
     def release(self, key: int) -> None:
         """Give the slot of a deleted partition back."""
-        with self._lock:
+        with self.lock:
             slot = self._slots.pop(key, None)
         if slot is not None:
             self.publish([slot], [Ends(0, 0, 0, 0, 0, 0, 0, 0)])
-            with self._lock:
+            with self.lock:
                 self._free.append(slot)
                 self._bump_generation()
 
@@ -258,7 +259,7 @@ class EndsWriter(_Mapped):
 
     def publish(self, slots: list[int], ends: list[Ends]) -> None:
         """Make the ends of several partitions visible at once."""
-        with self._lock:
+        with self.lock:
             if self._gathered is not None:
                 self._gathered.update(zip(slots, ends, strict=True))
                 return
@@ -281,7 +282,7 @@ class EndsWriter(_Mapped):
         try:
             yield
         finally:
-            with self._lock:
+            with self.lock:
                 gathered, self._gathered = self._gathered, None
             self.publish(list(gathered), list(gathered.values()))
 

@@ -8,12 +8,12 @@ durable when its turn comes does not sync again. The append token is never held 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
 from segstore import names
 from segstore.errors import StorageError, copy_of, is_refusal
+from segstore.mutex import Mutex
 from segstore.storage import indexing
 from segstore.storage.segment import Segment
 from segstore.storage.view import LogView
@@ -34,7 +34,7 @@ class Flusher:
     ) -> None:
         self._writer, self._view, self._advanced = writer, view, advanced
         self.recovery_point = recovery_point
-        self._lock = threading.Lock()
+        self.lock = Mutex()
         self._names_synced = _NEVER
         self._sealed: list[tuple[Segment, int]] = []  # by rolls at these offsets, and not synced
         self.failed = False  # a sync has: what the kernel holds of the log may not be on disk
@@ -45,7 +45,7 @@ class Flusher:
         """
         if self._is_done(upto):
             return
-        with self._lock:
+        with self.lock:
             if self._is_done(upto):
                 return
             if self._writer.fenced is not None:
@@ -62,7 +62,7 @@ class Flusher:
         """Make durable what `view` has and nobody sees yet. StorageError: the sync failed, and the partition
         is fenced.
         """
-        with self._lock:
+        with self.lock:
             if self._writer.fenced is not None:
                 raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.reason}")
             self._sync_or_fence(view)
@@ -122,7 +122,7 @@ class Flusher:
 
     def without_syncs(self) -> AbstractContextManager[object]:
         """A block in which nothing is synced: the active segment's file may be away in it, and come back."""
-        return self._lock
+        return self.lock
 
     def rolled(self, sealed: Segment, offset: int) -> None:
         """The next flush syncs the indexes and the snapshot that a roll at `offset` wrote, too."""

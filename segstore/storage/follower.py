@@ -8,7 +8,6 @@ the last whole, valid batch.
 from __future__ import annotations
 
 import errno
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +15,7 @@ from contextlib import suppress
 from segstore.config import TopicConfig
 from segstore.errors import StoreClosedError
 from segstore.index.sparse import MOST
+from segstore.mutex import Mutex
 from segstore.storage.ends import Ends
 from segstore.storage.handles import HandlePool
 from segstore.storage.loader import list_segments
@@ -48,7 +48,7 @@ class Follower:
         self._pool, self.directory, self._config = pool, directory, config
         self._published, self._log_start, self._believed = published, log_start, believed
         self._there = there
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._seen: Ends | None = None
         self._view: LogView | None = None
         self._was_published = False

@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 
 from segstore.files import Files
+from segstore.mutex import Mutex
 from segstore.storage.scheduler import Scheduler
 
 
@@ -21,7 +21,7 @@ class Graveyard:
 
     def __init__(self, files: Files, clock: Callable[[], int], scheduler: Scheduler) -> None:
         self._files, self._clock, self._scheduler = files, clock, scheduler
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._waiting: list[tuple[int, int, int, Sequence[str]]] = []
         self._count = itertools.count()
 

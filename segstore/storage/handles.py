@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import resource
-import threading
 from collections import OrderedDict
 
 from segstore.files import Files, Handle
+from segstore.mutex import nesting
 
 
 def default_limit() -> int:
@@ -27,9 +27,9 @@ class HandlePool:
     def __init__(self, files: Files, limit: int) -> None:
         self.files = files
         self.limit = limit
-        self._lock = threading.Lock()
+        self._lock = nesting()  # a handler may read in the midst of it
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
-        self._forgotten = 0  # how often names were forgotten: what was opened before is not kept
+        self._forgotten = object()  # another since names were forgotten: what was opened before is not kept
 
     def get(self, path: str, *, write: bool = False) -> Handle:
         """The open file at `path`; OSError where it can't be opened."""
@@ -41,7 +41,7 @@ class HandlePool:
             seen = self._forgotten
             handle = self.files.open(path, write=write)
             with self._lock:
-                if seen != self._forgotten:
+                if seen is not self._forgotten:
                     continue  # the name may have been another file's
                 handle = self._open.setdefault(key, handle)
                 while len(self._open) > self.limit:
@@ -51,16 +51,17 @@ class HandlePool:
     def forget(self, path: str) -> None:
         """Let go of `path`: it was renamed, replaced or removed."""
         with self._lock:
-            self._forgotten += 1
+            self._forgotten = object()
             self._open.pop((path, False), None)
             self._open.pop((path, True), None)
 
     def forget_directory(self, directory: str) -> None:
         """Let go of all in `directory`: it was renamed, or its files are looked at anew."""
         with self._lock:
-            self._forgotten += 1
-            for key in [key for key in self._open if os.path.dirname(key[0]) == directory]:
-                del self._open[key]
+            self._forgotten = object()
+            for key in list(self._open):  # at once: a handler may read within the loop, and open a file
+                if os.path.dirname(key[0]) == directory:
+                    self._open.pop(key, None)
 
     def close(self) -> None:
         """Let go of all."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from segstore.errors import CorruptRecordError, SegstoreError, StorageError, StoreClosedError
+from segstore.mutex import check_apart
 from segstore.records import Records, empty_records
 from segstore.storage import arguments, reader
 from segstore.storage.appending import append_columns, append_one
@@ -127,6 +128,7 @@ class PartitionLog:
 
     def flush(self) -> None:
         """Make all that was appended durable (fdatasync). StorageError: the partition is fenced."""
+        check_apart("flush()")
         self._writing().flush()
 
     def delete_records(self, before_offset: int) -> int:
@@ -137,6 +139,7 @@ class PartitionLog:
         """
         if self._internal:
             self._refuse()
+        check_apart("delete_records()")
         with os_errors():
             return self._writing().log_start.delete_records(
                 arguments.whole("before_offset", before_offset, -1)

@@ -8,13 +8,13 @@ sync is done with the token held, but for `sync_ahead`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from segstore.config import TopicConfig
 from segstore.errors import copy_of
+from segstore.mutex import Mutex
 from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.flusher import Flusher
 from segstore.storage.flushing import Flushing
@@ -61,11 +61,12 @@ class Partition:
         )
         self.flusher = Flusher(self.writer, lambda: self.view, opened.durable_offset, self._flushed)
         self.visible = Visible(self.writer, self.flusher, publisher, opened.start_offset, layout)
-        self.queue = AppendQueue(self.writer, self.visible.show)
+        needed = self.visible.publishing, self.flusher.lock, publisher.lock
+        self.queue = AppendQueue(self.writer, self.visible.show, self._show_soon, needed)
         changed = opened.recovered is not None
         self.flushing = Flushing(context, self.writer, self.flusher, self.visible, changed)
         self.log_start = LogStart(self, epochs, start_moved)
-        self.admin, self.naming = threading.Lock(), threading.Lock()
+        self.admin, self.naming = Mutex(), Mutex()
         self.unsettled: str | None = None
         """Why a compaction's swap was left half done: reopening finishes it, until then there is none."""
         self.visible.publish()
@@ -83,6 +84,13 @@ class Partition:
 
     def _flushed(self, _: int) -> None:
         self.visible.publish()
+
+    def _show_soon(self) -> None:
+        self.context.scheduler.soon(self._show)
+
+    def _show(self) -> None:
+        with self.queue.token:
+            self.queue.show()
 
     def flush(self) -> None:
         """Make all that is visible durable. StorageError."""

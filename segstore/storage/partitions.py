@@ -7,13 +7,13 @@ Threads: any; the store's lock is held while one is opened, and while topics or 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, SegstoreError, StoreClosedError, copy_of
+from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.partition import Partition
 from segstore.storage.partition_loader import PartitionLoader
@@ -35,7 +35,7 @@ class Partitions:
         checkpoints: RootCheckpoints,
     ) -> None:
         self._context, self._topics, self._loader, self._checkpoints = context, topics, loader, checkpoints
-        self.lock = threading.RLock()
+        self.lock = Mutex()
         self._open: dict[TopicPartitionKey, Partition] = {}
         self._broken: dict[TopicPartitionKey, Exception] = {}
 
@@ -46,14 +46,18 @@ class Partitions:
         found = self._open.get((topic, partition))
         if found is None:
             with self.lock:
-                self._context.check_open()
-                if (topic, partition) in self._broken:
-                    raise copy_of(self._broken[topic, partition])
-                found = self._open.get((topic, partition))
-                if found is None:
-                    info = find_topic(self._topics(), topic, partition)
-                    found = self._loader.load(info, partition, partial(self._move_start, info, partition))
-                    self._open[topic, partition] = found
+                found = self._get(topic, partition)
+        return found
+
+    def _get(self, topic: str, partition: int) -> Partition:
+        self._context.check_open()
+        if (topic, partition) in self._broken:
+            raise copy_of(self._broken[topic, partition])
+        found = self._open.get((topic, partition))
+        if found is None:
+            info = find_topic(self._topics(), topic, partition)
+            found = self._loader.load(info, partition, partial(self._move_start, info, partition))
+            self._open[topic, partition] = found
         return found
 
     def open(self, topic: str, partition: int) -> None:
@@ -89,7 +93,7 @@ class Partitions:
         """Open all that can be."""
         for number in info.partition_ids:
             with suppress(SegstoreError, OSError):  # who asks for it is told
-                self.get(info.name, number)
+                self._get(info.name, number)
 
     def ends_of(self, info: TopicInfo) -> dict[int, tuple[LogView, int]]:
         """Views and recovery points of the partitions that could be opened."""
@@ -135,13 +139,17 @@ class Partitions:
     def checkpoint(self, nonce: int = 0) -> None:
         """Write recovery points, log starts and high watermarks; `nonce`: of a clean close. OSError."""
         with self.lock:
-            held = self._open
-            changes = {
-                names.RECOVERY_POINTS: {k: p.recovery_point for k, p in held.items()},
-                names.LOG_STARTS: {k: p.view.start_offset for k, p in held.items()},
-                names.HIGH_WATERMARKS: {k: p.view.end_offset for k, p in held.items()},
-            }
-            self._checkpoints.update(changes, nonce)
+            self.checkpoint_held(nonce)
+
+    def checkpoint_held(self, nonce: int) -> None:
+        """As `checkpoint`, with the lock held."""
+        held = self._open
+        changes = {
+            names.RECOVERY_POINTS: {k: p.recovery_point for k, p in held.items()},
+            names.LOG_STARTS: {k: p.view.start_offset for k, p in held.items()},
+            names.HIGH_WATERMARKS: {k: p.view.end_offset for k, p in held.items()},
+        }
+        self._checkpoints.update(changes, nonce)
 
     def close(self) -> list[Exception]:
         """Close all, and say what failed; with the lock held."""

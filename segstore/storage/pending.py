@@ -9,14 +9,15 @@ before an append is queued, fsync after: neither is ever done with the token hel
 from __future__ import annotations
 
 import errno
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from segstore.errors import StorageError
+from segstore.errors import ReentrantCallError, StorageError
+from segstore.mutex import Mutex, check_apart, refused, under_way
 from segstore.records import Encoded
+from segstore.storage.arguments import INT64_MAX
 from segstore.storage.judging import Claim
 
 if TYPE_CHECKING:
@@ -47,13 +48,31 @@ class Pending:
 
 
 class AppendQueue:
-    """`show` lets what was written be seen, and is called with the token held."""
+    """`show` lets what was written be seen, and is called with the token held; `later` has that done where
+    it can't be done now. `needed`: locks that an append takes behind the token.
+    """
 
-    def __init__(self, writer: LogWriter, show: Callable[[], None]) -> None:
-        self.token = threading.RLock()
+    def __init__(
+        self,
+        writer: LogWriter,
+        show: Callable[[], None],
+        later: Callable[[], None],
+        needed: tuple[Mutex, Mutex, Mutex],
+    ) -> None:
+        self.token = Mutex()
         self._queue: deque[Pending] = deque()
-        self._writer, self._show = writer, show
+        self._writer, self._show, self._later = writer, show, later
         self._hidden = False  # whether anything may have been written that was not shown
+        self._has_first, self._has_second, self._has_third = (lock._is_owned for lock in needed)
+
+    def _check_apart(self) -> None:
+        """ReentrantCallError where a handler appends in the midst of what would keep its record from being
+        shown, or made durable: nothing is written then.
+        """
+        if self._has_first() or self._has_second() or self._has_third():
+            raise refused(under_way())
+        if self._writer.config.flush_messages != INT64_MAX:
+            check_apart("append()")
 
     def append(self, chunks: Iterator[Encoded], ahead: int) -> int:
         """Append encoded batches, contiguous, visible together: the first offset. StorageError: nothing is
@@ -69,6 +88,7 @@ class AppendQueue:
         return self.put(ready)
 
     def _append_long(self, chunks: Iterable[Encoded]) -> int:
+        self._check_apart()
         with self.token:
             self.drain()
             self._hidden = True
@@ -81,6 +101,7 @@ class AppendQueue:
         """Queue, and return the first offset when the chunks are written; raises what failed. With a `claim`,
         judged by Kafka's rules for a producer with an id: the errors of `judging`.
         """
+        self._check_apart()
         pending = Pending(chunks, claim)
         try:
             self._queue.append(pending)
@@ -119,5 +140,9 @@ class AppendQueue:
 
     def show(self) -> None:
         """Let what was written be seen; with the token held."""
-        self._show()
-        self._hidden = False
+        try:
+            self._show()
+        except ReentrantCallError:  # another thread has the lock, and waits for a call that a handler is in
+            self._later()
+        else:
+            self._hidden = False

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from segstore.files import Files, Handle
+from segstore.mutex import Mutex
 from segstore.threads import Worker
 
 _Write = Callable[[], None]
@@ -27,6 +28,7 @@ class Pipeline:
         self._held: _Write | None = None
         self._worker: Worker | None = None
         self._under_way = False
+        self._writing = Mutex()  # a finalizer that comes into it must not wait for who waits for it
 
     def __enter__(self) -> Pipeline:
         return self
@@ -66,7 +68,11 @@ class Pipeline:
             self._worker = Worker("segstore-append")  # first: `end` also ends one whose start was interrupted
             self._worker.start()
         self._under_way = True
-        self._worker.do(write)
+        self._worker.do(lambda: self._run(write))
+
+    def _run(self, write: _Write) -> None:
+        with self._writing:
+            write()
 
     def _wait(self) -> None:
         if self._under_way:

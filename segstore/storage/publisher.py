@@ -19,6 +19,7 @@ class Publisher:
 
     def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
         self._ends, self._key, self._epoch = ends, key, epoch
+        self.lock = ends.lock  # under which the ends of all partitions are published
         self._slots = [ends.claim(key)]
 
     def publish(self, it: Visible) -> None:

@@ -12,11 +12,11 @@ Threads: any; one lock, held while files are written.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Mapping
 
 from segstore import names
 from segstore.files import Files
+from segstore.mutex import Mutex
 from segstore.storage.checked_copy import CheckedCopy, read_copy, write_copy
 from segstore.storage.checkpoint import try_offsets, write_offsets
 from segstore.storage.shutdown import read_marker
@@ -45,7 +45,7 @@ class RootCheckpoints:
         copied: bool = False,
     ) -> None:
         self._files, self._root = files, root
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self.told: list[tuple[str, str, str]] = []
         copy, damage = read_copy(files, root)
         if damage or (copy is None and copied and marker and published == marker):

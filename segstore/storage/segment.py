@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 import weakref
 from typing import Any
 
@@ -18,6 +17,7 @@ from segstore._native import ffi, lib
 from segstore.errors import CorruptRecordError, StorageError
 from segstore.files import Handle
 from segstore.index import OffsetIndex, TimeIndex
+from segstore.mutex import Mutex
 from segstore.storage import indexing
 from segstore.storage.handles import HandlePool
 from segstore.storage.walk import BAD, MOST_OFFSET, next_whole, walk
@@ -54,7 +54,7 @@ class Segment:
         """Of another process's log: how `Files.identity` begins; whatever else has its name is not it."""
         self._known: weakref.ref[Handle] | None = None
         self._largest: int | None = None
-        self._loading = threading.Lock()
+        self._loading = Mutex()
 
     def file(self, suffix: str) -> str:
         """Path of one of the segment's files."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
@@ -27,6 +26,7 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.files import FILE_MODE, Files
+from segstore.mutex import Mutex, calls_out, check_apart
 from segstore.storage import arguments
 from segstore.storage.clients import CLOSE_TIMEOUT, Client, Clients, tell
 from segstore.storage.context import Clock, Context, os_errors, wall_clock
@@ -118,7 +118,7 @@ class Store:
         # Weak: a log keeps its store, so that background work goes on for as long as anybody has the log.
         self._logs: WeakValueDictionary[tuple[str, int], PartitionLog] = WeakValueDictionary()
         self._attached: dict[Callable[[], Any], Any] = {}
-        self._attaching = threading.Lock()
+        self._attaching = Mutex()
         self._clients = Clients(context.root)
 
     def __repr__(self) -> str:
@@ -161,6 +161,7 @@ class Store:
         ReadOnlyError.
         """
         count = arguments.whole("partitions", partitions, 1, 100_000)
+        check_apart("create_topic()")
         check_not_internal(name, "groups and transactions make it when they need it")
         return self._create_topic(name, count, config or {})
 
@@ -173,6 +174,7 @@ class Store:
         """Change some settings, from the next append on; a value of None goes back to the default. Errors
         as above, InvalidTopicError too for the cleanup.policy of an internal topic, which stays compacted.
         """
+        check_apart("alter_topic()")
         if isinstance(config, Mapping) and config.get("cleanup.policy", "compact") != "compact":
             check_not_internal(name, "it is compacted always, so its cleanup.policy is not changed")
         return self._alter_topic(name, config)
@@ -186,6 +188,7 @@ class Store:
         """Let the topic have `total` partitions, more than now. InvalidArgumentError,
         UnknownTopicOrPartitionError; InvalidTopicError for an internal topic.
         """
+        check_apart("add_partitions()")
         check_not_internal(name, "its keys lie in partitions by the number that it was made with")
         with os_errors():
             return self._writer().topic_admin.add_partitions(
@@ -196,6 +199,7 @@ class Store:
         """Remove a topic; `Records` that were read stay valid. UnknownTopicOrPartitionError, StorageError;
         InvalidTopicError for an internal topic.
         """
+        check_apart("delete_topic()")
         check_not_internal(name, "what it holds of groups and transactions is deleted by theirs")
         self._delete_topic(name)
 
@@ -211,6 +215,7 @@ class Store:
             if writer.topics is not there and name not in writer.topics:
                 self._forget(name)
 
+    @calls_out
     def _forget(self, name: str) -> None:
         """The topic is gone: its logs, and what layers above know of it, are not another's of that name."""
         for key in [key for key in self._logs if key[0] == name]:
@@ -284,6 +289,7 @@ class Store:
 
     def flush(self) -> None:
         """Make all partitions durable, and the checkpoints in the root say so. StorageError."""
+        check_apart("flush()")
         with os_errors():
             self._writer().partitions.flush()
 
@@ -291,6 +297,7 @@ class Store:
         """Run retention and compaction now, as they also run in the background: what was done in each
         partition where anything was, or why it failed there. ReadOnlyError, StorageError.
         """
+        check_apart("sweep()")
         with os_errors():
             return self._writer().sweeper.sweep()
 
@@ -344,6 +351,7 @@ class Store:
             else:
                 self._side.close()
             return None
+        check_apart("close()")
         try:
             return self._clients.once(lambda: self._close_all(timeout, orderly))
         except Exception:

@@ -14,6 +14,7 @@ from time import monotonic_ns
 from typing import NamedTuple
 
 from segstore import locks, names
+from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.ends import Ends, EndsReader, open_reader, slot_key
 from segstore.storage.follower import Follower
@@ -53,7 +54,7 @@ class StoreReader:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._topic_files = TopicFiles(context.files, context.root)
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._waiting: list[int] = []  # threads
         self._followers: dict[tuple[str, int, str], Follower] = {}
         self._ends: EndsReader | None = None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from contextlib import ExitStack
 
 from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import StorageError, StoreLockedError, first_of
 from segstore.files import Handle
+from segstore.mutex import Mutex
 from segstore.storage.aside import set_aside
 from segstore.storage.context import Context
 from segstore.storage.enclosed import kept_mode
@@ -37,7 +37,7 @@ class StoreWriter:
 
     def __init__(self, context: Context, config: StoreConfig) -> None:
         self.context, self.config = context, config
-        self._closing, self._tried = threading.Lock(), False
+        self._closing, self._tried = Mutex(), False
         self._held = _take_lock(context)
         with ExitStack() as begun:
             begun.callback(self._held.close)
@@ -241,7 +241,7 @@ class StoreWriter:
                 raise first_of(errors)
             if self.partitions.settled():
                 nonce = new_nonce()
-                self.partitions.checkpoint(nonce)
+                self.partitions.checkpoint_held(nonce)
                 self._ends.sync()  # what the marker says holds after a power cut
                 put_marker(self.context.files, self.context.root, nonce)
                 self._ends.set_nonce(nonce)

@@ -8,13 +8,13 @@ Threads: any; one lock.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
+from segstore.mutex import Mutex
 from segstore.storage.root_checkpoints import TopicPartitionKey
 from segstore.storage.small_files import reason, seal, unreadable, unseal
 
@@ -39,7 +39,7 @@ class SweepStates:
 
     def __init__(self, files: Files, root: str) -> None:
         self._files, self._path = files, os.path.join(root, names.OURS, names.SWEEPS)
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._held = read_states(files, root)
         self._changed = False
 

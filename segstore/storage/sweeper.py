@@ -10,7 +10,6 @@ one partition is noted, and the sweep goes on with the others.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ from functools import partial
 from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import SegstoreError, StoreClosedError
+from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.giving_way import GivingWay
 from segstore.storage.root_checkpoints import OffsetCheckpoint, TopicPartitionKey
@@ -50,7 +50,7 @@ class Sweeper:
         self._context, self._config, self._topics = context, config, topics
         self.states = SweepStates(context.files, context.root)
         self._scheduler = Scheduler("segstore-sweeper", background=True)
-        self._sweeping, self._closing = threading.Lock(), Latch()
+        self._sweeping, self._closing = Mutex(), Latch()
         self._failed: dict[TopicPartitionKey, dict[Step, str]] = {}
         self._ids = {name: info.topic_id for name, info in topics().items()}
         rate = config.log_cleaner_io_max_bytes_per_second

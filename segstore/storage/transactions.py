@@ -7,7 +7,6 @@ Threads: any; what was found is kept, under a lock.
 
 from __future__ import annotations
 
-import threading
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.index.txn_index import AbortedTxn
+from segstore.mutex import Mutex
 from segstore.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, Records
 from segstore.storage.outcomes import Outcomes
 from segstore.storage.producer_state import ProducerState
@@ -44,7 +44,7 @@ class AbortedTransactions:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._forget()
 
     def _forget(self) -> None:

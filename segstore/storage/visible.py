@@ -7,11 +7,11 @@ view and what is published of it change together.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from segstore.errors import StoreClosedError
+from segstore.mutex import Mutex
 from segstore.storage.flusher import Flusher
 from segstore.storage.publisher import Publisher
 from segstore.storage.view import LogView, Together, Turning
@@ -33,7 +33,7 @@ class Visible:
         self._writer, self.flusher, self.publisher = writer, flusher, publisher
         self.start_offset, self.layout = start_offset, layout
         self._segments = writer.segments
-        self._publishing = threading.Lock()  # whoever replaces the view or publishes it
+        self.publishing = Mutex()  # whoever replaces the view or publishes it
         self._freeze()
         self.current: LogView | Turning | None = self._look()
 
@@ -83,7 +83,7 @@ class Visible:
         if self._writer.closed:  # or deleted: its slot in the published ends may be another's
             return
         self._freeze_anew()
-        with self._publishing:
+        with self.publishing:
             self.current = self._look()
             self.publisher.publish(self)
 
@@ -106,17 +106,17 @@ class Visible:
             for it, view in zip(partitions, after, strict=True):
                 it.current = view
 
-        holding([it._publishing for it in partitions], turn)
+        holding([it.publishing for it in partitions], turn)
 
     def publish(self) -> None:
         """Tell other processes what of the same view is durable by now."""
-        with self._publishing:
+        with self.publishing:
             if self.current is not None:
                 self.publisher.publish(self)
 
     def withdraw(self) -> None:
         """The topic was deleted: readers keep what they have."""
-        with self._publishing:
+        with self.publishing:
             self.current = None
 
     # --- segments -------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from segstore.errors import (
     UnknownTopicOrPartitionError,
     copy_of,
 )
+from segstore.mutex import calls_out
 
 log = logging.getLogger("segstore")
 
@@ -162,6 +163,7 @@ class Commits:
             self._callbacks.append((callback, wanted, failed))
         return CommitFuture(failed)
 
+    @calls_out
     def callbacks(self) -> None:
         """Call those that wait. What one raises goes to the application, and the others are called later."""
         while self._callbacks:

@@ -183,14 +183,15 @@ class Consumer(Assigning, Seeking, Committing):
         return self._fill(deadline)
 
     def _take(self) -> ConsumerRecord | None:
-        self._guard.enter()
+        guard = self._guard
+        guard.enter()
         try:
-            if self._guard.closed:
+            if guard.closed:
                 self._check_store()
                 return None
             return self._iteration.take()
         finally:
-            self._guard.leave()
+            guard.leave()
 
     def _give_back(self) -> None:
         """Let what the last poll gave be given again; nothing where the consumer was closed meanwhile."""

@@ -30,6 +30,7 @@ from segstore.client.groups.protocol import decode_assignment, encode_subscripti
 from segstore.client.shared import shared
 from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import FencedInstanceIdError, ReadOnlyError
+from segstore.mutex import calls_out
 from segstore.storage.store import Store
 
 _A_POLL = 3
@@ -223,6 +224,7 @@ class Grouped:
             left = set(gone)
             self._subscription.have([tp for tp in self._subscription.states if tp not in left])
 
+    @calls_out
     def _tell(self, how: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
         if listener is None or self._telling:  # nor is it told of what it does itself

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from segstore.errors import ClientClosedError, ConcurrentModificationError, SegstoreError, StoreClosedError
+from segstore.mutex import refused, under_way
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -20,7 +21,8 @@ _AGAIN = 0.01  # seconds after which a thread that waits is woken again
 
 
 class Guard:
-    """Held within each method; the thread that holds it may enter again (a listener that seeks).
+    """Held within each method; the thread that holds it may enter again where the method has called the
+    application (a listener that seeks). A handler that comes into a method at any other place may not.
 
     `given_up`: who was within a method when the store began to close has left it, and was given nothing.
     """
@@ -34,8 +36,10 @@ class Guard:
 
     def enter(self) -> None:
         """ConcurrentModificationError where another thread is within a method; StoreClosedError where another
-        one closes the store.
+        one closes the store; ReentrantCallError where a handler came into a method of this thread.
         """
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            self._check_nested()
         if not self._lock.acquire(blocking=False):
             if self._ender is not None:
                 raise StoreClosedError(f"{self._store} is being closed")
@@ -44,6 +48,12 @@ class Guard:
             )
         self._user = threading.get_ident()
         self._depth += 1
+
+    def _check_nested(self) -> None:
+        outer = under_way()
+        # Where an interrupt has left the lock taken, no method is under way.
+        if outer is not None and any(frame.f_locals.get("guard") is self for frame in outer.frames()):
+            raise refused(outer, "a consumer's method")
 
     def leave(self) -> None:
         """The other half of `enter`."""

@@ -10,6 +10,7 @@ from segstore.client.consumer.coordination import Offsets
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.structs import TopicPartition
 from segstore.errors import InvalidTypeError
+from segstore.mutex import calls_out
 
 Polled = dict[TopicPartition, list[ConsumerRecord]]
 
@@ -25,6 +26,7 @@ class Interceptors:
     def __bool__(self) -> bool:
         return bool(self._all)
 
+    @calls_out
     def on_consume(self, records: Polled) -> Polled:
         """What the last one makes of what the others made of `records`."""
         for interceptor in self._all:
@@ -44,6 +46,7 @@ class Interceptors:
         """Tell all that nothing more comes."""
         self._call("close")
 
+    @calls_out
     def _call(self, name: str, *arguments: Any) -> None:
         for interceptor in self._all:
             method = getattr(interceptor, name, None)

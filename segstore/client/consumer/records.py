@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from segstore.client.consumer.config import Deserialize
 from segstore.client.structs import TopicPartition
 from segstore.errors import RecordDeserializationError
+from segstore.mutex import calls_out
 from segstore.records import Records
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def _only(tp: TopicPartition, records: Records) -> ConsumerRecord:
     )
 
 
+@calls_out
 def _deserialized(
     deserialize: Deserialize,
     origin: str,

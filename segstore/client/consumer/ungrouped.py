@@ -15,6 +15,7 @@ from segstore.client.consumer.subscription import Subscription
 from segstore.client.consumer.watch import TopicWatch
 from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import IllegalStateError
+from segstore.mutex import calls_out
 from segstore.storage.store import Store
 from segstore.storage.topics import TopicInfo
 
@@ -70,6 +71,7 @@ class Ungrouped:
             left = set(gone)
             self._subscription.have([tp for tp in self._subscription.states if tp not in left])
 
+    @calls_out
     def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
         listener = self._subscription.listener
         if listener is None or self._telling:  # nor is it told of what it does itself

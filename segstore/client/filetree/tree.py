@@ -7,7 +7,6 @@ so that the order in the log is the order in which changes were seen; nothing is
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from segstore.client.filetree import wire
@@ -17,6 +16,7 @@ from segstore.client.filetree.nodes import ROOT, Directory, File, Node, clean_pa
 from segstore.client.filetree.reading import read_file
 from segstore.client.filetree.upload import Upload
 from segstore.client.filetree.writing import Entry, append, append_all, chunk_bytes, gone_chunks, puts
+from segstore.mutex import Mutex
 from segstore.storage.log import PartitionLog
 
 
@@ -25,7 +25,7 @@ class FileTree:
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         found = snapshot(log)
         self._nodes, self._next_id = found.nodes, found.next_id
         append_all(log, [(key, None) for key in found.orphans])

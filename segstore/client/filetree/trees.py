@@ -5,13 +5,13 @@ Threads: any.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 from segstore.client.filetree.topic import files_log, make_topic
 from segstore.client.filetree.tree import FileTree
 from segstore.client.shared import shared
+from segstore.mutex import Mutex
 from segstore.storage.store import Store
 
 
@@ -28,7 +28,7 @@ class _Trees:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._held: dict[str, FileTree] = {}
 
     def tree(self, topic: str, config: Mapping[str, Any]) -> FileTree:

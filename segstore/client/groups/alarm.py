@@ -6,11 +6,11 @@ Threads: any. Keeps nobody alive: the store's scheduler holds it weakly.
 from __future__ import annotations
 
 import math
-import threading
 import weakref
 from collections.abc import Callable
 
 from segstore.client.groups.membership import MonotonicMs
+from segstore.mutex import Mutex
 from segstore.storage.scheduler import Scheduler
 
 
@@ -21,7 +21,7 @@ class Alarm:
 
     def __init__(self, scheduler: Scheduler, clock: MonotonicMs, ring: Callable[[], None]) -> None:
         self._scheduler, self._clock, self._ring = scheduler, clock, ring
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._stopped = False
         self.due = math.inf
 

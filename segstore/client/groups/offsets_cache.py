@@ -6,7 +6,6 @@ read and written. What is in memory changes after the log did.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
@@ -16,6 +15,7 @@ from segstore.client.groups.offsets_topic import OffsetsTopic
 from segstore.client.groups.offsets_write import Writer, check_group
 from segstore.client.groups.schemas import group_key, offset_key
 from segstore.client.structs import TopicPartition
+from segstore.mutex import Mutex, nesting
 from segstore.storage.store import Store
 
 
@@ -23,7 +23,7 @@ class _Partition:
     """A partition of the topic, and what was read of it; `state` is None before that."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = nesting()
         self.state: OffsetsState | None = None
 
 
@@ -34,7 +34,7 @@ class OffsetsCache:
         store._context.check_writable()
         self._store, self._topic = store, OffsetsTopic(store)
         self._config, self._clock = store._writer().config, store._context.clock
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._partitions: dict[int, _Partition] = {}
 
     def partition_for(self, group: str) -> int:

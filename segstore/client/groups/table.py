@@ -9,7 +9,6 @@ and to read a group.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -19,6 +18,7 @@ from segstore.client.groups.kept import keep, restore
 from segstore.client.groups.membership import MonotonicMs
 from segstore.client.groups.offsets import GroupOffsets
 from segstore.errors import SegstoreError, StoreClosedError
+from segstore.mutex import Mutex, check_apart, nesting
 from segstore.storage.store import Store
 
 log = logging.getLogger("segstore")
@@ -28,7 +28,7 @@ class Held:
     """A group and its lock. `gone`: it was deleted, and whoever waited for the lock looks anew."""
 
     def __init__(self, group: Group) -> None:
-        self.lock, self.group, self.gone = threading.RLock(), group, False
+        self.lock, self.group, self.gone = nesting(), group, False
 
 
 class GroupTable:
@@ -37,7 +37,7 @@ class GroupTable:
     def __init__(self, store: Store, offsets: GroupOffsets, clock: MonotonicMs) -> None:
         self._store, self._offsets, self._clock = store, offsets, clock
         self._config = store._writer().config
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._groups: dict[str, Held] = {}
         self._most_changes = 0  # of the groups that were forgotten
         self._closed = False
@@ -48,6 +48,7 @@ class GroupTable:
         """The group, with what is due done, under its lock; those that wait hear of changes.
         StoreClosedError.
         """
+        check_apart("what a group is asked")
         due, changed = float("inf"), False
         try:
             while not self._closed:

@@ -6,7 +6,6 @@ nothing slow is done with it held, but a thread that waits for memory gives it u
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from segstore.client.producer.buffer_pool import BufferPool
 from segstore.client.producer.futures import FutureRecordMetadata
 from segstore.client.producer.gate import Gate
 from segstore.client.producer.incomplete import Incomplete
+from segstore.client.producer.lock import ProducerLock
 from segstore.client.producer.queue import NO_BLOCK, PartitionQueue
 from segstore.client.producer.schedule import Ready, Schedule
 from segstore.client.structs import TopicPartition
@@ -32,7 +32,7 @@ class Accumulator:
     """
 
     def __init__(self, config: ProducerConfig) -> None:
-        self.lock = threading.Lock()
+        self.lock = ProducerLock()
         self.gate = Gate(self.lock)
         self._batch_size = max(1, min(config.batch_size, config.buffer_memory, config.max_request_size))
         self._linger, self._max_block = config.linger_ms / 1000, config.max_block_ms / 1000

@@ -6,7 +6,6 @@ held, after the outcome is in place, so that whoever sees it may read the rest w
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from segstore.client.producer.latch import Latch
+from segstore.client.producer.lock import ProducerLock
 from segstore.client.producer.record import Headers, RecordMetadata, Row, headers_size
 from segstore.client.structs import TopicPartition
 from segstore.errors import TransactionAbortedError
@@ -66,7 +66,7 @@ class ProducerBatch:
 
     def __init__(
         self,
-        lock: threading.Lock,
+        lock: ProducerLock,
         topic_partition: TopicPartition,
         values: list[Any],
         times: list[float | int],

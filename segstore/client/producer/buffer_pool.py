@@ -11,7 +11,9 @@ import threading
 import time
 from collections import deque
 
+from segstore.client.producer.lock import ProducerLock
 from segstore.errors import BufferExhaustedError, copy_of
+from segstore.mutex import check_apart
 
 
 class BufferPool:
@@ -19,9 +21,9 @@ class BufferPool:
     that had been used before; other sizes are taken from what is left and are not kept.
     """
 
-    def __init__(self, total: int, block_size: int, lock: threading.Lock) -> None:
+    def __init__(self, total: int, block_size: int, lock: ProducerLock) -> None:
         self.total, self.block_size = total, block_size
-        self.freed = threading.Condition(lock)
+        self._lock, self.freed = lock, threading.Condition(lock)
         self._unpooled, self._free = total, 0
         self.made = self.reused = self.exhausted = 0
         self.waited_seconds = 0.0
@@ -55,6 +57,7 @@ class BufferPool:
             self.made += 1
 
     def _wait(self, size: int, max_block: float) -> None:
+        check_apart("send()", but=self._lock)
         me, began = object(), time.monotonic()
         self._waiters.append(me)
         try:

@@ -27,6 +27,7 @@ from segstore.errors import (
     SegstoreError,
     StoreClosedError,
 )
+from segstore.mutex import check_apart
 from segstore.storage.clients import CLOSE_TIMEOUT, Turn, Unwritten
 
 log = logging.getLogger("segstore")
@@ -63,8 +64,11 @@ class Ending:
         """See `Producer.close`."""
         if self._forked():
             return
+        waits = not self.entered()
+        if waits:
+            check_apart("close()")
         held = self._refuse(ClientClosedError(f"{self._name} is closed"))
-        if not self.entered():
+        if waits:
             error = ClientClosedError("the producer was closed before the record was written")
             deadline = None if timeout is None else time.monotonic() + timeout
             self._finish(held, deadline, error)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from segstore.client.producer.latch import Latch
 from segstore.client.producer.record import RecordMetadata
 from segstore.errors import KafkaTimeoutError, copy_of
+from segstore.mutex import calls_out
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -63,6 +64,7 @@ class FutureRecordMetadata:
     def get(self, timeout: float | None = None) -> RecordMetadata:
         """Wait up to `timeout` seconds. Raises what failed; KafkaTimeoutError when the time is over."""
         if not self._holder.done:
+            self._holder.lock.check_wait("get()")
             self._wait(timeout)
         error = self.exception
         if error is not None:
@@ -112,6 +114,7 @@ class FutureRecordMetadata:
         return self
 
 
+@calls_out
 def run_callback(future: FutureRecordMetadata, callback: Callback | None, errback: Callback | None) -> None:
     """What a callback raises is logged, be it SystemExit or CancelledError: it is not the record's outcome,
     and others wait for theirs. An interrupt is no callback's, and passes.

@@ -10,12 +10,13 @@ import threading
 import time
 
 from segstore.client.producer.latch import LONGEST_WAIT
+from segstore.client.producer.lock import ProducerLock
 
 
 class Gate:
     """`asleep`: set with the producer's `lock` held by who is going to `sleep` then."""
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: ProducerLock) -> None:
         self._lock, self._gate = lock, threading.Lock()
         self._gate.acquire()
         self.asleep = False

@@ -14,13 +14,14 @@ from segstore.client.producer.batch import ProducerBatch, Waiting
 from segstore.client.producer.buffer_pool import BufferPool
 from segstore.client.producer.futures import run_callback
 from segstore.client.producer.latch import Latch
+from segstore.client.producer.lock import ProducerLock
 from segstore.errors import KafkaTimeoutError
 
 
 class Incomplete:
     """`batches` in order of their sealing: written with the lock held, by who seals one."""
 
-    def __init__(self, lock: threading.Lock, pool: BufferPool) -> None:
+    def __init__(self, lock: ProducerLock, pool: BufferPool) -> None:
         self._lock, self._pool = lock, pool
         self.batches: dict[ProducerBatch, None] = {}
         self._calling: list[int] = []  # threads that are running callbacks

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from segstore.client.producer.record import ProducerRecord, RecordMetadata
+from segstore.mutex import calls_out
 
 log = logging.getLogger("segstore")
 
@@ -23,6 +24,7 @@ class Interceptors:
     def __bool__(self) -> bool:
         return bool(self._hooks)
 
+    @calls_out
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         """The record as the last of them gives it."""
         for hook in self._hooks:
@@ -51,6 +53,7 @@ class Interceptors:
         """The producer is closed."""
         self._call("close")
 
+    @calls_out
     def _call(self, name: str, *args: Any) -> None:
         for hook in self._hooks:
             if hasattr(hook, name):

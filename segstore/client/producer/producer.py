@@ -167,14 +167,14 @@ class Producer:
         `max_block_ms`: it may be called again. All five raise ProducerFencedError where a newer producer has
         the id, and ClientClosedError.
         """
-        self._not_in_callback("init_transactions()")
+        self._may_wait("init_transactions()")
         self._transactional().init()
 
     def begin_transaction(self) -> None:
         """Let all that is sent from now on be seen by who reads committed records when it is committed, at
         once, or never. IllegalStateError before init_transactions(), and within a transaction.
         """
-        self._not_in_callback("begin_transaction()")
+        self._may_wait("begin_transaction()")
         self._transactional().begin()
 
     def send_offsets_to_transaction(
@@ -189,6 +189,7 @@ class Producer:
         InvalidGroupIdError; UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError,
         RebalanceInProgressError for a member that is no more: the transaction can only be aborted.
         """
+        self._may_wait("send_offsets_to_transaction()")
         self._transactional().send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
@@ -198,14 +199,14 @@ class Producer:
         TransactionAbortedError where a record was not written: it can only be aborted then. IllegalStateError
         outside of a transaction. KafkaTimeoutError, StorageError: it may be called again.
         """
-        self._not_in_callback("commit_transaction()")
+        self._may_wait("commit_transaction()")
         self._transactional().commit()
 
     def abort_transaction(self) -> None:
         """Drop what was not written, whose futures fail with TransactionAbortedError, and abort the rest.
         IllegalStateError outside of a transaction. KafkaTimeoutError, StorageError: it may be called again.
         """
-        self._not_in_callback("abort_transaction()")
+        self._may_wait("abort_transaction()")
         self._transactional().abort()
 
     def _transactional(self) -> Transactions:
@@ -214,9 +215,11 @@ class Producer:
             raise IllegalStateError(f"{self!r} has no transactional_id")
         return self._transactions
 
-    def _not_in_callback(self, call: str) -> None:
+    def _may_wait(self, call: str) -> None:
+        """InvalidArgumentError in a callback, ReentrantCallError where a handler keeps the sender waiting."""
         if self._accumulator.incomplete.in_callback():
             raise InvalidArgumentError(f"{call} in a callback would wait for itself")
+        self._accumulator.lock.check_wait(call)
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -226,7 +229,7 @@ class Producer:
         """
         if isinstance(self._accumulator.refusal, ForkedError):
             raise copy_of(self._accumulator.refusal)
-        self._not_in_callback("flush()")
+        self._may_wait("flush()")
         self._accumulator.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:

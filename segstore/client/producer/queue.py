@@ -6,13 +6,13 @@ producer's lock held, but for `left`, see `Producer.send`.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import Any
 
 from segstore.client.producer.batch import ProducerBatch, Waiting
 from segstore.client.producer.futures import FutureRecordMetadata
 from segstore.client.producer.latch import Latch
+from segstore.client.producer.lock import ProducerLock
 from segstore.client.structs import TopicPartition
 
 NO_BLOCK = -1
@@ -30,7 +30,7 @@ class PartitionQueue:
         *("produced", "records", "retry_at", "rich", "room", "stamped", "topic_partition"),
     )
 
-    def __init__(self, lock: threading.Lock, topic_partition: TopicPartition) -> None:
+    def __init__(self, lock: ProducerLock, topic_partition: TopicPartition) -> None:
         self.lock, self.topic_partition = lock, topic_partition
         self.records: list[FutureRecordMetadata] = []
         self.append = self.records.append

@@ -21,6 +21,7 @@ from segstore.client.producer.queue import PartitionQueue
 from segstore.client.producer.record import RECORD_OVERHEAD
 from segstore.client.structs import TopicPartition
 from segstore.errors import InvalidTypeError, UnknownTopicOrPartitionError
+from segstore.mutex import calls_out
 from segstore.records import HEADER_SIZE
 from segstore.storage.store import Store
 from segstore.storage.topic_info import INTERNAL, check_not_internal
@@ -188,7 +189,11 @@ def _chooser(partitioner: Any, cluster: Cluster) -> Choose | None:
     if partitioner is None:
         return None
     if hasattr(partitioner, "partition"):
-        return lambda topic, key, key_bytes, value, value_bytes, ids: partitioner.partition(
-            topic, key, key_bytes, value, value_bytes, cluster
+        return calls_out(
+            lambda topic, key, key_bytes, value, value_bytes, ids: partitioner.partition(
+                topic, key, key_bytes, value, value_bytes, cluster
+            )
         )
-    return lambda topic, key, key_bytes, value, value_bytes, ids: partitioner(key_bytes, list(ids), list(ids))
+    return calls_out(
+        lambda topic, key, key_bytes, value, value_bytes, ids: partitioner(key_bytes, list(ids), list(ids))
+    )

@@ -61,6 +61,7 @@ class Sender(threading.Thread):
 
     def run(self) -> None:
         accumulator = self._accumulator
+        accumulator.lock.sender = threading.get_ident()
         while True:
             ready, look = accumulator.drain(time.monotonic())
             if len(ready) > 1 and self._transactions is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from segstore.errors import SerializationError
+from segstore.mutex import calls_out
 
 Serialize = Callable[[str, Any, Any], "bytes | None"]
 
@@ -23,6 +24,7 @@ def serializer(what: str, given: Any) -> Serialize:
     if given is not None:
         call = getattr(given, "serialize", None) or (lambda topic, headers, data: given(data))
 
+    @calls_out
     def serialize(topic: str, headers: Any, data: Any) -> bytes | None:
         made = data
         if call is not None:

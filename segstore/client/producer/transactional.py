@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
@@ -33,6 +32,7 @@ from segstore.errors import (
     TransactionalIdNotFoundError,
     copy_of,
 )
+from segstore.mutex import Mutex
 from segstore.storage.store import Store
 
 log = logging.getLogger("segstore")
@@ -64,8 +64,8 @@ class Transactions:
         self._id: str = config.transactional_id
         self._timeout_ms = config.transaction_timeout_ms
         self._max_block, self._backoff = config.max_block_ms / 1000, config.retry_backoff_ms / 1000
-        self._lock = threading.Lock()  # of what follows
-        self._calls = threading.Lock()  # one call at a time changes the phase
+        self._lock = Mutex()  # of what follows
+        self._calls = Mutex()  # one call at a time changes the phase
         self.phase = Phase.UNINITIALIZED
         self._identity: Identity | None = None
         self._failed: BaseException | None = None  # a record of this transaction: it can only be aborted

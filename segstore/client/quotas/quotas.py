@@ -7,7 +7,6 @@ of its own, of the limits that were there when its last consumer was made.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from segstore.client.shared import shared
 from segstore.config import StoreConfig
 from segstore.config.options import MAX_LONG, whole
 from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
 from segstore.storage.quota_file import DEFAULT, RATES, read_limits, write_limits
 from segstore.storage.store import Store
@@ -47,7 +47,7 @@ class Quotas:
         side = store._side
         self._context = store._context
         self._config = side.config if isinstance(side, StoreWriter) else StoreConfig()
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._live: weakref.WeakValueDictionary[_Key, Throttle] = weakref.WeakValueDictionary()
         # Those with less than all of their credit: who closes a client and makes it anew gets none back.
         self._used: dict[Throttle, None] = {}
@@ -164,7 +164,7 @@ class _OfReader:
     """The quotas of a store that is open for reading: clients of one process share them too."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = Mutex()
         self.quotas: Quotas | None = None
 
     def close(self) -> None:

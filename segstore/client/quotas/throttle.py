@@ -6,11 +6,11 @@ lock.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from segstore.client.metrics import Sensor
 from segstore.client.quotas.bucket import Bucket
+from segstore.mutex import Mutex
 from segstore.storage.context import Clock
 
 MOST_WAIT_MS = 100
@@ -26,7 +26,7 @@ class Throttle:
     def __init__(self, windows: int, window_s: int, clock: Clock, used: Callable[[Throttle], None]) -> None:
         self.bound: int | None = None
         self._windows, self._window_s, self._clock, self._used = windows, window_s, clock, used
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._bucket: Bucket | None = None
         self._bytes = Sensor(windows, window_s * 1000, clock)
         self._waits = Sensor(windows, window_s * 1000, clock)

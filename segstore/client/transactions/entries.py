@@ -8,12 +8,12 @@ is held for no longer than a look.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator, Mapping
 
 from segstore.client.transactions.metadata import State, TransactionMetadata
 from segstore.client.transactions.state_log import TransactionStateLog
 from segstore.errors import ProducerFencedError, TransactionalIdNotFoundError
+from segstore.mutex import Mutex
 
 Identity = tuple[int, int]
 """Producer id and epoch."""
@@ -32,7 +32,7 @@ class Entry:
         self.transactional_id, self.metadata = transactional_id, metadata
         self.orphan = metadata is not None
         self.ending: Identity | None = None
-        self.lock = threading.Lock()
+        self.lock = Mutex()
 
     @property
     def known(self) -> TransactionMetadata:
@@ -55,7 +55,7 @@ class Entries:
     """All transactional ids of a store, first as they were loaded."""
 
     def __init__(self, log: TransactionStateLog, loaded: Mapping[str, TransactionMetadata]) -> None:
-        self._log, self._lock = log, threading.Lock()
+        self._log, self._lock = log, Mutex()
         self._entries = {name: Entry(name, metadata) for name, metadata in loaded.items()}
 
     @contextlib.contextmanager

@@ -9,10 +9,10 @@ other's batches for duplicates. Threads: any; one lock.
 from __future__ import annotations
 
 import logging
-import threading
 
 from segstore.client.transactions.state_log import TransactionStateLog
 from segstore.errors import SegstoreError, StorageError
+from segstore.mutex import Mutex
 from segstore.storage import markers
 from segstore.storage.context import os_errors
 from segstore.storage.producer_id_file import damage, producer_id_path, read_producer_id, write_producer_id
@@ -29,7 +29,7 @@ class ProducerIds:
 
     def __init__(self, store: Store) -> None:
         self._store, self._files = store, store._context.files
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._next = self._end = 0
 
     def next(self, above: int = -1) -> int:

@@ -7,7 +7,6 @@ Threads: any for `append`; `load` once, before.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Iterator, Mapping
 
 from segstore.client.javahash import partition_of
@@ -15,6 +14,7 @@ from segstore.client.transactions import schema
 from segstore.client.transactions.metadata import TransactionMetadata
 from segstore.client.unreadable import Unreadable, warn
 from segstore.errors import CorruptRecordError, UnsupportedVersionError
+from segstore.mutex import Mutex
 from segstore.storage.appending import append_one
 from segstore.storage.log import PartitionLog
 from segstore.storage.store import Store
@@ -27,7 +27,7 @@ class TransactionStateLog:
     """Reads and writes it; holds nothing of it."""
 
     def __init__(self, store: Store) -> None:
-        self._store, self._making = store, threading.Lock()
+        self._store, self._making = store, Mutex()
         self._newer: dict[str, str] = {}
         """Why a transactional id can't be used: its last record is of a newer version."""
 

@@ -6,12 +6,12 @@ Threads: runs in the store's scheduler; keeps neither the coordinator nor the st
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from segstore.config import StoreConfig
+from segstore.mutex import Mutex
 from segstore.storage.store import Store
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Upkeep:
 
     def __init__(self, coordinator: TransactionCoordinator, store: Store) -> None:
         self._scheduler = store._context.scheduler
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._pause, self._planned = FIRST_RETRY, False
         self._coordinator = weakref.ref(coordinator)
 

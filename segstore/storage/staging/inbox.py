@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,6 +22,7 @@ from segstore.errors import (
     StagedFilesError,
     StorageError,
 )
+from segstore.mutex import Mutex
 from segstore.storage.context import Context, wall_clock
 from segstore.storage.partition import Partition
 from segstore.storage.staging.adopter import Adopter
@@ -71,7 +71,7 @@ class Inbox:
         self._adopter = Adopter(
             self._folder, self._ids, topics, partition, context.clock, config.inbox_segment_bytes, nudge
         )
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._thread: Background | None = None
         self._looked = Latch()  # at what waited when the store was opened
         self._failed: BaseException | None = None

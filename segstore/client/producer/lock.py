@@ -1,0 +1,25 @@
+"""`ProducerLock`: the one lock that the parts of a producer share. Nothing on disk. Threads: any."""
+
+from __future__ import annotations
+
+import threading
+
+from segstore.mutex import Mutex, check_apart, refused, under_way
+
+
+class ProducerLock(Mutex):
+    """`sender` is the thread in which outcomes become known: it can't wait for one."""
+
+    sender = 0
+
+    def is_sender(self) -> bool:
+        """Whether this is that thread."""
+        return self.sender == threading.get_ident()
+
+    def check_wait(self, call: str) -> None:
+        """ReentrantCallError where who waits for an outcome would keep it from becoming known: in the
+        sender's thread, or in a handler that came into a call which holds a lock.
+        """
+        if self.is_sender():
+            raise refused(under_way(), call)
+        check_apart(call)
