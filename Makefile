@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 
 .DEFAULT_GOAL := help
-.PHONY: crash faults simulate help demo quick test test-rest test-all counts lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
+.PHONY: crash faults simulate storm help demo quick test test-rest test-all counts lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -123,6 +123,9 @@ SEEDS ?= 200
 STEPS ?= 5000
 faults: $(VENV)/.built  ## each call of each operation fails, each power cut and a second one, kills of Spark; an hour (FAULTS=5: five times the default)
 	SEGSTORE_FAULTS=$(or $(FAULTS),all) $(BIN)/python -m pytest $(PARALLEL) tests/test_faults_*.py tests/test_hostile.py tests/test_hard_links.py tests/test_spark_kill.py --timeout=0 $(PYTEST_ARGS)
+
+storm: $(VENV)/.built  ## storms of Ctrl-C, single and paired, at any moment of anything for SECONDS=600 (ARGS="--only logs --first seed")
+	cd tests && ../$(BIN)/python -m storm --seconds $(SECONDS) $(ARGS)
 
 simulate: $(VENV)/.built  ## a store against a model, SEEDS=200 runs of STEPS=5000; what fails is shrunk (FIRST=seed)
 	cd tests && ../$(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))

@@ -94,6 +94,10 @@ class Background(threading.Thread):
         finally:
             del error  # its traceback has this frame
 
+    def is_alive(self) -> bool:
+        """Whether it runs: not when `join` has seen its end."""
+        return super().is_alive() and not self._ended.is_open
+
     def _start(self) -> None:
         try:
             super().start()

@@ -73,8 +73,8 @@ def test_a_record_that_comes_while_its_batch_is_sealed_is_sent(
 
 SEAMS = {
     "a batch is made": (queue, "ProducerBatch", False),
-    "its records are placed": (queue, "_place", False),
-    "they were placed": (queue, "_place", True),
+    "its records are placed": (ProducerBatch, "place", False),
+    "they were placed": (ProducerBatch, "place", True),
     "the decision is to be written": (Entries, "write", False),
     "it was written": (Entries, "write", True),
     "markers are to be shown": (Visible, "show_all", False),
@@ -149,7 +149,7 @@ def test_an_interrupted_send_keeps_no_memory(store: segstore.Store, monkeypatch:
             sent.append(producer.send("a", b"x" * 50))
 
     with Producer(store, batch_size=300, buffer_memory=600, linger_ms=60_000) as producer:
-        for owner, name in ((queue, "_place"), (queue, "ProducerBatch"), (BufferPool, "allocate")):
+        for owner, name in ((ProducerBatch, "place"), (queue, "ProducerBatch"), (BufferPool, "allocate")):
             once(monkeypatch, owner, name, after=False)
             with pytest.raises(KeyboardInterrupt):
                 fill()

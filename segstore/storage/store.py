@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
 
@@ -22,6 +23,7 @@ from segstore.errors import (
     InvalidArgumentError,
     InvalidTypeError,
     StorageError,
+    StoreLockedError,
     UnwrittenRecordsError,
     copy_of,
 )
@@ -39,7 +41,7 @@ from segstore.storage.repaired import Repaired
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.stats import PartitionStats, store_stats
 from segstore.storage.store_reader import StoreReader
-from segstore.storage.store_writer import StoreWriter
+from segstore.storage.store_writer import StoreWriter, let_go_of_lost
 from segstore.storage.sweep_states import SweepState, read_states
 from segstore.storage.sweeping import Swept
 from segstore.storage.topic_info import check_not_internal
@@ -86,7 +88,21 @@ def open(
     pool = HandlePool(files, limit)
     context = Context(root, files, pool, Scheduler(), clock, mode == "rw", os.getpid())
     with os_errors():
-        return Store(context, StoreWriter(context, settings) if mode == "rw" else StoreReader(context))
+        if mode == "r":
+            return Store(context, StoreReader(context))
+        try:
+            return Store(context, StoreWriter(context, settings))
+        except StoreLockedError:
+            if _is_within_open(sys._getframe(1)):  # a signal's handler opens what is just being opened
+                raise
+            let_go_of_lost(root)
+        return Store(context, StoreWriter(context, settings))
+
+
+def _is_within_open(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not open.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _check_root(files: Files, root: str, mode: str, file_mode: int) -> None:
@@ -115,6 +131,8 @@ class Store:
         if not isinstance(context, Context) or side is None:
             raise InvalidTypeError("a Store is not made by its class: segstore.open(path) opens or makes one")
         self._context, self._side = context, side
+        if isinstance(side, StoreWriter):
+            side.owner = weakref.ref(self)
         # Weak: a log keeps its store, so that background work goes on for as long as anybody has the log.
         self._logs: WeakValueDictionary[tuple[str, int], PartitionLog] = WeakValueDictionary()
         self._attached: dict[Callable[[], Any], Any] = {}
@@ -410,7 +428,7 @@ class Store:
 
     def __del__(self) -> None:
         # Not closed: the lock goes with its descriptor, and the next open recovers, as after a kill.
-        if not hasattr(self, "_side"):
-            return  # it was never made
+        if not hasattr(self, "_side"):  # Ctrl-C came before there was any
+            return
         if not sys.is_finalizing() and not self._context.closed and not self._context.forked:
             self._side.abandon()

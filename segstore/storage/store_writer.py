@@ -7,7 +7,11 @@ Threads: any; see the parts.
 from __future__ import annotations
 
 import errno
+import gc
 import os
+import threading
+import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from segstore import names
@@ -38,7 +42,11 @@ class StoreWriter:
     def __init__(self, context: Context, config: StoreConfig) -> None:
         self.context, self.config = context, config
         self._closing, self._tried = Mutex(), False
+        self._thread = threading.get_ident()
+        self.owner: Callable[[], object] | None = None  # the store, as long as anybody has it
+        root, me = os.path.realpath(context.root), weakref.ref(self)
         self._held = _take_lock(context)
+        _begun[root] = me  # nothing is called in between: no interrupt comes there
         with ExitStack() as begun:
             begun.callback(self._held.close)
             begun.callback(context.scheduler.close)
@@ -205,9 +213,24 @@ class StoreWriter:
 
     def abandon(self) -> None:
         """Nobody can close the store any more: end its threads. The next open recovers."""
-        self.inbox.close()
-        self.sweeper.stop()
+        if hasattr(self, "inbox"):  # else an interrupt kept it from being made
+            self.inbox.close()
+        if hasattr(self, "sweeper"):
+            self.sweeper.stop()
         self.context.scheduler.close()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody has the store, or ever will: Ctrl-C came while it was opened."""
+        return self._thread == threading.get_ident() if self.owner is None else self.owner() is None
+
+    def let_go(self) -> None:
+        """Of the directory, the lock last, when nothing of ours runs any more. It may be repeated."""
+        self.abandon()
+        self.context.closed = True
+        self.context.pool.close()
+        if hasattr(self, "_held"):
+            self._held.close()
 
     @property
     def closed(self) -> bool:
@@ -224,10 +247,7 @@ class StoreWriter:
                 if first:
                     self._close_cleanly()
             finally:
-                self.abandon()  # the lock goes last, when nothing of ours runs any more
-                self.context.closed = True
-                self.context.pool.close()
-                self._held.close()
+                self.let_go()
 
     def _close_cleanly(self) -> None:
         self.inbox.close()
@@ -245,6 +265,20 @@ class StoreWriter:
                 self._ends.sync()  # what the marker says holds after a power cut
                 put_marker(self.context.files, self.context.root, nonce)
                 self._ends.set_nonce(nonce)
+
+
+_begun: dict[str, weakref.ref[StoreWriter]] = {}
+
+
+def let_go_of_lost(root: str) -> None:
+    """End a writer of this directory that nobody has, where Ctrl-C came while this thread, or one that has
+    handed it over, opened or closed it. The collector finds stores first that nobody has.
+    """
+    gc.collect()
+    begun = _begun.get(os.path.realpath(root))
+    writer = None if begun is None else begun()
+    if writer is not None and writer.is_lost:
+        writer.let_go()
 
 
 def _take_lock(context: Context) -> Handle:

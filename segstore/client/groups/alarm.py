@@ -27,19 +27,23 @@ class Alarm:
 
     def set(self, due: float) -> None:
         """Ring then, if not before."""
-        with self._lock:
-            if due >= self.due or self._stopped:
-                return
-            self.due = due
         me = weakref.ref(self)
 
         def ring() -> None:
             alarm = me()
-            # One that was overtaken by an earlier ring does nothing: each ring arms the next.
-            if alarm is not None and not alarm._stopped and alarm.due == due:
+            if alarm is not None and alarm._is_for(due):
                 alarm._ring()
 
-        self._scheduler.after(max(due - self._clock(), 0) / 1000, ring)
+        with self._lock:
+            if due >= self.due or self._stopped:
+                return
+            self._scheduler.after(max(due - self._clock(), 0) / 1000, ring)
+            self.due = due  # last: where that was interrupted, whoever is due next sets it anew
+
+    def _is_for(self, due: float) -> bool:
+        """One that was overtaken by an earlier ring does nothing: each ring arms the next."""
+        with self._lock:
+            return self.due == due and not self._stopped
 
     def clear(self) -> None:
         """Whoever is due from here on sets it anew."""

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from segstore.client.producer.latch import Latch
 from segstore.client.producer.lock import ProducerLock
 from segstore.client.producer.record import Headers, RecordMetadata, Row, headers_size
 from segstore.client.structs import TopicPartition
 from segstore.errors import TransactionAbortedError
 from segstore.records import Columns
+from segstore.threads import Latch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,6 +60,7 @@ class ProducerBatch:
             "stamped",
             "times",
             "topic_partition",
+            "unplaced",
             "values",
         ),
     )
@@ -79,6 +80,8 @@ class ProducerBatch:
         self.times: array[Any] = array("q", map(milliseconds, times)) if stamped else array("d", times)
         self.size = self.block = self.attempts = 0
         self.created = 0.0
+        # Futures that may not know yet that they lie here: an interrupt came while they were told.
+        self.unplaced: list[FutureRecordMetadata] | None = None
         self.latch: Latch | None = None
         self.callbacks: list[Waiting] | None = None
         self.done = self.doubt = False
@@ -89,6 +92,13 @@ class ProducerBatch:
         self.results: list[int | BaseException] | None = None
         # Of values, keys and headers, once the records are written.
         self.sizes: tuple[Sizes, Sizes, Sizes] = (None, None, None)
+
+    def place(self) -> None:
+        """Tell its futures where they lie. May be repeated, until it is done."""
+        for at, record in enumerate(self.unplaced or ()):
+            record._at, record._time = at, 0  # the less the garbage collector finds in a future the better
+            record._holder = self
+        self.unplaced = None
 
     # --- the outcome ----------------------------------------------------------------------
 

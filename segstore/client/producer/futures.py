@@ -13,10 +13,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from segstore.client.producer.latch import Latch
 from segstore.client.producer.record import RecordMetadata
 from segstore.errors import KafkaTimeoutError, copy_of
 from segstore.mutex import calls_out
+from segstore.threads import Latch
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -9,8 +9,9 @@ import contextlib
 import threading
 import time
 
-from segstore.client.producer.latch import LONGEST_WAIT
 from segstore.client.producer.lock import ProducerLock
+
+LONGEST_WAIT = threading.TIMEOUT_MAX
 
 
 class Gate:

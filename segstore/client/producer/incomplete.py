@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from segstore.client.producer.batch import ProducerBatch, Waiting
 from segstore.client.producer.buffer_pool import BufferPool
 from segstore.client.producer.futures import run_callback
-from segstore.client.producer.latch import Latch
 from segstore.client.producer.lock import ProducerLock
 from segstore.errors import KafkaTimeoutError
+from segstore.threads import Latch
 
 
 class Incomplete:
@@ -31,6 +31,8 @@ class Incomplete:
         called: list[Waiting] = []
         with self._lock:
             for batch in batches:
+                if batch.unplaced is not None:
+                    batch.place()
                 batch.forget_records()
                 if batch.block:
                     self._pool.free(batch.block)

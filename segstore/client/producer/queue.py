@@ -11,9 +11,9 @@ from typing import Any
 
 from segstore.client.producer.batch import ProducerBatch, Waiting
 from segstore.client.producer.futures import FutureRecordMetadata
-from segstore.client.producer.latch import Latch
 from segstore.client.producer.lock import ProducerLock
 from segstore.client.structs import TopicPartition
+from segstore.threads import Latch
 
 NO_BLOCK = -1
 
@@ -78,16 +78,11 @@ class PartitionQueue:
         self.produced += size
         del records[:n]
         incomplete[batch] = sealed[self] = None
+        batch.unplaced = taken
         self.batches += (batch,)
         try:
-            _place(taken, batch)
+            batch.place()
         except BaseException:
-            _place(taken, batch)
+            batch.place()  # and where that is interrupted too, when the outcome is known
             raise
         return batch
-
-
-def _place(records: list[FutureRecordMetadata], batch: ProducerBatch) -> None:
-    for at, record in enumerate(records):
-        record._at, record._time = at, 0  # the less the garbage collector finds in a future the better
-        record._holder = batch

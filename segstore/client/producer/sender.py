@@ -28,6 +28,7 @@ from segstore.client.producer.stamps import Stamps, sequences_of
 from segstore.client.producer.transactional import Transactions
 from segstore.client.quotas import MOST_WAIT_MS, PRODUCER_BYTE_RATE, quotas
 from segstore.errors import SegstoreError
+from segstore.threads import Background
 
 if TYPE_CHECKING:
     from segstore.storage.store import Store
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("segstore")
 
 
-class Sender(threading.Thread):
+class Sender(Background):
     """Runs until the accumulator takes nothing more, and nothing waits in it."""
 
     def __init__(
@@ -47,7 +48,7 @@ class Sender(threading.Thread):
         metrics: ProducerMetrics,
         transactions: Transactions | None = None,
     ) -> None:
-        super().__init__(name=config.client_id, daemon=True)
+        super().__init__(self._send_all, config.client_id)
         self._accumulator, self._transactions = accumulator, transactions
         self._throttle = quotas(store).throttle(PRODUCER_BYTE_RATE, config.client_id)
         self._backoff = config.retry_backoff_ms / 1000
@@ -59,7 +60,7 @@ class Sender(threading.Thread):
         self._sending: list[ProducerBatch] = []
         self.ending: object = None  # see `Ending`, which the thread keeps
 
-    def run(self) -> None:
+    def _send_all(self) -> None:
         accumulator = self._accumulator
         accumulator.lock.sender = threading.get_ident()
         while True:

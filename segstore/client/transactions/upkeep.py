@@ -53,8 +53,8 @@ class Upkeep:
         with self._lock:
             if self._planned:
                 return
-            self._planned = True
             self._scheduler.after(self._pause, self._task(lambda c: self._again(c)))
+            self._planned = True  # last: where that was interrupted, the next failure plans it
             self._pause = min(self._pause * 2, LONGEST_RETRY)
 
     def _again(self, coordinator: TransactionCoordinator) -> None:

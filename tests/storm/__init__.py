@@ -1,0 +1,1 @@
+"""Storms of Ctrl-C: operations with single and paired interrupts at any moment, see `__main__`."""

@@ -1,0 +1,125 @@
+"""Promise: Ctrl-C while something is begun or ended leaves nothing that keeps the next one waiting."""
+
+from __future__ import annotations
+
+import random
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+from struck import struck
+from waiting import PATIENCE, until
+
+import segstore
+from segstore.client.groups.alarm import Alarm
+from segstore.files import Handle
+from segstore.storage.scheduler import Scheduler
+from segstore.storage.staging.watch import Watch
+from segstore.storage.store import Store
+from segstore.threads import Background, Latch, Worker, holding
+
+# What is raised within a destructor, or a generator that is dropped, is told and passed over.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.mark.parametrize("kind", [Handle, Store, Watch, segstore.Producer])
+def test_a_destructor_of_what_was_never_begun(kind: type) -> None:
+    """An interrupt may come before the first line of `__init__`."""
+    kind.__new__(kind).__del__()
+
+
+def test_a_watch_that_could_not_begin(tmp_path: Path) -> None:
+    """At each place of its beginning."""
+    place, raised = 0, 1
+    while raised:
+        place += 1
+        made = Watch.__new__(Watch)
+        raised = struck(partial(made.__init__, str(tmp_path)), place)
+        made.__del__()
+    assert place > 2
+
+
+def test_an_open(store_dir: Path, rng: random.Random) -> None:
+    """The directory is the next one's, whatever was begun, and by one or two."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"a")
+    place, raised = 0, 1
+    while raised:
+        place += rng.randint(1, 25)
+        places = [place, rng.randint(1, 60)][: rng.randint(1, 2)]
+        raised = struck(lambda: segstore.open(store_dir).close(), *places)
+        with segstore.open(store_dir) as store:
+            assert [record.value for record in store.partition("t").read(0)] == [b"a"], places
+    assert place > 300
+    assert segstore.check(store_dir) == []
+
+
+def test_an_alarm_that_was_interrupted_rings_for_the_next() -> None:
+    scheduler, rung = Scheduler(), threading.Event()
+    alarm = Alarm(scheduler, lambda: 0.0, rung.set)
+    place, raised = 0, 1
+    while raised:
+        place += 1
+        alarm.clear()
+        rung.clear()
+        raised = struck(partial(alarm.set, 0.0), place)
+        alarm.set(0.0)
+        assert rung.wait(PATIENCE), place
+    assert place > 3
+    scheduler.close()
+
+
+# --- the waits themselves -------------------------------------------------------------------------------
+
+
+def test_a_latch() -> None:
+    latch, other = Latch(), threading.Thread(target=lambda: through.append(latch.wait()))
+    through: list[bool] = []
+    other.start()
+    place, raised = 0, 1
+    while raised:
+        place += 1
+        raised = struck(partial(latch.wait, 0.0), place)
+    assert not latch.wait(0)
+    assert struck(latch.open, 1)
+    latch.open()
+    other.join(PATIENCE)
+    assert through == [True]
+    assert latch.wait()
+
+
+def test_a_thread_whose_start_was_interrupted() -> None:
+    place, raised = 0, 1
+    while raised:
+        place += 1
+        ran: list[int] = []
+        thread = Background(partial(ran.append, 1), "of a test")
+        raised = struck(thread.start, place)
+        thread.join()
+        seen = list(ran)
+        until(lambda t=thread: not t.is_alive())
+        assert ran == seen  # it has run, or never will
+    assert place > 3
+    assert ran == [1]
+
+
+def test_a_worker_does_nothing_behind_its_end() -> None:
+    done: list[int] = []
+    worker = Worker("of a test")
+    worker.start()
+    worker.do(partial(done.append, 1))
+    worker.result()
+    place = 1
+    while struck(worker.end, place):
+        place += 1
+    worker.do(partial(done.append, 2))
+    worker.end()
+    assert done == [1]
+
+
+def test_many_locks_at_once() -> None:
+    locks = [threading.Lock() for _ in range(3000)]
+    assert holding(locks, lambda: all(lock.locked() for lock in locks))
+    assert not any(lock.locked() for lock in locks)
