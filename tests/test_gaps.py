@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from segstore.files import Files
 from segstore.storage import cleaner
 from segstore.storage.checked_copy import read_copy, write_copy
 from segstore.storage.repair import repair
+from segstore.storage.small_files import seal, unseal
 
 CHECKPOINT = "cleaner-offset-checkpoint"
 DELETE = {"cleanup.policy": "delete"}
@@ -256,9 +258,12 @@ def test_a_change_that_fails_changes_nothing(store_dir: Path) -> None:
     "compacted", ["5", "[5]", "[[0]]", "[[0, -1]]", "[[-1, 5]]", '[["0", 5]]', "[[0, true]]", "{}"]
 )
 def test_a_file_that_says_something_else(tmp_path: Path, compacted: str) -> None:
-    with open_compacted(tmp_path):
-        pass
-    path = tmp_path / ".segstore" / "topics" / "t.json"
-    path.write_text(path.read_text().replace('"config"', f'"compacted": {compacted}, "config"'))
-    with segstore.open(tmp_path, "r") as store, pytest.raises(segstore.errors.CorruptCheckpointError):
-        store.partition("t")
+    """Both copies say it, with checksums that fit: the settings count as lost, and the log stays readable."""
+    with open_compacted(tmp_path) as store:
+        store.partition("t").append(b"v", key=b"k")
+    for path in (tmp_path / ".segstore" / "topics").iterdir():
+        held, _ = unseal(path.read_bytes())
+        path.write_bytes(seal(held | {"compacted": json.loads(compacted)}))
+    with segstore.open(tmp_path, "r") as store:
+        assert isinstance(store.topics()["t"].lost, segstore.errors.CorruptCheckpointError)
+        assert store.partition("t").read(0).values[0] == b"v"

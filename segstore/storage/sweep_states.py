@@ -25,7 +25,8 @@ _LATEST_MS = 253_402_300_799_999  # the year 9999
 
 class SweepState(NamedTuple):
     """`swept_ms`: by the store's clock, -1 for never; `error`: why the last sweep failed, None if it did
-    not; `deleted_bytes`, `compacted_bytes`: what sweeps have freed since the partition was made.
+    not; `deleted_bytes`, `compacted_bytes`: what sweeps have freed since the partition was made. The latter
+    is negative where compacted segments are larger than they were.
     """
 
     swept_ms: int = NEVER
@@ -120,8 +121,9 @@ def _state(held: Mapping[str, Any]) -> SweepState:
     error = held.get("error")
     numbers = (held.get("swept_ms", NEVER), held.get("deleted_bytes", 0), held.get("compacted_bytes", 0))
     swept, deleted, compacted = map(int, numbers)
-    if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted < 1 << 63 and 0 <= compacted < 1 << 63):
-        raise ValueError("no such time or size")
+    # A compaction may need more bytes than there were: a batch that keeps its last offset alone is a new one.
+    if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted < 1 << 63 and abs(compacted) < 1 << 63):
+        raise ValueError(f"no such time or size: {swept}, {deleted}, {compacted}")
     # A path in it may be no text.
     text = None if error is None else str(error).encode("utf-8", "backslashreplace").decode()
     return SweepState(swept, text, deleted, compacted)

@@ -166,4 +166,16 @@ CASES: dict[str, tuple[object, list[Step]]] = {
             ("tick", 400000),
         ],
     ),
+    "a compaction that needs more bytes than there were": (
+        29,
+        [
+            ("create", "b", 2, 5),
+            ("init", "x"),
+            ("produce", "x", "b", 1, "r6", 1),
+            ("tick", 400000),
+            ("append", "b", 1, "r49", True, "far"),
+            ("alter", "b", 2),
+            ("tick", 20000),
+        ],
+    ),
 }
