@@ -17,7 +17,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from segstore import errors
+from segstore import errors, main_interpreter  # noqa: F401  the latter refuses subinterpreters
 from segstore.errors import (
     BufferExhaustedError,
     ClientClosedError,

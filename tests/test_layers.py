@@ -23,7 +23,7 @@ LAYERS = [
     {"storage"},
     {"records", "index"},
     {"files", "names", "config", "mutex"},
-    {"errors", "locks", "sending", "threads"},
+    {"errors", "main_interpreter", "locks", "sending", "threads"},
     {"_native"},
 ]
 RANK = {part: row for row, parts in enumerate(LAYERS) for part in parts}
