@@ -39,10 +39,12 @@ def main() -> int:
 
 def told(counts: Counter[str]) -> str:
     """The interrupts, and the operations, in words."""
-    operations = sum(n for name, n in counts.items() if name not in ("interrupts", "single", "paired"))
+    operations = sum(
+        n for name, n in counts.items() if name not in ("interrupts", "single", "paired", "locked")
+    )
     return (
         f"{counts['interrupts']:,} interrupts ({counts['single']:,} single, {counts['paired']:,} pairs) "
-        f"in {operations:,} operations"
+        f"in {operations:,} operations, {counts['locked']} opens of a directory that was still locked"
     )
 
 

@@ -18,11 +18,13 @@ from .striking import Striker, watch
 KINDS = {"logs": Logs, "clients": Clients}
 
 
-def main(kind: str, seed: str, steps: str) -> None:
+def main(kind: str, seed: str, steps: str, without: str = "") -> None:
+    """`without`: the name of an operation that is left out."""
     logging.disable(logging.CRITICAL)
     striker = Striker(random.Random(int(seed)))
     with tempfile.TemporaryDirectory(prefix="segstore-storm-", dir=place()) as directory:
         storm = KINDS[kind](Path(directory), striker)
+        storm.steps.pop(without, None)
         for number in range(int(steps)):
             try:
                 storm.step()

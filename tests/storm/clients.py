@@ -11,7 +11,7 @@ import segstore
 from segstore.storage.staging import Stager
 from segstore.storage.staging.directly import adopt
 
-from .striking import Striker
+from .striking import Striker, opened
 
 CONFIG = {
     "transaction.state.log.num.partitions": 1,
@@ -192,8 +192,7 @@ class Clients:
         ends = {topic: self.store.partition(topic).end_offset for topic in ("plain", "a", "b", "staged")}
         self.striker.strike("close", self.store.close)
         self.store.close()
-        while not self.striker.strike("open", self._open):
-            pass
+        opened(self.striker, self._open)
         for topic, end in ends.items():
             log = self.store.partition(topic)
             assert log.end_offset == end, topic

@@ -9,7 +9,7 @@ from pathlib import Path
 import segstore
 from segstore.storage.pending import AHEAD_PLAIN
 
-from .striking import Striker
+from .striking import Striker, opened
 
 TOPIC = {
     "segment.bytes": 60_000,
@@ -108,6 +108,8 @@ class Logs:
 
     def roll(self) -> None:
         partition = self.log._writing()
+        if self.log.start_offset == self.log.end_offset:  # there is nothing to roll
+            self.append()
         self.striker.strike("roll", lambda: partition.roll_from(partition.view))
         self.append()
 
@@ -154,8 +156,7 @@ class Logs:
         """Closed, struck; opened, struck, until that goes well; all is there."""
         self.striker.strike("close", self.store.close)
         self.store.close()
-        while not self.striker.strike("open", self._open):
-            pass
+        opened(self.striker, self._open)
         self.log = self.store.partition("t")
         assert self.log.start_offset == self.start
         assert self._from(self.start) == self.there

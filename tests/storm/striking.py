@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import random
 import signal
@@ -12,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+
+import segstore
 
 PATIENCE = int(os.environ.get("STORM_PATIENCE", "120"))
 """Seconds; a call that takes longer hangs: all stacks are told, and the process ends."""
@@ -62,6 +65,20 @@ class Striker:
         self.counts["interrupts"] += came
         self.counts["single"] += came == 1
         self.counts["paired"] += came == 2
+
+
+def opened(striker: Striker, open_: Callable[[], Any]) -> None:
+    """Open a store, struck, until that goes well. One whose opening was struck twice may lock the directory
+    for a moment longer, until its threads have ended: `counts` tell how often.
+    """
+    while True:
+        try:
+            if striker.strike("open", open_):
+                return
+        except segstore.StoreLockedError:
+            striker.counts["locked"] += 1
+            gc.collect()
+            time.sleep(0.01)
 
 
 def watch() -> None:
