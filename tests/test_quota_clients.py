@@ -136,7 +136,7 @@ def test_a_debt_is_one_request_at_most(store: segstore.Store, clock: Clock) -> N
             until(lambda: all(future.is_done for future in futures[: log.end_offset]))
             assert quotas(store).throttle(PRODUCER_BYTE_RATE, "p").wait_ms() <= 10_000
             steps += 1
-            producer._accumulator._start_flush()
+            producer._accumulator.hand_over()
         assert steps >= 3
     assert log.end_offset == 30
 
