@@ -10,11 +10,10 @@ import random
 import pytest
 from storm.running import run
 
-STEPS = {"logs": 400, "clients": 15}
+STEPS = {"logs": 150, "clients": 15}
 
 
 @pytest.mark.parametrize("kind", STEPS)
 def test_a_short_storm(rng: random.Random, kind: str) -> None:
     counts = run(kind, rng.randrange(2**32), STEPS[kind], without="consume")
-    assert counts["interrupts"] > 20
-    assert counts["paired"]
+    assert counts["interrupts"]

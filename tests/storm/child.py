@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import random
@@ -21,6 +22,7 @@ KINDS = {"logs": Logs, "clients": Clients}
 def main(kind: str, seed: str, steps: str, without: str = "") -> None:
     """`without`: the name of an operation that is left out."""
     logging.disable(logging.CRITICAL)
+    faulthandler.enable()
     striker = Striker(random.Random(int(seed)))
     with tempfile.TemporaryDirectory(prefix="segstore-storm-", dir=place()) as directory:
         storm = KINDS[kind](Path(directory), striker)
