@@ -49,13 +49,22 @@ UNIT = "unit"
 KINDS = {
     "Spark": Kind(0.2, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.25, ("simulation/*",)),
-    "faults": Kind(0.2, ("test_promises_disks", "test_staging_refused"), r"from \S*driver import"),
+    "faults": Kind(
+        0.2, ("test_promises_disks", "test_staging_refused", "test_refused"), r"from \S*driver import"
+    ),
     "models": Kind(0.2, ("*_model",)),
     "fuzz": Kind(0.3, ("test_fuzz",)),
-    "damage": Kind(0.3, ("test_hostile", "test_shrinking", "test_damaged_indexes", "test_hard_links")),
+    "damage": Kind(
+        0.3,
+        ("test_hostile", "test_shrinking", "test_hard_links", "test_*damaged*", "test_small_files"),
+    ),
+    "interrupts": Kind(0.3, ("test_interrupts_*", "test_storm*", "test_reentry*", "test_closing*")),
     "programs": Kind(
         0.2,
-        ("test_demo*", "test_soak", "test_bench_*", "test_reliability", "test_tiers", "test_surroundings"),
+        (
+            *("test_demo*", "test_soak", "test_bench_*", "test_programs_*", "test_opening_together"),
+            *("test_reliability", "test_tiers", "test_surroundings"),
+        ),
     ),
     "limits": Kind(0.3, ("test_limits", "test_transfer_sinks")),
     "Kafka's broker": Kind(0.5, text=r"judge\(\"Kafka's broker\"\)"),
