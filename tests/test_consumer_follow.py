@@ -95,6 +95,8 @@ def test_a_pattern_follows_new_topics_and_leaves_internal_ones_out(sides: Any) -
         {"a", "ab", "b"},
         {"__consumer_offsets"},
     )
+    assert [found.offset for found in segstore.check(writer.path)] == [0]  # no record of a group's
+    writer._delete_topic("__consumer_offsets")
 
 
 def test_a_new_topic_is_found_within_moments_by_a_consumer_that_waits(sides: Any) -> None:

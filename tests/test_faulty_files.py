@@ -21,7 +21,7 @@ from segstore.sending import Sending
 READS = {
     *("pread", "pread_into", "seek_batch", "read_by", "read_file", "listdir", "directories", "is_symlink"),
     *("size", "identity", "inode", "changed", "modified", "exists", "lock_holder", "is_locked"),
-    *("check_directory", "is_directory", "mode", "links", "boot"),
+    *("check_directory", "is_directory", "is_file", "irregular", "mode", "links", "boot"),
 }
 OF_OTHERS = {"write_atomic", "lock", "open_anew", "take_own", "ensure_directory"}  # made of changes
 TO_SINKS = {name for name, _ in inspect.getmembers(Sending, inspect.isfunction)}

@@ -251,7 +251,8 @@ def test_a_brokers_directory(store_dir: Path) -> None:
         offsets_of(store).commit("g", {tp(): at(1)})
         offsets_of(store).commit("h", {tp(): at(2)})
         where = offsets_of(store).partition_for("g")
-    (store_dir / ".segstore" / "topics" / f"{TOPIC}.json").unlink()
+    for suffix in ("json", "copy"):
+        (store_dir / ".segstore" / "topics" / f"{TOPIC}.{suffix}").unlink()
     for number in set(range(50)) - {where}:
         directory = store_dir / f"{TOPIC}-{number}"
         [file.unlink() for file in directory.iterdir()]

@@ -347,7 +347,7 @@ def test_deleted_batches_are_still_known(store_dir: Path) -> None:
 
 def test_a_plain_append_does_nothing_for_producers(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     producers = log._writing().producers
-    for name in ("judge", "save", "take", "undo"):
+    for name in ("judge", "save", "take", "recall"):
         monkeypatch.setattr(producers, name, lambda *_: pytest.fail("called"))
     log.append(b"x")
     log.append_batch([b"x"] * 100, batch_bytes=100)

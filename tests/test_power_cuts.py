@@ -228,7 +228,8 @@ def test_settings_that_could_not_be_synced_are_not_found_later(tmp_path: Path, o
     with segstore.open(tmp_path / "s", files=files, clock=Clock(step=1)) as store:
         store.create_topic("t")
     if not ours:
-        (tmp_path / "s" / ".segstore" / "topics" / "t.json").unlink()
+        for name in ("t.json", "t.copy"):
+            (tmp_path / "s" / ".segstore" / "topics" / name).unlink()
     with segstore.open(tmp_path / "s", files=files, clock=Clock(step=1)) as store:
         files.fail(1, errno.EIO, names={"sync_dir"})
         with pytest.raises(segstore.StorageError):
