@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -148,18 +148,19 @@ def _name(frame: FrameType) -> str:
     return str(getattr(frame.f_code, "co_qualname", frame.f_code.co_name))
 
 
-def holds_any(but: Mutex | None = None) -> bool:
-    """Whether this thread has a lock of ours."""
-    return any(m is not None and m is not but and m._is_owned() for m in [ref() for ref in _all.copy()])
+def holds_any(but: Mutex | None = None, of: Iterable[Any] | None = None) -> bool:
+    """Whether this thread has a lock of ours, or one `of` these."""
+    asked = [ref() for ref in _all.copy()] if of is None else of
+    return any(m is not None and m is not but and m._is_owned() for m in asked)
 
 
-def check_apart(call: str, but: Mutex | None = None) -> None:
+def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = None) -> None:
     """ReentrantCallError where `call` came from a handler into a call that holds a lock: a call that takes
     several locks would stop midway, one that waits for another thread could wait for itself. `but`: a lock
-    that is no matter.
+    that is no matter; `of`: the only ones that are, where `call` needs no other (None: all are).
     """
     outer = under_way()
-    if outer is not None and holds_any(but):
+    if outer is not None and holds_any(but, of):
         raise refused(outer, call)
 
 

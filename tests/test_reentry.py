@@ -207,6 +207,26 @@ def test_a_finalizer_that_appends_within_an_append(log: segstore.PartitionLog) -
 # --- clients -----------------------------------------------------------------------------------------
 
 
+def test_a_reader_of_another_store_is_closed_within_an_append(
+    log: segstore.PartitionLog, tmp_path: Path
+) -> None:
+    with segstore.open(tmp_path / "other") as other:
+        other.create_topic("t")
+    reader = segstore.open(tmp_path / "other", "r")
+    with entered(log._source.writer, "write_queued", reader.close) as raised:  # type: ignore[union-attr]
+        assert log.append(b"outer") == 0
+    assert (raised, reader._side.closed) == ([], True)
+
+
+def test_a_reader_is_not_closed_where_a_call_of_its_own_has_its_lock(log: segstore.PartitionLog) -> None:
+    with segstore.open(log._store.path, "r") as reader:
+        follower: Any = reader.partition("t")._source
+        with entered(follower, "_refresh", reader.close) as raised:
+            follower.refresh()
+        assert isinstance(raised[0], ReentrantCallError)
+        assert reader.partition("t").end_offset == 0
+
+
 def test_a_consumer_s_method_within_a_poll_is_refused(log: segstore.PartitionLog) -> None:
     """Before: KeyError in the outer call."""
     log.append_batch([b"%d" % n for n in range(10)])

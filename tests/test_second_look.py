@@ -175,11 +175,13 @@ def test_what_waits_for_the_store_does_nothing_after_close(tmp_path: Path) -> No
         except segstore.SegstoreError as error:
             raised.append(error)
 
+    threads = [threading.Thread(target=late), threading.Thread(target=store.close)]
     with store._side.partitions.lock:
-        thread = threading.Thread(target=late)
-        thread.start()
-        store.close()
-    thread.join()
+        for thread in threads:
+            thread.start()
+        until(lambda: store._context.closed)
+    for thread in threads:
+        thread.join()
     assert isinstance(raised[0], segstore.StoreClosedError)
     assert not (tmp_path / "store" / "late-0").exists()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from compaction import Looks
+from elsewhere import elsewhere
 from faults import FailingFiles
 from stores import Clock
 from waiting import PATIENCE, until
@@ -30,12 +31,12 @@ def put(store: segstore.Store, topic: str, n: int = 60) -> None:
 
 
 def at_looks(store: segstore.Store, act: Callable[[int], object], due: bool = True) -> None:
-    """Call `act` with the number of each look at the throttle; retention is due at every one."""
+    """Call `act` in another thread with the number of each look at the throttle; retention is due at each."""
     sweeper = store._side.sweeper
     throttle = sweeper._compaction._throttle
 
     def look(nth: int) -> None:
-        act(nth)
+        elsewhere(lambda: act(nth))
         if due:
             sweeper._retained = float("-inf")
         throttle(0)

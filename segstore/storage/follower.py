@@ -48,7 +48,7 @@ class Follower:
         self._pool, self.directory, self._config = pool, directory, config
         self._published, self._log_start, self._believed = published, log_start, believed
         self._there = there
-        self._lock = Mutex()
+        self.lock = Mutex()
         self._seen: Ends | None = None
         self._view: LogView | None = None
         self._was_published = False
@@ -60,13 +60,13 @@ class Follower:
         ends, view = self._published(), self._view
         if view is not None and ends is not None and ends == self._seen:
             return view
-        with self._lock, suppress(FileNotFoundError):
+        with self.lock, suppress(FileNotFoundError):
             return self._refresh(ends)
         return self.refresh()
 
     def refresh(self) -> LogView:
         """List the files anew: one that was expected is gone. StoreClosedError where all are."""
-        with self._lock:
+        with self.lock:
             # Which segments were known is forgotten here, and with them which files are open that went.
             self._pool.forget_directory(self.directory)
             for _ in range(_TRIES):

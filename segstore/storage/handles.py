@@ -27,7 +27,7 @@ class HandlePool:
     def __init__(self, files: Files, limit: int) -> None:
         self.files = files
         self.limit = limit
-        self._lock = nesting()  # a handler may read in the midst of it
+        self.lock = nesting()  # a handler may read in the midst of it
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
         self._forgotten = object()  # another since names were forgotten: what was opened before is not kept
 
@@ -40,7 +40,7 @@ class HandlePool:
         while True:
             seen = self._forgotten
             handle = self.files.open(path, write=write)
-            with self._lock:
+            with self.lock:
                 if seen is not self._forgotten:
                     continue  # the name may have been another file's
                 handle = self._open.setdefault(key, handle)
@@ -50,14 +50,14 @@ class HandlePool:
 
     def forget(self, path: str) -> None:
         """Let go of `path`: it was renamed, replaced or removed."""
-        with self._lock:
+        with self.lock:
             self._forgotten = object()
             self._open.pop((path, False), None)
             self._open.pop((path, True), None)
 
     def forget_directory(self, directory: str) -> None:
         """Let go of all in `directory`: it was renamed, or its files are looked at anew."""
-        with self._lock:
+        with self.lock:
             self._forgotten = object()
             for key in list(self._open):  # at once: a handler may read within the loop, and open a file
                 if os.path.dirname(key[0]) == directory:
@@ -65,5 +65,5 @@ class HandlePool:
 
     def close(self) -> None:
         """Let go of all."""
-        with self._lock:
+        with self.lock:
             self._open.clear()

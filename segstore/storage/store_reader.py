@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from segstore import locks, names
 from segstore.mutex import Mutex
@@ -225,6 +225,11 @@ class StoreReader:
     @property
     def closed(self) -> bool:
         return self.context.closed
+
+    @property
+    def locks(self) -> list[Any]:
+        """What a call that this store's end comes into may hold of it."""
+        return [self._lock, self.context.pool.lock, *(each.lock for each in list(self._followers.values()))]
 
     def close(self) -> None:
         """Those who wait in `wait` return: they are woken until they do."""

@@ -27,6 +27,7 @@ from segstore.errors import (
     StoreClosedError,
     copy_of,
 )
+from segstore.mutex import calls_out
 from segstore.storage import arguments
 from segstore.storage.store import Store
 
@@ -134,7 +135,11 @@ class Consumer(Assigning, Seeking, Committing):
             if left <= 0:
                 return found
             wait_ms = min(left * 1000, coordination.wait_ms(), self._fetcher.wait_ms())
-            self._store.wait(seen, wait_ms)
+            self._sleep(seen, wait_ms)
+
+    @calls_out  # a signal's handler that comes here finds all at rest, and may close the consumer
+    def _sleep(self, seen: int, wait_ms: float) -> None:
+        self._store.wait(seen, wait_ms)
 
     def _may_resolve(self) -> bool:
         """Whether positions that are missing can be found at once: a log was cut under the reader."""

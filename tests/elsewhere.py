@@ -1,0 +1,14 @@
+"""What an application does in another thread while one of ours is in the midst of something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from waiting import PATIENCE
+
+
+def elsewhere(act: Callable[[], object]) -> None:
+    """Call `act` in a thread of its own and wait for it: what it raises is raised here."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(act).result(PATIENCE)
