@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from struck import struck
 from waiting import PATIENCE, until
 
 import segstore
+from segstore import names
 from segstore.client.groups.alarm import Alarm
-from segstore.files import Handle
+from segstore.files import Files, Handle
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.staging.watch import Watch
 from segstore.storage.store import Store
@@ -54,6 +57,38 @@ def test_an_open(store_dir: Path, rng: random.Random) -> None:
             assert [record.value for record in store.partition("t").read(0)] == [b"a"], places
     assert place > 300
     assert segstore.check(store_dir) == []
+
+
+def test_a_lock_whose_destructor_was_interrupted(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An open is dropped with its frames, and a second interrupt comes into the destructor of its lock:
+    Python passes that over, and nobody has the descriptor any more.
+    """
+    segstore.open(store_dir).close()
+    # That of pytest keeps what it is told, with all frames.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _told: None)
+    ended = Handle.__del__.__code__
+    place, raised = 0, 1
+    while raised:
+        place, raised = place + 1, 0
+        handle = Files().lock(store_dir / names.LOCK)
+        seen = 0
+
+        def profile(frame: FrameType, event: str, _argument: object, place: int = place) -> None:
+            nonlocal seen, raised
+            if frame.f_code is ended and event in ("call", "c_return"):
+                seen += 1
+                if seen == place:
+                    raised = 1
+                    raise KeyboardInterrupt
+
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            del handle
+        finally:
+            sys.setprofile(before)
+        segstore.open(store_dir).close()
+    assert place > 1
 
 
 def test_an_alarm_that_was_interrupted_rings_for_the_next() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from io import FileIO
 
 Path = str | os.PathLike[str]
 
@@ -11,9 +12,10 @@ Path = str | os.PathLike[str]
 class Handle:
     """An open regular file. The descriptor is closed with the last reference at the latest."""
 
-    __slots__ = ("__weakref__", "fd", "path")
+    __slots__ = ("__weakref__", "_owner", "fd", "path")
 
     def __init__(self, fd: int, path: str) -> None:
+        self._owner: FileIO | None = None
         self.fd, self.path = fd, path
 
     def fileno(self) -> int:
@@ -24,7 +26,19 @@ class Handle:
         """Close the descriptor; further calls do nothing. OSError as close(2)."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
-            os.close(fd)
+            if self._owner is None:
+                os.close(fd)
+            else:
+                self._owner.close()
+
+    def own(self) -> None:
+        """Have an object of C close the descriptor where an interrupt ends `__del__`, which nobody repeats.
+
+        Each step has one owner of the descriptor: where this is interrupted, the descriptor is closed.
+        """
+        fd, self.fd = self.fd, -1
+        self._owner = FileIO(fd, "r+")
+        self.fd = fd
 
     def __enter__(self) -> Handle:
         return self
