@@ -117,13 +117,16 @@ def test_no_groups(store_dir: Path) -> None:
 def test_a_topic_that_can_not_be_read_is_told_beside_the_others(
     store_dir: Path, writer: segstore.Store
 ) -> None:
+    """Settings that are damaged hide no partition any more; a link in the place of a directory does."""
     offsets_of(writer).commit("audit", {tp(0, "u"): at(0)})
     writer.close()
-    (store_dir / ".segstore" / "topics" / "u.json").write_bytes(b"?")
+    away = (store_dir / "u-0").rename(store_dir.parent / "away")
+    (store_dir / "u-0").symlink_to(away)
     result = ok("groups", "describe", "audit", "-s", store_dir)
     assert [row for row in cells(result.stdout) if row[0] == "u"] == [["u", "0", "0", "?"]]
     assert "audit: " in result.stderr
-    (store_dir / ".segstore" / "topics" / "u.json").unlink()
+    (store_dir / "u-0").unlink()
+    away.rename(store_dir / "u-0")
 
 
 # --- resets --------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -78,7 +79,11 @@ def cut_store(
     def moment(name: str) -> None:
         for topic, upto in ((STATE, cut.state), ("t", cut.t), ("u", cut.u), (OFFSETS, cut.u)):
             if upto == name and topic in store.topics():
-                store.partition(topic).flush()
+                flush = threading.Thread(
+                    target=store.partition(topic).flush
+                )  # a commit may be under way here
+                flush.start()
+                flush.join()
 
     def decided(*args: object) -> None:
         moment(next(moments))

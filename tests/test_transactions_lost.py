@@ -115,7 +115,8 @@ def _full(*_: object) -> None:
     raise errors.StorageError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_damaged_partition_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store whose process died after a commit was decided, and before a marker was written."""
     with opened(tmp_path / "live") as store:
         store.create_topic("t")
         store.create_topic("u")
@@ -125,18 +126,34 @@ def test_a_damaged_partition_of_a_commit(tmp_path: Path, monkeypatch: pytest.Mon
             with monkeypatch.context() as patch:
                 patch.setattr(coordinator._transitions._ending, "write_markers", _full)
                 transaction(producer, "commit_transaction", ("t", b"a"), ("u", b"b"))
-                path = killed(tmp_path / "live", tmp_path / "damaged")
-    epochs = path / "u-0" / "leader-epoch-checkpoint"
-    whole = epochs.read_bytes()
-    epochs.write_bytes(b"junk")
+                return killed(tmp_path / "live", tmp_path / "damaged")
+
+
+def test_a_damaged_partition_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No damaged file beside a log keeps a partition from being opened; a link in its directory's place does."""
+    path = decided(tmp_path, monkeypatch)
+    away = (path / "u-0").rename(tmp_path / "away")
+    (path / "u-0").symlink_to(away)
     with opened(path) as store:
         assert committed(store, "t") == [b"a"]
-        with pytest.raises(errors.CorruptCheckpointError):
+        with pytest.raises(errors.StorageError, match="symbolic link"):
             store.partition("u")
         _refused(lambda: Producer(store, transactional_id="x", max_block_ms=0).init_transactions())
-    epochs.write_bytes(whole)
+    (path / "u-0").unlink()
+    away.rename(path / "u-0")
     with opened(path) as store:
         assert (committed(store, "t"), committed(store, "u")) == ([b"a"], [b"b"])
+    assert list(segstore.check(path)) == []
+
+
+def test_damaged_epochs_of_a_partition_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are made anew, and the commit that was decided is completed there as everywhere."""
+    path = decided(tmp_path, monkeypatch)
+    (path / "u-0" / "leader-epoch-checkpoint").write_bytes(b"junk")
+    with opened(path) as store:
+        assert (committed(store, "t"), committed(store, "u")) == ([b"a"], [b"b"])
+        with Producer(store, transactional_id="x", max_block_ms=0) as producer:
+            producer.init_transactions()
     assert list(segstore.check(path)) == []
 
 
