@@ -130,7 +130,7 @@ def decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_damaged_partition_of_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No damaged file beside a log keeps a partition from being opened; a link in its directory's place does."""
+    """Damage to files beside a log keeps no partition from being opened; a link in its place does."""
     path = decided(tmp_path, monkeypatch)
     away = (path / "u-0").rename(tmp_path / "away")
     (path / "u-0").symlink_to(away)
