@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 import pytest
 from struck import struck
 from waiting import PATIENCE, until
 
 import segstore
-from segstore import names
 from segstore.client.groups.alarm import Alarm
-from segstore.files import Files, Handle
 from segstore.storage.scheduler import Scheduler
-from segstore.storage.staging.watch import Watch
 from segstore.storage.store import Store
 from segstore.threads import Background, Latch, Worker, holding
 
@@ -26,21 +21,10 @@ from segstore.threads import Background, Latch, Worker, holding
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-@pytest.mark.parametrize("kind", [Handle, Store, Watch, segstore.Producer])
+@pytest.mark.parametrize("kind", [Store, segstore.Producer])
 def test_a_destructor_of_what_was_never_begun(kind: type) -> None:
     """An interrupt may come before the first line of `__init__`."""
     kind.__new__(kind).__del__()
-
-
-def test_a_watch_that_could_not_begin(tmp_path: Path) -> None:
-    """At each place of its beginning."""
-    place, raised = 0, 1
-    while raised:
-        place += 1
-        made = Watch.__new__(Watch)
-        raised = struck(partial(made.__init__, str(tmp_path)), place)
-        made.__del__()
-    assert place > 2
 
 
 def test_an_open(store_dir: Path, rng: random.Random) -> None:
@@ -57,38 +41,6 @@ def test_an_open(store_dir: Path, rng: random.Random) -> None:
             assert [record.value for record in store.partition("t").read(0)] == [b"a"], places
     assert place > 300
     assert segstore.check(store_dir) == []
-
-
-def test_a_lock_whose_destructor_was_interrupted(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An open is dropped with its frames, and a second interrupt comes into the destructor of its lock:
-    Python passes that over, and nobody has the descriptor any more.
-    """
-    segstore.open(store_dir).close()
-    # That of pytest keeps what it is told, with all frames.
-    monkeypatch.setattr(sys, "unraisablehook", lambda _told: None)
-    ended = Handle.__del__.__code__
-    place, raised = 0, 1
-    while raised:
-        place, raised = place + 1, 0
-        handle = Files().lock(store_dir / names.LOCK)
-        seen = 0
-
-        def profile(frame: FrameType, event: str, _argument: object, place: int = place) -> None:
-            nonlocal seen, raised
-            if frame.f_code is ended and event in ("call", "c_return"):
-                seen += 1
-                if seen == place:
-                    raised = 1
-                    raise KeyboardInterrupt
-
-        before = sys.getprofile()
-        sys.setprofile(profile)
-        try:
-            del handle
-        finally:
-            sys.setprofile(before)
-        segstore.open(store_dir).close()
-    assert place > 1
 
 
 def test_an_alarm_that_was_interrupted_rings_for_the_next() -> None:

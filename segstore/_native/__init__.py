@@ -21,7 +21,15 @@ from typing import Any
 
 from segstore._native._segstore import ffi, lib
 
-__all__ = ["ffi", "held", "lent", "lib"]
+__all__ = ["descriptors", "ffi", "held", "lent", "lib"]
+
+
+def descriptors() -> Any:
+    """A slot for two open descriptors, each -1 as long as there is none. C opens into it, and closes them
+    with its last reference: between two steps of Python, and within a destructor of Python's, an interrupt
+    could leave a descriptor that nobody closes.
+    """
+    return ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
 
 
 def held(kind: str, owner: Any) -> Any:

@@ -17,6 +17,7 @@ SOURCES = (
     "compact.c",
     "crc32c.c",
     "decode.c",
+    "descriptors.c",
     "encode.c",
     "ends.c",
     "gather.c",

@@ -228,6 +228,14 @@ int64_t seg_wake(const uint8_t *map, int64_t len);
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
                      int64_t n, int64_t spins);
 
+/* --- descriptors.c: a slot is two descriptors that Python's memory owns, -1 for none; 0, -errno --- */
+int64_t seg_open(int32_t *slot, const char *path, int32_t flags, int32_t mode);
+int64_t seg_open_pipe(int32_t *slot); /* read end, write end */
+/* What tells of files renamed into a directory. */
+int64_t seg_watch(int32_t *slot, const char *directory);
+/* Close what is open; -errno of the first that fails, and all are closed then, too. */
+int64_t seg_close(int32_t *slot);
+
 /* --- io.c: full loops over the system calls; -errno on failure ------------ */
 int64_t seg_pwrite(int fd, const uint8_t *buf, int64_t len, int64_t offset);
 int64_t seg_pwritev(int fd, const uint8_t *const *bufs, const int64_t *lens, int64_t n, int64_t offset);
@@ -341,9 +349,7 @@ int64_t seg_ring_send(seg_ring *r, int out, const seg_window *w, int64_t positio
  * on and a leader epoch: 12 bytes a batch, outside its CRC. The next offset; -errno, or SEG_E_COLUMN at
  * what is no header of a whole batch (those before it have theirs then). */
 int64_t seg_restamp(int fd, int64_t end, int64_t base_offset, int32_t leader_epoch);
-/* A descriptor that tells of files renamed into a directory; -errno. */
-int64_t seg_watch(const char *directory);
-/* Wait until anything was renamed into it, or it was stopped: 1; 0 after timeout_ms or at a signal; -errno. */
+/* Wait until anything was renamed into a directory that is watched, or it was stopped: 1; 0 after timeout_ms or at a signal; -errno. */
 int64_t seg_watch_wait(int fd, int32_t timeout_ms);
 /* End the wait, also the next one. 0, -errno. */
 int64_t seg_watch_stop(int fd);

@@ -44,19 +44,6 @@ int64_t seg_restamp(int fd, int64_t end, int64_t base_offset, int32_t leader_epo
     return base_offset;
 }
 
-int64_t seg_watch(const char *directory)
-{
-    int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-    if (fd < 0)
-        return -errno;
-    if (inotify_add_watch(fd, directory, IN_MOVED_TO | IN_ONLYDIR) < 0) {
-        int error = errno;
-        close(fd);
-        return -error;
-    }
-    return fd;
-}
-
 int64_t seg_watch_wait(int fd, int32_t timeout_ms)
 {
     uint8_t events[4096];

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from segstore.files.handle import Path, named
+from segstore.files.handle import Handle, Path, named
 
 
 class Directories:
@@ -15,13 +15,11 @@ class Directories:
 
     def sync_dir(self, path: Path) -> None:
         """Make the names in a directory durable. OSError as fsync(2)."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        except OSError as e:
-            raise named(e, os.fspath(path)) from None
-        finally:
-            os.close(fd)
+        with Handle(path, os.O_RDONLY | os.O_DIRECTORY) as handle:
+            try:
+                os.fsync(handle.fd)
+            except OSError as e:
+                raise named(e, handle.path) from None
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename, replacing a file at `target` in one step. OSError as rename(2)."""

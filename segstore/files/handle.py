@@ -1,54 +1,52 @@
-"""An open regular file, and how the system's errors get its path. On disk: nothing. Threads: any."""
+"""An open file or directory, and how the system's errors get its path. On disk: nothing. Threads: any."""
 
 from __future__ import annotations
 
 import errno
 import os
-from io import FileIO
+
+from segstore._native import descriptors, lib
 
 Path = str | os.PathLike[str]
 
 
 class Handle:
-    """An open regular file. The descriptor is closed with the last reference at the latest."""
+    """An open file or directory. The descriptor is closed with the last reference at the latest."""
 
-    __slots__ = ("__weakref__", "_owner", "fd", "path")
+    __slots__ = ("__weakref__", "_slot", "fd", "path")
 
-    def __init__(self, fd: int, path: str) -> None:
-        self._owner: FileIO | None = None
-        self.fd, self.path = fd, path
+    def __init__(self, path: Path, flags: int, mode: int = 0) -> None:
+        """Open it. OSError as open(2)."""
+        self.fd, self.path = -1, os.fspath(path)
+        self._slot = descriptors()
+        code = lib.seg_open(self._slot, os.fsencode(path), flags | os.O_CLOEXEC, mode)
+        if code < 0:
+            raise OSError(-code, os.strerror(-code), self.path)
+        self.fd = self._slot[0]
 
     def fileno(self) -> int:
         """The descriptor, -1 once closed."""
         return self.fd
 
+    @property
+    def closed(self) -> bool:
+        """Whether the descriptor is closed: not where an interrupt has kept `close` from that."""
+        return bool(self._slot[0] < 0)
+
     def close(self) -> None:
-        """Close the descriptor; further calls do nothing. OSError as close(2)."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            if self._owner is None:
-                os.close(fd)
-            else:
-                self._owner.close()
-
-    def own(self) -> None:
-        """Have an object of C close the descriptor where an interrupt ends `__del__`, which nobody repeats.
-
-        Each step has one owner of the descriptor: where this is interrupted, the descriptor is closed.
+        """Close the descriptor; further calls do nothing, or end what an interrupt has kept from being done.
+        OSError as close(2).
         """
-        fd, self.fd = self.fd, -1
-        self._owner = FileIO(fd, "r+")
-        self.fd = fd
+        self.fd = -1
+        code = lib.seg_close(self._slot)
+        if code < 0:
+            raise OSError(-code, os.strerror(-code), self.path)
 
     def __enter__(self) -> Handle:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "fd"):  # else Ctrl-C came before there was any
-            self.close()
 
 
 def named(error: OSError, path: str) -> OSError:

@@ -30,7 +30,6 @@ class Locking(Opening, Content, Stats):
         for _ in range(_TRIES):
             handle = self.open(path, write=True, create=True)
             try:
-                handle.own()  # a lock that is lost would keep the next open of this process out
                 if self._take(handle, path):
                     return handle
             except OSError as e:

@@ -32,13 +32,13 @@ class Opening:
         """
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
         # O_NONBLOCK: opening a FIFO must not wait for its other end; files take no notice of it.
-        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode)
-        handle, there = Handle(fd, os.fspath(path)), os.fstat(fd)
+        handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode)
+        there = os.fstat(handle.fd)
         if not stat.S_ISREG(there.st_mode):
             handle.close()
             raise OSError(errno.EINVAL, "Not a regular file", handle.path)
         if create and not there.st_size and _is_narrower(there.st_mode, self.file_mode):
-            os.fchmod(fd, self.file_mode)
+            os.fchmod(handle.fd, self.file_mode)
         return handle
 
     def mkdir(self, path: Path) -> None:

@@ -5,12 +5,11 @@ On disk: reads only. Threads: any; a pipe is one thread's at a time. Errors: see
 
 from __future__ import annotations
 
-import os
 import select
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore._native import ffi, lib
-from segstore.sending.results import Source, sent
+from segstore.sending.results import Source, checked, sent
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -62,16 +61,16 @@ class Plain:
 
     # --- splice ---------------------------------------------------------------------------
 
-    def make_pipe(self) -> tuple[int, int]:
-        """A pipe (read end, write end) of PIPE_BYTES, or of what it gets. OSError (EMFILE)."""
-        pipe = os.pipe2(os.O_CLOEXEC)
+    def make_pipe(self, pipe: Any) -> None:
+        """Make a pipe of PIPE_BYTES, or of what it gets, in `descriptors()`: the end that is read is first.
+        OSError (EMFILE).
+        """
+        checked(lib.seg_open_pipe(pipe), None)
         lib.seg_pipe_bytes(pipe[1], PIPE_BYTES)
-        return pipe
 
-    def close_pipe(self, pipe: tuple[int, int]) -> None:
+    def close_pipe(self, pipe: Any) -> None:
         """Close both ends, whatever is in it."""
-        os.close(pipe[0])
-        os.close(pipe[1])
+        lib.seg_close(pipe)
 
     def splice(self, pipe: int, source: Source, position: int, count: int) -> int:
         """splice(2) from a file into a pipe: bytes, 0 at the end of the file."""

@@ -235,7 +235,7 @@ class StoreWriter:
     @property
     def closed(self) -> bool:
         """Whether all is let go."""
-        return self._held.fd < 0
+        return self._held.closed
 
     def close(self) -> None:
         """Close cleanly. The first error is raised when all is let go; the next open recovers then, as where

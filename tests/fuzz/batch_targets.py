@@ -43,9 +43,12 @@ def resync(data: bytes) -> str:
 
 
 def _in_memory(data: bytes) -> Handle:
-    handle = Handle(os.memfd_create("input"), "input")
-    Files().pwrite(handle, data, 0)
-    return handle
+    memory = os.memfd_create("input")
+    try:
+        os.write(memory, data)
+        return Handle(f"/proc/self/fd/{memory}", os.O_RDWR)
+    finally:
+        os.close(memory)
 
 
 def _sizes(data: bytes) -> list[tuple[int, int, int]]:

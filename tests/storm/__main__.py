@@ -39,12 +39,10 @@ def main() -> int:
 
 def told(counts: Counter[str]) -> str:
     """The interrupts, and the operations, in words."""
-    operations = sum(
-        n for name, n in counts.items() if name not in ("interrupts", "single", "paired", "locked")
-    )
+    operations = sum(n for name, n in counts.items() if name not in ("interrupts", "single", "paired"))
     return (
         f"{counts['interrupts']:,} interrupts ({counts['single']:,} single, {counts['paired']:,} pairs) "
-        f"in {operations:,} operations, {counts['locked']} opens of a directory that was still locked"
+        f"in {operations:,} operations"
     )
 
 

@@ -29,7 +29,7 @@ class Clients:
     def __init__(self, directory: Path, striker: Striker) -> None:
         self.path, self.striker, self.rng = directory / "store", striker, striker.rng
         self.number = 0
-        self._open()
+        self.store = self._open()
         for topic in ("plain", "a", "b", "staged"):
             self.store.create_topic(topic, config={"segment.bytes": 200_000})
         self.steps: dict[str, tuple[int, Callable[[], None]]] = {
@@ -41,8 +41,8 @@ class Clients:
             "reopen": (1, self.reopen),
         }
 
-    def _open(self) -> None:
-        self.store = segstore.open(self.path, config=CONFIG)
+    def _open(self) -> segstore.Store:
+        return segstore.open(self.path, config=CONFIG)
 
     def step(self) -> None:
         """One client's life, struck, and what must be true behind it."""
@@ -197,7 +197,7 @@ class Clients:
         ends = {topic: self.store.partition(topic).end_offset for topic in ("plain", "a", "b", "staged")}
         self.striker.strike("close", self.store.close)
         self.store.close()
-        opened(self.striker, self._open)
+        self.store = opened(self.striker, self._open)
         for topic, end in ends.items():
             log = self.store.partition(topic)
             assert log.end_offset == end, topic

@@ -9,7 +9,7 @@ from pathlib import Path
 import segstore
 from segstore.storage.pending import AHEAD_PLAIN
 
-from .striking import Striker, opened
+from .striking import Striker, at_rest, descriptors, opened
 
 TOPIC = {
     "segment.bytes": 60_000,
@@ -27,7 +27,9 @@ class Logs:
         self.path, self.striker, self.rng = directory / "store", striker, striker.rng
         self.number, self.start = 0, 0
         self.there: list[bytes | None] = []
-        self._open()
+        self._open().close()  # what is imported and made once is there
+        self.descriptors = descriptors()
+        self.store = self._open()
         self.store.create_topic("t", config=TOPIC)
         self.store.create_topic("long", config=LONG)
         self.log = self.store.partition("t")
@@ -45,9 +47,8 @@ class Logs:
             "reopen": (1, self.reopen),
         }
 
-    def _open(self) -> None:
-        self.store = segstore.open(self.path)
-        self.log = self.store.partition("t") if "t" in self.store.topics() else None
+    def _open(self) -> segstore.Store:
+        return segstore.open(self.path)
 
     def step(self) -> None:
         """One operation, struck, and what must be true behind it."""
@@ -156,7 +157,9 @@ class Logs:
         """Closed, struck; opened, struck, until that goes well; all is there."""
         self.striker.strike("close", self.store.close)
         self.store.close()
-        opened(self.striker, self._open)
+        self.log = None
+        at_rest(self.descriptors)
+        self.store = opened(self.striker, self._open)
         self.log = self.store.partition("t")
         assert self.log.start_offset == self.start
         assert self._from(self.start) == self.there

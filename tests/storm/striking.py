@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +21,7 @@ import segstore
 PATIENCE = int(os.environ.get("STORM_PATIENCE", "120"))
 """Seconds; a call that takes longer hangs: all stacks are told, and the process ends."""
 PAIRED = 0.4  # of the strikes have a second one
-GAPS = (2e-5, 5e-5, 1e-4, 2e-4)  # seconds between two
+GAPS = (2e-5, 5e-5, 1e-4, 2e-4, 1e-3)  # seconds between two
 
 
 class Striker:
@@ -55,6 +57,8 @@ class Striker:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except KeyboardInterrupt:
             self._tell(came)
+            # So that the end of what takes long is struck too.
+            self._seconds[name] = 1.02 * self._seconds.get(name, 1e-3)
             return False
         self._tell(came)
         if not came:
@@ -67,18 +71,32 @@ class Striker:
         self.counts["paired"] += came == 2
 
 
-def opened(striker: Striker, open_: Callable[[], Any]) -> None:
-    """Open a store, struck, until that goes well. One whose opening was struck twice may lock the directory
-    for a moment longer, until its threads have ended: `counts` tell how often.
-    """
-    while True:
-        try:
-            if striker.strike("open", open_):
-                return
-        except segstore.StoreLockedError:
-            striker.counts["locked"] += 1
-            gc.collect()
-            time.sleep(0.01)
+def opened(striker: Striker, open_: Callable[[], segstore.Store]) -> segstore.Store:
+    """A store that is opened, struck, until that goes well: what was interrupted locks nobody out."""
+    made: list[segstore.Store] = []
+    while not made:  # an interrupt may come when it is in there already
+        striker.strike("open", lambda: made.append(open_()))
+    return made.pop()
+
+
+def descriptors() -> dict[str, str]:
+    """The process's open descriptors, and what each is of."""
+    found = {}
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that lists them
+            found[number] = os.readlink(f"/proc/self/fd/{number}")
+    return found
+
+
+def at_rest(before: dict[str, str]) -> None:
+    """Nothing is left of stores that are closed: no descriptor, and no thread."""
+    gc.collect()
+    until = time.monotonic() + PATIENCE / 2
+    while threading.active_count() > 1:
+        assert time.monotonic() < until, threading.enumerate()
+        time.sleep(0.001)
+    left = {number: of for number, of in descriptors().items() if before.get(number) != of}
+    assert not left, left
 
 
 def watch() -> None:

@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 
-from segstore._native import lib
+from segstore._native import descriptors, lib
 from segstore.threads import Latch
 
 log = logging.getLogger("segstore")
@@ -21,16 +21,17 @@ _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOSYS, 
 class Watch:
     """Of one directory, which is there."""
 
-    _fd = -1  # as long as there is none; below 0: there is no watch
-
     def __init__(self, directory: str) -> None:
         """OSError."""
         self._stopped = Latch()
-        self._fd = fd = lib.seg_watch(os.fsencode(directory))
-        if fd < 0:
-            if -fd not in _NONE_LEFT:
-                raise OSError(-fd, os.strerror(-fd), directory)
-            log.warning("%s can't be watched (%s): it is looked at every 50 ms", directory, os.strerror(-fd))
+        self._slot = descriptors()
+        code = lib.seg_watch(self._slot, os.fsencode(directory))
+        if code < 0:
+            if -code not in _NONE_LEFT:
+                raise OSError(-code, os.strerror(-code), directory)
+            why = os.strerror(-code)
+            log.warning("%s can't be watched (%s): it is looked at every 50 ms", directory, why)
+        self._fd = self._slot[0]  # below 0: there is no watch
 
     def wait(self, seconds: float) -> bool:
         """Whether there may be news, or it was stopped, within so long. It may return early."""
@@ -53,9 +54,5 @@ class Watch:
 
     def close(self) -> None:
         """Once nobody waits any more."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        self.close()
+        self._fd = -1
+        lib.seg_close(self._slot)

@@ -7,7 +7,7 @@ once what was under way is cancelled.
 
 from __future__ import annotations
 
-from segstore._native import ffi
+from segstore._native import ffi, lib
 from segstore.files import Files, Handle
 from segstore.storage.transfer.mapped import Mapped
 from segstore.storage.transfer.sinks import Sink
@@ -18,7 +18,7 @@ class ByRing(Mapped):
 
     def __init__(self, files: Files, sink: Sink) -> None:
         super().__init__(files, sink)
-        self._ring = ffi.new("seg_ring *")
+        self._ring = ffi.gc(ffi.new("seg_ring *"), lib.seg_ring_close)
         files.open_ring(self._ring)
 
     def send(self, source: Handle, position: int, count: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import mmap
 
-from segstore._native import ffi
+from segstore._native import ffi, lib
 from segstore.files import Files, Handle
 from segstore.storage.transfer.methods import WINDOW
 from segstore.storage.transfer.sinks import Sink
@@ -23,7 +23,7 @@ class Mapped:
 
     def __init__(self, files: Files, sink: Sink) -> None:
         self.files, self.sink = files, sink.fd
-        self.window = ffi.new("seg_window *")
+        self.window = ffi.gc(ffi.new("seg_window *"), lib.seg_unmap_window)
         self._source: Handle | None = None
         self._end = 0  # of what is mapped, in the file
         self.most = WINDOW  # bytes that go at a time

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from segstore._native import ffi
+from segstore._native import descriptors, ffi
 from segstore.files import Files, Handle
 from segstore.storage.transfer import methods
 from segstore.storage.transfer.by_ring import ByRing
@@ -49,7 +49,8 @@ class Splice:
     def __init__(self, files: Files, sink: Sink) -> None:
         self._files, self._sink = files, sink.fd
         self._held = 0  # bytes in the pipe: those from the next position on
-        self._pipe = files.make_pipe()
+        self._pipe = descriptors()
+        files.make_pipe(self._pipe)
 
     def send(self, source: Handle, position: int, count: int) -> int:
         if not self._held:

@@ -1,0 +1,57 @@
+/* Descriptors that Python's memory owns: opened and noted there by one call, and closed by one.
+ *
+ * Thread contract: no state; a slot is used by one thread at a time. An interrupt of Python's comes before a
+ * call or behind it: then the slot says what is open, and whoever lets go of it has it closed.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include "cdef.h"
+
+int64_t seg_open(int32_t *slot, const char *path, int32_t flags, int32_t mode)
+{
+    do
+        slot[0] = open(path, flags, (mode_t)mode);
+    while (slot[0] < 0 && errno == EINTR);
+    return slot[0] < 0 ? -errno : 0;
+}
+
+int64_t seg_open_pipe(int32_t *slot)
+{
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) < 0)
+        return -errno;
+    slot[0] = ends[0];
+    slot[1] = ends[1];
+    return 0;
+}
+
+int64_t seg_watch(int32_t *slot, const char *directory)
+{
+    slot[0] = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (slot[0] < 0)
+        return -errno;
+    if (inotify_add_watch(slot[0], directory, IN_MOVED_TO | IN_ONLYDIR) < 0) {
+        int error = errno;
+        seg_close(slot);
+        return -error;
+    }
+    return 0;
+}
+
+/* The kernel has let go of a descriptor whatever close(2) says: it is never tried again. */
+int64_t seg_close(int32_t *slot)
+{
+    int error = 0;
+    for (int i = 0; i < 2; i++) {
+        int fd = slot[i];
+        slot[i] = -1;
+        if (fd >= 0 && close(fd) < 0 && errno != EINTR && !error)
+            error = errno;
+    }
+    return -error;
+}
