@@ -10,6 +10,9 @@ PYTEST_ARGS ?=
 # A process for each core, at most four; PYTEST_ARGS="-n0" or "-p no:xdist" for one only.
 PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 
+# Tests and what they start import the same files thousands of times: without kept bytecode each compiles them.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: crash faults simulate storm help demo quick test test-rest test-all counts lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
 
@@ -57,7 +60,7 @@ $(VENV)/.built: $(VENV)/.installed $(filter-out $(GENERATED),$(NATIVE)) | check-
 demo: $(VENV)/.built  ## flights into a log, a kill midway; a group, live; a stream of Spark's (ARGS=--no-live, --no-spark: without)
 	$(BIN)/python -m segstore demo $(ARGS)
 
-quick: $(VENV)/.built  ## unit tests of every package, a minute: no Java, no kills, no faults, no models
+quick: $(VENV)/.built  ## unit tests of every package, a minute: no Java, no other process, no kills, faults or models
 	$(BIN)/python -m pytest --tier quick $(PARALLEL) $(PYTEST_ARGS)
 
 test: $(VENV)/.built  ## those, and a draw of every other kind, some minutes; SEGSTORE_SEED=N draws the same (PYTEST_ARGS="-k name")

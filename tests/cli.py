@@ -35,7 +35,7 @@ def json_lines(result: Result) -> list[dict[str, Any]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def start(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
+def start_program(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
     """The command as a process, with pipes."""
     env = {name: value for name, value in os.environ.items() if name != "SEGSTORE_PATH"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

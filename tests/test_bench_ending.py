@@ -12,7 +12,7 @@ from glob import glob
 from pathlib import Path
 
 import pytest
-from cli import start
+from cli import start_program
 from waiting import PATIENCE, until
 
 from segstore.bench.ending import EndedError, ended_by_signals, ended_later, status
@@ -98,7 +98,7 @@ COMMANDS = {
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_leaves_nothing(name: str, number: signal.Signals, tmp_path: Path) -> None:
     arguments, made = COMMANDS[name]
-    process = start("bench", *arguments, "--directory", tmp_path)
+    process = start_program("bench", *arguments, "--directory", tmp_path)
     try:
         until(lambda: glob(made, root_dir=tmp_path))
         if name != "a study":

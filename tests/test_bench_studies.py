@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import ok, run, start
+from cli import ok, run, start_program
 from terminal import Terminal
 from waiting import PATIENCE, until
 
@@ -314,7 +314,7 @@ def test_an_interrupt_at_any_time_leaves_nothing(one: Study, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["caches", "append-ways", "partitions"])
 def test_ctrl_c_is_one_line(name: str, tmp_path: Path) -> None:
-    process = start("bench", "study", name, "--directory", tmp_path, "--out", tmp_path / "out")
+    process = start_program("bench", "study", name, "--directory", tmp_path, "--out", tmp_path / "out")
     try:
         until(lambda: glob("segstore-study-*/*", root_dir=tmp_path))
         own = f"/proc/{process.pid}/task/{process.pid}/children"

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from cli import ok, run, start
+from cli import ok, run, start_program
 from terminal import CTRL_C, Terminal
 from waiting import PATIENCE, until
 
@@ -107,7 +107,7 @@ def test_no_arguments_is_help() -> None:
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     arguments = ("bench", "zero-copy", "--sinks", "tcp,pipe", "--directory", tmp_path)
-    process = start(*arguments)
+    process = start_program(*arguments)
     until(lambda: len(children(process.pid)) >= 2)
     receivers = children(process.pid)
     process.send_signal(signal.SIGINT)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli import COMMAND, json_lines, ok, start
+from cli import COMMAND, json_lines, ok, start_program
 from partitions import read_expected
 from waiting import PATIENCE, until
 
@@ -128,7 +128,7 @@ def test_committed_records_only(golden: Path) -> None:
 
 
 def test_follows_a_live_writer_until_interrupted(store: segstore.Store) -> None:
-    with start("consume", "t", "--follow", "-o", "latest", "-s", store.path) as process:
+    with start_program("consume", "t", "--follow", "-o", "latest", "-s", store.path) as process:
         assert process.stdout is not None
         try:
             # Whether it has begun can't be seen: records come until the first one is printed.
@@ -157,7 +157,7 @@ def one_line_of(process: subprocess.Popen[bytes], store: segstore.Store) -> dict
 
 def test_the_reader_goes_away(store: segstore.Store) -> None:
     store.partition("t", 0).append_batch([b"x" * 100] * 20_000)
-    with start("consume", "t", "-s", store.path) as process:
+    with start_program("consume", "t", "-s", store.path) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["value"] == "0"
         process.stdout.close()
@@ -168,7 +168,7 @@ def test_the_reader_goes_away(store: segstore.Store) -> None:
 
 def test_interrupted_while_input_is_awaited(store_dir: Path) -> None:
     ok("create", "t", "-s", store_dir)
-    with start("produce", "t", "-s", store_dir) as process:
+    with start_program("produce", "t", "-s", store_dir) as process:
         try:
             assert process.stdin is not None
             # The second is counted or not when the signal comes; the first was, before the second was read.

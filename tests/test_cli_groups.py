@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cli import COMMAND, json_lines, ok, run, start
+from cli import COMMAND, json_lines, ok, run, start_program
 from group_records import at, member, offsets_of, opened, record, tp
 from waiting import PATIENCE
 
@@ -233,7 +233,7 @@ def test_no_store(tmp_path: Path) -> None:
 
 def test_a_live_writer_is_named(store_dir: Path, writer: segstore.Store) -> None:
     for command in (["reset", "app", "--to-latest", "--all-topics", "--execute"], ["delete", "app", "-y"]):
-        with start("groups", *command, "-s", store_dir) as child:
+        with start_program("groups", *command, "-s", store_dir) as child:
             _, error = child.communicate(timeout=PATIENCE)
         assert child.returncode == 1, COMMAND
         assert b"is open for writing in process" in error

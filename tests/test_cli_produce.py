@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import json_lines, ok, run, start
+from cli import json_lines, ok, run, start_program
 from waiting import PATIENCE, until
 
 import segstore
@@ -240,7 +240,7 @@ def test_what_consume_prints_comes_back(store_dir: Path) -> None:
 def test_a_live_pipe_is_not_kept_waiting(store_dir: Path) -> None:
     """Each line is in the log before the next is written, as with `tail -f | segstore produce`."""
     ok("create", "t", "-s", store_dir)
-    with start("produce", "t", "-s", store_dir) as process:
+    with start_program("produce", "t", "-s", store_dir) as process:
         assert process.stdin is not None
         for n in range(1, 4):
             process.stdin.write(b"line\n")

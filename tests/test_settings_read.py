@@ -23,7 +23,6 @@ from segstore.spark.options import SourceOptions
 from segstore.spark.sink_options import SinkOptions
 
 PACKAGE = Path(segstore.__file__).parent
-MODULES = {str(path.relative_to(PACKAGE)): ast.parse(path.read_bytes()) for path in PACKAGE.rglob("*.py")}
 
 KINDS: dict[str, tuple[type, str]] = {
     "topic": (TopicConfig, "config/__init__.py"),
@@ -70,9 +69,9 @@ def settings() -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def read_in() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for path, module in MODULES.items():
-        for name in reads(module):
-            found.setdefault(name, set()).add(path)
+    for path in PACKAGE.rglob("*.py"):
+        for name in reads(ast.parse(path.read_bytes())):
+            found.setdefault(name, set()).add(str(path.relative_to(PACKAGE)))
     return found
 
 
@@ -130,10 +129,9 @@ def test_a_kept_topic_with_a_setting_that_had_no_effect_opens(store_dir: Path) -
 
 
 COMMANDS = [
-    (path, node)
-    for path, module in MODULES.items()
-    if path.startswith("cli/")
-    for node in ast.walk(module)
+    (str(path.relative_to(PACKAGE)), node)
+    for path in sorted((PACKAGE / "cli").rglob("*.py"))
+    for node in ast.walk(ast.parse(path.read_bytes()))
     if isinstance(node, ast.FunctionDef) and any("command(" in ast.unparse(d) for d in node.decorator_list)
 ]
 

@@ -40,6 +40,26 @@ def test_files_that_are_named_are_there() -> None:
     assert [p for p in patterns if not any(tiers.fnmatch(name, p) for name in names)] == []
 
 
+PROCESSES = frozenset({"subprocess", "multiprocessing", "fork", "posix_spawn", "SIGKILL"})
+
+
+def starters(file: Path) -> frozenset[str]:
+    """What a file of tests starts processes by: the calls themselves, and helpers that it imports."""
+    found = set(PROCESSES)
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        helper = tiers.TESTS / f"{node.module}.py" if isinstance(node, ast.ImportFrom) else file
+        if helper != file and helper.exists():
+            found |= {alias.name for alias in node.names} & tiers._users(helper, PROCESSES)
+    return frozenset(found)
+
+
+def test_unit_tests_start_no_process_and_kill_none() -> None:
+    unit = {
+        (file, name) for file in FILES for name in functions(file) if tiers.kind(file, name) == tiers.UNIT
+    }
+    assert [f"{file.stem}::{name}" for file, name in unit if name in tiers._users(file, starters(file))] == []
+
+
 KILL = "from faults import KillingFiles\n"
 USES = "def {}:\n    KillingFiles(1)\n\n"
 SPARK = "from pyspark.sql import SparkSession\n"

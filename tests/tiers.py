@@ -50,20 +50,27 @@ KINDS = {
     "Spark": Kind(0.2, text=r'SparkSession|judge\("spark"\)'),
     "simulation": Kind(0.25, ("simulation/*",)),
     "faults": Kind(
-        0.2, ("test_promises_disks", "test_staging_refused", "test_refused"), r"from \S*driver import"
+        0.2,
+        (
+            *("test_promises_disks", "test_staging_refused", "test_refused", "test_sweeps_faults"),
+            *("test_cleaner_swap", "test_power_cuts", "test_transactions_cut"),
+        ),
+        r"from \S*driver import",
     ),
-    "models": Kind(0.2, ("*_model",)),
+    "models": Kind(0.2, ("*_model", "test_assignors")),
     "fuzz": Kind(0.3, ("test_fuzz",)),
     "damage": Kind(
         0.3,
-        ("test_hostile", "test_shrinking", "test_hard_links", "test_*damaged*", "test_small_files"),
-    ),
-    "interrupts": Kind(0.3, ("test_interrupts_*", "test_storm*", "test_reentry*", "test_closing*")),
-    "programs": Kind(
-        0.2,
         (
-            *("test_demo*", "test_soak", "test_bench_*", "test_programs_*", "test_opening_together"),
-            *("test_reliability", "test_tiers", "test_surroundings"),
+            *("test_hostile", "test_shrinking", "test_hard_links", "test_*damaged*", "test_small_files"),
+            "test_repair_rot",
+        ),
+    ),
+    "interrupts": Kind(
+        0.3,
+        (
+            *("test_interrupts*", "*_interrupts", "*_cancelled"),
+            *("test_storm*", "test_reentry*", "test_closing*"),
         ),
     ),
     "limits": Kind(0.3, ("test_limits", "test_transfer_sinks")),
@@ -74,6 +81,14 @@ KINDS = {
         0.25,
         ("*_kill", "test_crash_loop"),
         names=frozenset({"SIGKILL", "KillingFiles", "killed_at_each_call", "in_child"}),
+    ),
+    "programs": Kind(
+        0.2,
+        (
+            *("test_demo*", "test_soak", "test_bench_*", "test_programs_*", "test_opening_together"),
+            *("test_reliability", "test_tiers", "test_surroundings"),
+        ),
+        names=frozenset({"subprocess", "multiprocessing", "fork", "COMMAND", "start_program", "Terminal"}),
     ),
 }
 
@@ -98,18 +113,31 @@ def _users(file: Path, names: frozenset[str]) -> set[str]:
     """What a module defines and that uses one of `names`, directly or by another of its definitions."""
     if not any(name in _text(file) for name in names):
         return set()
-    uses: dict[str, set[str]] = {}
-    for node in ast.parse(_text(file)).body:
-        used = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
-        used |= {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)}
-        used |= {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}  # fixtures
-        used |= {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
-        for name in _defined(node):
-            uses.setdefault(name, set()).update(used)
+    uses = _uses(file)
     found: set[str] = set()
     while more := {name for name, used in uses.items() if used & (names | found)} - found:
         found |= more
     return found
+
+
+@cache
+def _uses(file: Path) -> dict[str, set[str]]:
+    """The names and strings that each definition of a module uses."""
+    uses: dict[str, set[str]] = {}
+    for node in ast.parse(_text(file)).body:
+        used = set()
+        for n in ast.walk(node):
+            if isinstance(n, ast.Name):
+                used.add(n.id)
+            elif isinstance(n, ast.Attribute):
+                used.add(n.attr)
+            elif isinstance(n, ast.arg):  # fixtures
+                used.add(n.arg)
+            elif isinstance(n, ast.Constant) and isinstance(n.value, str):
+                used.add(n.value)
+        for name in _defined(node):
+            uses.setdefault(name, set()).update(used)
+    return uses
 
 
 def _defined(node: ast.stmt) -> list[str]:
@@ -119,6 +147,7 @@ def _defined(node: ast.stmt) -> list[str]:
     return [n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)]
 
 
+@cache
 def kind(file: Path, function: str) -> str:
     """Of a test function, or of the class that it is in: one of KINDS, or UNIT."""
     if found := _named(file):
