@@ -300,6 +300,72 @@ def test_below_a_log_start_without_checksum_no_file_is_touched(state: tuple[Path
         assert seen(store)["u"][1] == held["u"][1]
 
 
+def test_below_a_log_start_without_checksum_no_close_nor_kill_lets_files_go(
+    state: tuple[Path, Seen], tmp_path: Path
+) -> None:
+    """What only a text said does not become evidence by being written with a checksum. Whoever moves the log
+    start lets them go.
+    """
+    root, held = state
+    ends_path(root).unlink()
+    (root / COPY).unlink()
+    line(root, names.LOG_STARTS, "u", 25)
+    there = segments(root)
+    for n in range(4):
+        with segstore.open(root, config=QUIET) as store:
+            log = store.partition("u")
+            assert (log.start_offset, log.end_offset) == (25, held["u"][1])
+            assert (n == 0) == any("they stay" in done.reason for done in store.recovered)
+            store.sweep()
+            store.flush()
+            dead = killed(root, tmp_path / f"killed-{n}")
+        assert set(segments(root)) >= set(there)
+        root = dead if n % 2 else root
+    with segstore.open(root, config=QUIET) as store:
+        store.partition("u").delete_records(26)
+        assert len([one for one in segments(root) if "u-0" in one]) < len([o for o in there if "u-0" in o])
+
+
+def test_records_hidden_by_a_log_start_without_checksum_come_back(state: tuple[Path, Seen]) -> None:
+    """As docs/reliability.md says: without the files that say it, the log starts with its first segment."""
+    root, held = state
+    ends_path(root).unlink()
+    (root / COPY).unlink()
+    line(root, names.LOG_STARTS, "u", 25)
+    with segstore.open(root, config=QUIET) as store:
+        assert store.partition("u").start_offset == 25
+    for path in (ends_path(root), root / COPY, root / names.LOG_STARTS):
+        path.unlink()
+    for mode in ("r", "rw"):
+        with segstore.open(root, mode=mode) as store:
+            assert seen(store)["u"] == held["u"]
+
+
+@pytest.mark.parametrize("value", [0, 3, 11, 42, 44, 59, 2**40])
+def test_a_log_start_of_the_text_alone_is_not_believed_beside_a_whole_copy(
+    state: tuple[Path, Seen], value: int
+) -> None:
+    """Found by the seed 733184112: "rw" began at 40 for a text that said 3, "r" at 43."""
+    root, held = state
+    line(root, names.LOG_STARTS, "t", value)
+    told = judge(root, held)
+    assert any(f"says {value} of t-0: its copy" in one for one in told), told
+
+
+def test_the_copy_of_an_older_writer_is_not_believed(state: tuple[Path, Seen]) -> None:
+    """A segstore of before there were copies has written the text and the published ends since."""
+    root, held = state
+    without_checks(root)
+    line(root, names.LOG_STARTS, "t", held["t"][0] - 1)
+    there = segments(root)
+    start = max(held["t"][0] - 1, min(int(Path(one).stem) for one in there if "t-0" in one))
+    for mode in ("r", "rw"):
+        with segstore.open(root, mode=mode) as store:
+            log = store.partition("t")
+            assert (log.start_offset, log.end_offset) == (start, held["t"][1])
+    assert set(segments(root)) >= set(there)
+
+
 def test_published_ends_without_checks_are_read_and_get_checks(state: tuple[Path, Seen]) -> None:
     """As segstore wrote them before there were checks: no copy of the checkpoints either."""
     root, held = state
@@ -333,14 +399,17 @@ def test_published_ends_without_checks_are_not_believed_alone(
         judge(store_dir, held)
 
 
+@pytest.mark.parametrize("kind", STATES)
 def test_the_smaller_of_two_log_starts_counts_and_is_told(
-    stores: dict[str, tuple[Path, Seen]], store_dir: Path
+    stores: dict[str, tuple[Path, Seen]], store_dir: Path, kind: str
 ) -> None:
     """Both have right checks."""
-    source, held = stores["clean"]
+    source, held = stores[kind]
     shutil.copytree(source, store_dir)
     for slot in used(store_dir):
-        publish(store_dir, START, 20, slot)
+        publish(store_dir, START, held["t"][0] + 8, slot)
+    with segstore.open(store_dir, mode="r") as store:
+        assert {topic: seen(store)[topic] for topic in "tu"} == {topic: held[topic] for topic in "tu"}
     told = {done.partition: done.reason for done in told_by(store_dir, held)}
     assert "0 is taken" in told["u-0"]
 

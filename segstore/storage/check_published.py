@@ -15,7 +15,7 @@ from segstore import names
 from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.storage.check_partition import PartitionCheck
-from segstore.storage.checked_copy import path_of, read_copy
+from segstore.storage.checked_copy import Standing, path_of, read_copy
 from segstore.storage.checkpoint import read_offsets
 from segstore.storage.ends import HEADER, SLOT, STEP, Ends, EndsReader, open_reader, slot_key
 from segstore.storage.ends_header import look
@@ -63,7 +63,7 @@ def check_published(files: Files, root: str, checked: list[PartitionCheck], said
     if marker == 0 and files.exists(path):
         message = "holds no number: an open for writing takes it for an unclean shutdown"
         yield Finding(os.path.join(root, names.CLEAN_SHUTDOWN), None, None, message)
-    yield from _check_copy(files, root, said, marker, nonce, told)
+    yield from _check_copy(files, root, said, marker, ends, told)
     if ends is None or not marker or nonce != marker:
         return
     if ends.cut_short:
@@ -92,17 +92,18 @@ def _check_copy(
     root: str,
     said: Said,
     marker: int | None,
-    nonce: int | None,
+    ends: EndsReader | None,
     told: set[tuple[str, tuple[str, int]]],
 ) -> Iterator[Finding]:
     """What the copy with a checksum says of the checkpoints, without the lines of which was `told`."""
-    path = path_of(root)
+    path, nonce = path_of(root), None if ends is None else ends.nonce
     copy, damage = read_copy(files, root)
     if damage:
         yield Finding(path, None, None, damage)
     elif copy is None and marker and nonce == marker and _makes_copies(files, root):
         yield Finding(path, None, None, "missing: made anew at the next open for writing")
-    if copy is None or not copy.holds(marker, nonce):
+    copied = ends is None or ends.checked
+    if copy is None or copy.standing(marker, nonce, copied) is not Standing.CURRENT:
         return
     for name, lines in copy.offsets.items():
         text = said[name]

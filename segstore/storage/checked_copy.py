@@ -1,9 +1,11 @@
 """Owns `.segstore/checkpoints`: what the four offset checkpoints of the root say, with a CRC, which Kafka's
 text has not.
 
-One framed line: {"version": 0, "nonce": n, "offsets": {file's name: [[topic, partition, offset], ...]}}. It
-is written, synced, before the text that says the same, so that a crash between the two leaves the text
-behind, never ahead. `nonce` is the clean shutdown marker's number after a clean close, 0 before.
+One framed line: {"version": 0, "nonce": n, "offsets": {file's name: [[topic, partition, offset], ...]},
+"claims": [[topic, partition, offset], ...]}. It is written, synced, before the text that says the same, so
+that a crash between the two leaves the text behind, never ahead. `nonce` is the clean shutdown marker's
+number after a clean close, 0 before. `claims` are log start offsets that were taken from a text without a
+checksum; a copy that an older segstore wrote has none.
 Threads: functions without state.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, NamedTuple
 
 from segstore import names
@@ -26,29 +29,47 @@ _VERSION = 0
 _MOST = 1 << 28
 
 
+class Standing(Enum):
+    """Whether the copy is the last writer's. UNSURE: a broker that was killed may have written the texts
+    since, or the marker is damaged.
+    """
+
+    CURRENT = "current"
+    UNSURE = "unsure"
+    STALE = "stale"
+
+
 class CheckedCopy(NamedTuple):
     """What it says."""
 
     nonce: int
     offsets: dict[str, dict[Key, int]]
+    claims: frozenset[tuple[Key, int]] = frozenset()
 
-    def holds(self, marker: int | None, published: int | None) -> bool:
-        """Whether no broker was here since. `marker` and `published` are the numbers that the clean shutdown
-        marker and the published ends have, None where there are none.
+    def standing(self, marker: int | None, published: int | None, copied: bool) -> Standing:
+        """By the numbers of the clean shutdown marker and the published ends, None where there are none.
+        `copied`: False where the ends are an older segstore's, which made no copy.
         """
-        return self.nonce == (marker or 0) or (marker is None and published == 0)
+        if not copied or (marker and marker != self.nonce):
+            return Standing.STALE
+        if marker or (marker is None and (self.nonce == 0 or not published)):
+            return Standing.CURRENT
+        return Standing.UNSURE
 
 
 def path_of(root: str) -> str:
     return os.path.join(root, names.OURS, names.CHECKPOINTS)
 
 
-def write_copy(files: Files, root: str, offsets: Offsets, nonce: int) -> None:
+def write_copy(files: Files, root: str, offsets: Offsets, nonce: int, claims: Mapping[Key, int]) -> None:
     """Replace it, durable when this returns. OSError."""
-    held = {
-        name: [[*key, offset] for key, offset in sorted(lines.items())] for name, lines in offsets.items()
-    }
-    files.write_atomic(path_of(root), frame({"version": _VERSION, "nonce": nonce, "offsets": held}))
+    held = {name: _rows(lines) for name, lines in offsets.items()}
+    said = {"version": _VERSION, "nonce": nonce, "offsets": held, "claims": _rows(claims)}
+    files.write_atomic(path_of(root), frame(said))
+
+
+def _rows(lines: Mapping[Key, int]) -> list[list[Any]]:
+    return [[*key, offset] for key, offset in sorted(lines.items())]
 
 
 def read_copy(files: Files, root: str) -> tuple[CheckedCopy | None, str]:
@@ -68,8 +89,9 @@ def read_copy(files: Files, root: str) -> tuple[CheckedCopy | None, str]:
 def _parse(held: dict[str, Any]) -> CheckedCopy:
     if held["version"] != _VERSION:
         raise ValueError(f"version {held['version']!r} is unknown, {_VERSION} is known")
-    offsets = {
-        name: {(str(topic), int(number)): int(offset) for topic, number, offset in held["offsets"][name]}
-        for name in names.OFFSET_CHECKPOINTS
-    }
-    return CheckedCopy(int(held["nonce"]), offsets)
+    offsets = {name: _lines(held["offsets"][name]) for name in names.OFFSET_CHECKPOINTS}
+    return CheckedCopy(int(held["nonce"]), offsets, frozenset(_lines(held.get("claims", [])).items()))
+
+
+def _lines(rows: list[Any]) -> dict[Key, int]:
+    return {(str(topic), int(number)): int(offset) for topic, number, offset in rows}

@@ -20,8 +20,8 @@ class Expected(NamedTuple):
     """What the checkpoints say of a partition. `gaps_end`, `suspect`: see `PartitionRecovery`.
 
     `recovery_point_checked`, `log_start_checked`: whether something with a checksum says so. Else a recovery
-    point behind the log's end is none, and below the log start no file is touched. `told`: which of them
-    disagree.
+    point behind the log's end is none, and below the log start no file is touched; `log_start_claimed`: this
+    was so and told before. `told`: which of them disagree.
     """
 
     clean: bool
@@ -32,12 +32,14 @@ class Expected(NamedTuple):
     suspect: bool = False
     recovery_point_checked: bool = True
     log_start_checked: bool = True
+    log_start_claimed: bool = False
     told: tuple[str, ...] = ()
 
 
 class Opened(NamedTuple):
     """`durable_offset`: up to there all is synced. `recovered` is None where the partition was taken as it
     was. `told`: what else was not as expected. `buried`: files that are `.deleted`, and go in time.
+    `claimed`: segments stay below the log start, which nothing with a checksum says.
     """
 
     segments: list[Segment]
@@ -47,6 +49,7 @@ class Opened(NamedTuple):
     recovered: Recovered | None
     told: tuple[str, ...] = ()
     buried: tuple[str, ...] = ()
+    claimed: bool = False
 
 
 def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expected: Expected) -> Opened:
@@ -67,9 +70,16 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
         end = recovered.end_offset
     segments[-1].sealed = False
     segments[-1].attach(None)
-    start, gone = _start(segments, expected, end, told)
+    start, below = _start(segments, expected, end, told)
+    claimed = bool(below) and (expected.log_start_claimed or not expected.log_start_checked)
+    gone = [] if claimed else _put_aside(segments, below, start, told)
+    if claimed and not expected.log_start_claimed:
+        told.append(
+            f"{below} segments lie below the log start offset {start}, which nothing with a checksum"
+            " says: they stay"
+        )
     durable = min(least, end) if recovered is None else end
-    return Opened(segments, start, end, durable, recovered, tuple(told), (*buried, *gone))
+    return Opened(segments, start, end, durable, recovered, tuple(told), (*buried, *gone), claimed)
 
 
 def _recovery_point(segments: list[Segment], expected: Expected, told: list[str]) -> int:
@@ -87,26 +97,27 @@ def _recovery_point(segments: list[Segment], expected: Expected, told: list[str]
     return end
 
 
-def _start(segments: list[Segment], expected: Expected, end: int, told: list[str]) -> tuple[int, list[str]]:
-    """The log start offset. Segments wholly below it, which a crash left, are put aside: the files' paths."""
+def _start(segments: list[Segment], expected: Expected, end: int, told: list[str]) -> tuple[int, int]:
+    """The log start offset, and how many segments are wholly below it."""
     log_start, first = expected.log_start, segments[0].base_offset
     if log_start > end:
         # It is moved to offsets only that are durable: one behind the end is a damaged checkpoint's.
         told.append(f"log start offset {log_start} is behind the end {end}: {first} is taken")
-        return first, []
-    below = sum(segment.base_offset <= log_start for segment in segments[1:])
-    gone: list[str] = []
-    if below and expected.log_start_checked:
-        told.append(f"{below} segments below the log start offset {log_start} were put aside, to be deleted")
-        gone = [path for segment in segments[:below] for path in bury_segment(segment)]
-        segments[0].pool.files.sync_dir(segments[0].directory)
-        del segments[:below]
-    elif below:
-        told.append(
-            f"{below} segments lie below the log start offset {log_start}, which nothing with a checksum"
-            " says: they stay"
-        )
-    return max(first, log_start), gone
+        return first, 0
+    return max(first, log_start), sum(segment.base_offset <= log_start for segment in segments[1:])
+
+
+def _put_aside(segments: list[Segment], below: int, start: int, told: list[str]) -> list[str]:
+    """Segments below the log start offset, which a crash left, get names that end in `.deleted`: the files'
+    paths.
+    """
+    if not below:
+        return []
+    told.append(f"{below} segments below the log start offset {start} were put aside, to be deleted")
+    gone = [path for segment in segments[:below] for path in bury_segment(segment)]
+    segments[0].pool.files.sync_dir(segments[0].directory)
+    del segments[:below]
+    return gone
 
 
 def load_segments(

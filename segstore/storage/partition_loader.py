@@ -24,7 +24,7 @@ from segstore.storage.partition import Partition
 from segstore.storage.producers import Producers
 from segstore.storage.publisher import Publisher
 from segstore.storage.recovery import Recovered
-from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
+from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey, agreed_start
 from segstore.storage.shutdown import Left
 from segstore.storage.small_files import put_aside, reason
 from segstore.storage.topics import TopicFiles, TopicInfo
@@ -118,6 +118,8 @@ class PartitionLoader:
         except OSError:
             self._doubt(key, published)
             raise
+        if opened.claimed:
+            self._checkpoints.claim((info.name, partition), opened.start_offset)
         context.graveyard.put(opened.buried, info.settings.file_delete_delay_ms)
         epochs = self._begin_epoch(directory, opened, expected.clean, published)
         self._tell(directory, opened, expected)
@@ -157,28 +159,26 @@ class PartitionLoader:
             gaps_end=info.gaps_end(key[1], checkpoints.cleaner_offsets.get(key), known),
             suspect=suspect,
             recovery_point_checked=checked
-            or names.RECOVERY_POINTS in checkpoints.checked
+            or checkpoints.is_checked(names.RECOVERY_POINTS, key)
             or not recovery_point,
-            log_start_checked=checked or names.LOG_STARTS in checkpoints.checked,
+            log_start_checked=checked or checkpoints.is_checked(names.LOG_STARTS, key),
+            log_start_claimed=checkpoints.is_claim(key),
             told=tuple(told),
         )
 
     def _log_start(self, key: TopicPartitionKey, published: Ends | None, told: list[str]) -> int:
-        """The smaller one of two that disagree: it keeps more records."""
-        checkpoints = self._checkpoints
-        said = checkpoints.log_starts.get(key) or 0
-        if published is None:
-            return said
-        if names.LOG_STARTS in checkpoints.unknown:
-            return published.start if self._ends.was_checked else 0
-        least = min(said, published.start)
+        """What counts where the published one and the checkpoint's disagree."""
+        said = self._checkpoints.log_starts.get(key)
+        checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
+        taken = agreed_start(said, checked, published, self._ends.was_checked)
         # Between the checkpoint and the publication a kill leaves the latter behind.
-        if published.start > said or (published.start < said and self.clean):
+        behind = published is not None and published.start < (said or 0) and not self.clean
+        if published is not None and published.start != (said or 0) and not behind:
             told.append(
-                f"log start offset {published.start} is published, but {said} is in the checkpoint:"
-                f" {least} is taken"
+                f"log start offset {published.start} is published, but {said or 0} is in the checkpoint:"
+                f" {taken} is taken"
             )
-        return least
+        return taken
 
     def _doubt(self, key: int, published: Ends | None) -> None:
         """A sync of recovery's may have failed, and what it found be on no disk: the next one, of another

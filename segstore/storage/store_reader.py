@@ -18,7 +18,7 @@ from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.ends import Ends, EndsReader, open_reader, slot_key
 from segstore.storage.follower import Follower
-from segstore.storage.root_checkpoints import read_log_start
+from segstore.storage.root_checkpoints import LOG_START_FILES, read_log_start
 from segstore.storage.shutdown import read_marker
 from segstore.storage.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
 
@@ -114,15 +114,36 @@ class StoreReader:
             directory,
             info.settings,
             self._published(info, partition),
-            lambda: self._log_start(info.name, partition),
+            self._unpublished_start(info.name, partition),
             lambda: self._believed() or self._is_ours(),
             lambda: self._is_there(info, partition),
         )
 
-    def _log_start(self, topic: str, partition: int) -> int:
+    def _unpublished_start(self, topic: str, partition: int) -> Callable[[], int]:
+        """Gives the log start offset where no end is published. The files that say it are read again when one
+        of them is another.
+        """
+        places = [os.path.join(self.context.root, place) for place in LOG_START_FILES]
+        read: dict[tuple[object, ...], int] = {}
+
+        def get() -> int:
+            seen = tuple(map(self._identity, places))
+            if seen not in read:
+                read.clear()
+                read[seen] = self._log_start(topic, partition, None)
+            return read[seen]
+
+        return get
+
+    def _identity(self, path: str) -> tuple[int, ...] | None:
+        try:
+            return self.context.files.identity(path)
+        except FileNotFoundError:
+            return None
+
+    def _log_start(self, topic: str, partition: int, published: Ends | None) -> int:
         ends = self._look_for_ends()
-        nonce = None if ends is None else ends.nonce
-        return read_log_start(self.context.files, self.context.root, (topic, partition), nonce)
+        return read_log_start(self.context.files, self.context.root, (topic, partition), ends, published)
 
     def ends_of(self, keys: list[int]) -> dict[int, Ends]:
         """What is published of some partitions, of one moment; nothing of a broker's directory."""
@@ -131,6 +152,7 @@ class StoreReader:
 
     def _published(self, info: TopicInfo, partition: int) -> Callable[[], Ends | None]:
         key = slot_key(info.topic_id, info.name, partition)
+        counts: dict[int, int] = {}  # by what is published: the log start that counts
 
         def get() -> Ends | None:
             ends, held = self._ends, self._belief
@@ -139,9 +161,13 @@ class StoreReader:
                     return None
                 ends = self._ends
             found = ends.get(key) if ends is not None else None
-            if found is None or found.start == 0 or ends is None or ends.checked:
+            if found is None or found.start == 0:
                 return found
-            return found._replace(start=min(found.start, self._log_start(info.name, partition)))
+            if found.start not in counts:
+                # A writer moves it in the checkpoints first: what is there is no older.
+                counts.clear()
+                counts[found.start] = self._log_start(info.name, partition, found)
+            return found._replace(start=counts[found.start])
 
         return get
 
