@@ -123,7 +123,10 @@ KINDS = [
         for name, reading in (
             ("recovery-point-offset-checkpoint", "not looked at"),
             ("replication-offset-checkpoint", "not looked at"),
-            ("log-start-offset-checkpoint", "`.segstore/checkpoints` counts; the text alone where that says nothing"),
+            (
+                "log-start-offset-checkpoint",
+                "`.segstore/checkpoints` counts; the text alone where that says nothing",
+            ),
             ("cleaner-offset-checkpoint", "where it says nothing, no gap is called damage"),
         )
     ),
