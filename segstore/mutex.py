@@ -44,7 +44,11 @@ class Mutex(_RLock):  # type: ignore[misc]
 
     def __enter__(self) -> bool:
         if self._is_owned():
-            raise refused(under_way())
+            if (outer := under_way()) is not None:
+                raise refused(outer)
+            # No call is under way that could let go: CPython 3.10 leaves out a `with` block's end where a
+            # second interrupt comes as the first one is to be handled. This thread has the lock, and goes on.
+            return True
         try:
             # Between a call's return and the next instruction that calls, or jumps back, CPython lets no
             # interrupt in: behind the last call of this block it is the caller's `with` that lets go.

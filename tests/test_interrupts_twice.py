@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -234,3 +236,34 @@ def test_two_in_a_long_append(store_dir: Path, rng: random.Random) -> None:
             log.delete_records(log.end_offset)
         assert pairs > 5
         assert segstore.check(store_dir) == []
+
+
+def test_python_s_fstat_has_no_part_in_a_roll(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython 3.10 raises SystemError where two signals' handlers raise within one `os.fstat`."""
+
+    def fails(fd: int) -> os.stat_result:
+        raise SystemError("<class 'KeyboardInterrupt'> returned a result with an exception set")
+
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config=TOPIC)
+        log = store.partition("t")
+        monkeypatch.setattr(os, "fstat", fails)
+        for number in range(30):
+            log.append(b"%d" % number)
+        monkeypatch.undo()
+        assert len(list((store_dir / "t-0").glob("*.log"))) > 2
+        assert values_from(log, 0) == [b"%d" % number for number in range(30)]
+
+
+def test_a_lock_that_an_interrupt_left_taken(store_dir: Path) -> None:
+    """CPython 3.10 leaves a `with` block open where a second interrupt comes with the first one raised."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        log.append(b"before")
+        log._writing().queue.token.acquire()  # what no `with` block will let go
+        assert log.append(b"after") == 1
+        other = threading.Thread(target=log.append, args=(b"from another thread",))
+        other.start()
+        other.join(60)
+        assert log.end_offset == 3

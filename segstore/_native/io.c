@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -85,6 +86,24 @@ int64_t seg_pread(int fd, uint8_t *buf, int64_t len, int64_t offset)
 }
 
 /* Not repeated, whatever it says: the second call may succeed over lost pages. */
+static int64_t nanoseconds(struct timespec t)
+{
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int64_t seg_fstat(int fd, seg_status *out)
+{
+    struct stat found;
+    if (fstat(fd, &found) < 0)
+        return -errno;
+    out->mode = found.st_mode;
+    out->size = found.st_size;
+    out->inode = found.st_ino;
+    out->modified = nanoseconds(found.st_mtim);
+    out->changed = nanoseconds(found.st_ctim);
+    return 0;
+}
+
 int64_t seg_fdatasync(int fd)
 {
     return fdatasync(fd) < 0 ? -errno : 0;

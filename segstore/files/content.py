@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, lent, lib
 from segstore.files.handle import Handle, named
+from segstore.files.stats import status
 from segstore.sending.results import checked
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ class Content:
 
         OSError: EINVAL where the file is shorter (touching what is behind its end would be a SIGBUS), ENOMEM.
         """
-        if not 0 < length <= os.fstat(handle.fd).st_size:
+        if not 0 < length <= status(handle).size:
             raise OSError(errno.EINVAL, f"can't map {length} bytes", handle.path)
         protection = mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ
         # Of a mapping with a descriptor, mmap.mmap keeps a duplicate open before Python 3.13.

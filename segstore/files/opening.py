@@ -11,6 +11,7 @@ import os
 import stat
 
 from segstore.files.handle import Handle, Path
+from segstore.files.stats import status
 
 FILE_MODE = 0o600
 """Of new files, unless another one is asked for: nobody else reads them."""
@@ -33,11 +34,11 @@ class Opening:
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
         # O_NONBLOCK: opening a FIFO must not wait for its other end; files take no notice of it.
         handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode)
-        there = os.fstat(handle.fd)
-        if not stat.S_ISREG(there.st_mode):
+        there = status(handle)
+        if not stat.S_ISREG(there.mode):
             handle.close()
             raise OSError(errno.EINVAL, "Not a regular file", handle.path)
-        if create and not there.st_size and _is_narrower(there.st_mode, self.file_mode):
+        if create and not there.size and _is_narrower(there.mode, self.file_mode):
             os.fchmod(handle.fd, self.file_mode)
         return handle
 

@@ -9,8 +9,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from typing import Any
 
+from segstore._native import ffi, lib
 from segstore.files.handle import Handle, Path
+from segstore.sending.results import checked
+
+
+def status(handle: Handle) -> Any:
+    """What fstat(2) tells of an open file: a `seg_status`. OSError as fstat(2).
+
+    `os.fstat` of CPython 3.10 raises SystemError where two signals come in it whose handlers raise.
+    """
+    found = ffi.new("seg_status *")
+    checked(lib.seg_fstat(handle.fd, found), handle)
+    return found
 
 
 class Stats:
@@ -55,18 +68,21 @@ class Stats:
 
     def size(self, file: Path | Handle) -> int:
         """Bytes of a file by path (of a symbolic link itself) or handle. OSError as stat(2)."""
-        return (os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)).st_size
+        return int(status(file).size) if isinstance(file, Handle) else os.lstat(file).st_size
 
     def inode(self, file: Path | Handle) -> int:
         """Which file this is, as long as it is there. OSError as stat(2)."""
-        return (os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)).st_ino
+        return int(status(file).inode) if isinstance(file, Handle) else os.lstat(file).st_ino
 
     def identity(self, file: Path | Handle) -> tuple[int, ...]:
         """What tells a file that nobody writes any more from another one that has got its name: inode, size,
         time of change. OSError as stat(2).
         """
-        stat_ = os.fstat(file.fd) if isinstance(file, Handle) else os.lstat(file)
-        return stat_.st_ino, stat_.st_size, stat_.st_mtime_ns
+        if isinstance(file, Handle):
+            found = status(file)
+            return found.inode, found.size, found.modified
+        named = os.lstat(file)
+        return named.st_ino, named.st_size, named.st_mtime_ns
 
     def links(self, path: Path) -> int:
         """How many names a file has (hard links): what is written to it, all of them see. OSError."""
@@ -74,7 +90,7 @@ class Stats:
 
     def changed(self, handle: Handle) -> int:
         """When a file's bytes or names were last changed (its ctime, which nobody can set), ns. OSError."""
-        return os.fstat(handle.fd).st_ctime_ns
+        return int(status(handle).changed)
 
     def modified(self, path: Path) -> int:
         """When a file or directory was last changed, ns since the epoch; 0 where there is none. OSError."""
@@ -92,4 +108,4 @@ class Stats:
         utimensat(2).
         """
         os.utime(handle.fd)
-        return os.fstat(handle.fd).st_ctime_ns > ns
+        return bool(status(handle).changed > ns)
