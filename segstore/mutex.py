@@ -168,6 +168,16 @@ def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = 
         raise refused(outer, call)
 
 
+def let_go_of_left() -> None:
+    """Let go of the locks that interrupts of this thread's calls left taken, where no such call is under way:
+    other threads, for which this one is about to wait, may wait for them. See `Mutex.__enter__`.
+    """
+    if under_way() is None:
+        for lock in [ref() for ref in _all.copy()]:
+            while lock is not None and lock._is_owned():
+                lock.release()
+
+
 def refused(outer: Outer | None, call: str = "") -> ReentrantCallError:
     """What is said to who comes from a handler."""
     call = call or (f"{outer.asked}()" if outer is not None else "the call")

@@ -69,8 +69,10 @@ class AppendQueue:
         """ReentrantCallError where a handler appends in the midst of what would keep its record from being
         shown, or made durable: nothing is written then.
         """
-        if self._has_first() or self._has_second() or self._has_third():
-            raise refused(under_way())
+        held = self._has_first() or self._has_second() or self._has_third()
+        # Where no call is under way, an interrupt has left the lock taken (`Mutex.__enter__`).
+        if held and (outer := under_way()) is not None:
+            raise refused(outer)
         if self._writer.config.flush_messages != INT64_MAX:
             check_apart("append()")
 

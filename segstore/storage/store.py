@@ -28,7 +28,7 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.files import FILE_MODE, Files
-from segstore.mutex import Mutex, calls_out, check_apart
+from segstore.mutex import Mutex, calls_out, check_apart, let_go_of_left
 from segstore.storage import arguments
 from segstore.storage.clients import CLOSE_TIMEOUT, Client, Clients, tell
 from segstore.storage.context import Clock, Context, os_errors, wall_clock
@@ -372,6 +372,7 @@ class Store:
             return None
         # The close of a reader needs no lock but its own: those of another store are no matter.
         check_apart("close()", of=self._side.locks if isinstance(self._side, StoreReader) else None)
+        let_go_of_left()
         try:
             return self._clients.once(lambda: self._close_all(timeout, orderly))
         except Exception:
