@@ -17,6 +17,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -190,3 +191,77 @@ class Worker:
             else:
                 self._done.put(None)
             del work
+
+
+class Shelter:
+    """Calls in a thread of its own, where no signal handler runs, in the order in which they were asked for.
+
+    A call goes on to its end there where an exception ends the wait for it, and what is asked next comes
+    behind it. Who asks in another thread than the main one is in no need of it, and calls by itself.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._name, self._started, self._closed = name, False, False
+        self._running = threading.Lock()  # held by the thread, as long as it runs
+        self._ident = -1
+
+    def call(self, run: Callable[[], T]) -> T:
+        """What `run` gives, or raises."""
+        if threading.get_ident() != threading.main_thread().ident:
+            return run()
+        told: SimpleQueue[tuple[list[T], BaseException | None]] = SimpleQueue()
+        self._asked.put(partial(_tell, run, told))
+        if not self._started:
+            self._start()
+        if self._closed:
+            self._finish()
+        found, error = told.get()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback has this frame
+        return found.pop()
+
+    def _start(self) -> None:
+        try:
+            Background(self._run, self._name).start()
+        except RuntimeError:  # the system has no more threads
+            self._finish()
+        else:
+            self._started = True  # last: where that was interrupted, nobody knows whether it has begun
+
+    def close(self) -> None:
+        """Wait until all that was asked for is done. Later calls are made where they are asked for."""
+        self._closed = True
+        self._asked.put(None)
+        if self._ident != threading.get_ident():
+            with self._running:
+                """It has ended, and one that comes late finds nothing."""
+
+    def _run(self) -> None:
+        if self._running.acquire(blocking=False):  # else there is one that runs
+            self._ident = threading.get_ident()
+            try:
+                while (work := self._asked.get()) is not None:
+                    work()
+                    del work
+                self._finish()
+            finally:
+                self._running.release()
+
+    def _finish(self) -> None:
+        """Do what is left: what was asked for while it was closed finds either this thread, or the other."""
+        with contextlib.suppress(Empty):
+            while True:
+                work = self._asked.get_nowait()
+                if work is not None:
+                    work()
+
+
+def _tell(run: Callable[[], T], told: SimpleQueue[tuple[list[T], BaseException | None]]) -> None:
+    try:
+        told.put(([run()], None))
+    except BaseException as error:  # the waiting thread's
+        told.put(([], error))

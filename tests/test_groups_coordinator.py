@@ -136,7 +136,7 @@ WRONG = {
     "another protocol": (lambda c, m, g: c.sync("g", m, g, "q"), InconsistentGroupProtocolError),
     "a group without a name": (lambda c, m, g: c.join("", joining()), InvalidGroupIdError),
     "a commit for no group": (lambda c, m, g: c.validate(ConsumerGroupMetadata()), InvalidGroupIdError),
-    "members to be gone": (lambda c, m, g: c.emptied("g").__enter__(), NonEmptyGroupError),
+    "members to be gone": (lambda c, m, g: c.while_empty("g", lambda: None), NonEmptyGroupError),
 }
 
 
@@ -234,9 +234,8 @@ def test_static_members(found: GroupCoordinator, clock: Monotonic) -> None:
 def test_a_group_that_was_forgotten_begins_anew(store: segstore.Store, found: GroupCoordinator) -> None:
     member, _ = alone(found)
     found.leave("g", member)
-    with found.emptied("g"):
-        offsets(store).delete("g")
-        found.forget("g")
+    found.while_empty("g", lambda: offsets(store).delete("g"))
+    found.forget("g")
     assert found.state("g") is State.DEAD
     assert alone(found)[1] == 1
 

@@ -191,9 +191,11 @@ class Membership(RuleBasedStateMachine):
     @precondition(lambda self: self.coordinator.state(GROUP) in (State.EMPTY, State.DEAD))
     @rule()
     def reset(self) -> None:
-        with self.coordinator.emptied(GROUP):
+        def to_start() -> None:
             found = offsets(self.store).fetch(GROUP)
             offsets(self.store).commit(GROUP, dict.fromkeys(found, OffsetAndMetadata(0)))
+
+        self.coordinator.while_empty(GROUP, to_start)
         self.before = {}
 
     # --- what always holds ---------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import segstore
 from segstore.client.groups.alarm import Alarm
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store import Store
-from segstore.threads import Background, Latch, Worker, holding
+from segstore.threads import Background, Latch, Shelter, Worker, holding
 
 # What is raised within a destructor, or a generator that is dropped, is told and passed over.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -104,6 +104,39 @@ def test_a_worker_does_nothing_behind_its_end() -> None:
     worker.do(partial(done.append, 2))
     worker.end()
     assert done == [1]
+
+
+def test_a_shelter_goes_on_where_its_caller_was_interrupted() -> None:
+    shelter, done = Shelter("of a test"), list[int]()
+    place, raised = 0, 1
+    while raised:
+        place += 1
+        raised = struck(lambda place=place: shelter.call(partial(done.append, place)), place)
+        shelter.call(partial(done.append, -place))
+    assert place > 3
+    assert done == sorted(
+        set(done), key=lambda number: (abs(number), -number)
+    )  # in order
+    assert [number for number in done if number < 0] == [-number for number in range(1, place + 1)]
+    with pytest.raises(ZeroDivisionError):
+        shelter.call(lambda: 1 / 0)
+    place = 1
+    while struck(shelter.close, place):
+        place += 1
+    assert shelter.call(threading.current_thread) is threading.main_thread()
+    assert all(thread.name != "of a test" for thread in threading.enumerate())
+
+
+def test_a_shelter_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_thread: Background) -> None:
+        raise RuntimeError("can't start new thread")
+
+    shelter = Shelter("of a test")
+    monkeypatch.setattr(Background, "start", refused)
+    assert shelter.call(threading.current_thread) is threading.main_thread()
+    monkeypatch.undo()
+    assert shelter.call(threading.current_thread) is not threading.main_thread()
+    shelter.close()
 
 
 def test_many_locks_at_once() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -31,11 +33,26 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
 
 
 def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool) -> None:
-    """Let the main thread's next call of `owner.name` be interrupted, before or after it did its work."""
+    """Let the main thread be interrupted in its next call of `owner.name`, before or after it did its work;
+    where it only waits for that, the work goes on.
+    """
     real: Callable[..., Any] = getattr(owner, name)
 
+    def raise_it(_signal: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGUSR1, before)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, raise_it)
+    main = threading.main_thread()
+
     def interrupted(*args: Any, **kwargs: Any) -> Any:
-        if threading.current_thread() is not threading.main_thread():
+        thread = threading.current_thread()
+        if thread.name == "segstore-transactions":
+            monkeypatch.setattr(owner, name, real)
+            done = real(*args, **kwargs) if after else None
+            signal.pthread_kill(main.ident or 0, signal.SIGUSR1)
+            return done if after else real(*args, **kwargs)
+        if thread is not main:
             return real(*args, **kwargs)
         monkeypatch.setattr(owner, name, real)
         if after:

@@ -19,14 +19,12 @@ from .striking import Striker, watch
 KINDS = {"logs": Logs, "clients": Clients}
 
 
-def main(kind: str, seed: str, steps: str, without: str = "") -> None:
-    """`without`: the name of an operation that is left out."""
+def main(kind: str, seed: str, steps: str) -> None:
     logging.disable(logging.CRITICAL)
     faulthandler.enable()
     striker = Striker(random.Random(int(seed)))
     with tempfile.TemporaryDirectory(prefix="segstore-storm-", dir=place()) as directory:
         storm = KINDS[kind](Path(directory), striker)
-        storm.steps.pop(without, None)
         for number in range(int(steps)):
             try:
                 storm.step()

@@ -216,7 +216,8 @@ class Consumer(Assigning, Seeking, Committing):
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Give all up. A second call does nothing, nor does one after the store was closed, which has ended
-        the consumer, or in a child of a fork, which has none. The store stays open.
+        the consumer, or in a child of a fork, which has none. The store stays open. Where an interrupt kept
+        it from leaving its group, it is not closed, and another call goes on.
         """
         guard = self._guard
         if guard.closed or self._store._context.forked:
@@ -236,8 +237,9 @@ class Consumer(Assigning, Seeking, Committing):
         try:
             self._coordination.close(autocommit, timeout_ms)
         finally:
-            self._guard.closed = True
-            self._close_parts()
+            if self._coordination.left:
+                self._guard.closed = True
+                self._close_parts()
 
     def _close_parts(self) -> None:
         self._subscription.unsubscribe()

@@ -53,5 +53,9 @@ class Coordination(Protocol):
     def unsubscribe(self) -> None:
         """Give up all partitions and the membership; what was read is committed where that is automatic."""
 
+    @property
+    def left(self) -> bool:
+        """Whether nobody waits for this consumer: false where an interrupt kept `close` from leaving."""
+
     def close(self, autocommit: bool, timeout_ms: float | None) -> None:
         """As `unsubscribe`, for good."""

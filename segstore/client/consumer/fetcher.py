@@ -211,7 +211,11 @@ class Fetcher:
         return buffer
 
     def _drop(self, state: PartitionState) -> None:
-        self._memory -= self._buffers.pop(state).memory
+        memory = self._buffers[state].memory
+        del self._buffers[
+            state
+        ]  # and no call before the next line: an interrupt would leave its memory counted
+        self._memory -= memory
 
     def _make_room(self) -> bool:
         """Drop what no turn would take: what is left belongs to partitions whose turn comes."""
@@ -272,8 +276,7 @@ class Fetcher:
             self._some_since = now
         if (now - self._some_since) * 1000 < self._config.fetch_max_wait_ms:
             # What comes meanwhile is read together with these.
-            self._buffers.clear()
-            self._memory = 0
+            self._buffers, self._memory = {}, 0
             return False
         self._some_since = math.nan
         return True

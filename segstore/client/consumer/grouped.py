@@ -75,6 +75,10 @@ class Grouped:
         self._joined_topics: set[str] = set()
         self._ids: dict[str, str] = {}
         self._had: tuple[tuple[TopicPartition, ...], int] = (), -1
+        # What an interrupt may keep from being done, and the next poll does: the assignment to be taken, and
+        # those of its partitions of which the listener is to be told.
+        self._untaken: list[TopicPartition] | None = None
+        self._untold: list[TopicPartition] = []
 
     # --- a poll ------------------------------------------------------------------------------
 
@@ -105,8 +109,11 @@ class Grouped:
 
     def _look(self) -> None:
         topics = self._watch.look()
-        if topics is None:
-            return
+        if topics is not None:
+            self._compare(topics)
+            self._watch.done()
+
+    def _compare(self, topics: Topics) -> None:
         self._subscription.matching(topics, self._config.exclude_internal_topics)
         if self._leading is not None and self._leading.outdated(topics):
             self._rejoin = True
@@ -125,6 +132,9 @@ class Grouped:
             return self._try_sync()
         if phase is Phase.SYNCING:
             return self._try_finish()
+        if phase is Phase.IN and self._untaken is not None:
+            self._take()
+            return True
         if phase is Phase.IN and not self._must_rejoin() and self._seat.phase is Phase.IN:
             return False
         self._begin()
@@ -136,7 +146,7 @@ class Grouped:
 
     def _begin(self) -> None:
         """Let go what is to be let go, and ask to join."""
-        self._rejoin, self._leading = True, None
+        self._rejoin, self._leading, self._untaken = True, None, None
         lost = self._seat.generation < 0 and bool(self._subscription.states)
         if lost:
             self._give_up(list(self._subscription.states), "lost")
@@ -193,16 +203,30 @@ class Grouped:
         self._commits.restart()
         assigned = decode_assignment(assignment)
         self._had = tuple(assigned), self._seat.generation
-        self._take(assigned, self._store.topics())
+        self._untaken, self._untold = assigned, []
+        self._seat.take()
+        self._take()
         return True
 
-    def _take(self, assigned: Collection[TopicPartition], topics: Topics) -> None:
-        """Have what was assigned: what is no more is given up before, and the group asked to hand it out."""
+    def _take(self) -> None:
+        """Have what was assigned: what is no more is given up before, and the group asked to hand it out.
+        What an interrupt ends is done again; what the listener, or a commit, raises is the application's.
+        """
+        topics = self._store.topics()
+        try:
+            self._have(self._untaken or [], topics)
+        except Exception:
+            self._untaken = None
+            raise
+        self._untaken = None
+
+    def _have(self, assigned: Collection[TopicPartition], topics: Topics) -> None:
         subscription = self._subscription
         wanted = [tp for tp in assigned if tp.topic in (subscription.topics or ()) and tp.topic in topics]
         kept = set(wanted)
         gone = [tp for tp in subscription.states if tp not in kept]
-        added = [tp for tp in wanted if tp not in subscription.states]
+        added = [tp for tp in wanted if tp not in subscription.states or tp in self._untold]
+        self._untold = added
         self._ids = {tp.topic: topics[tp.topic].topic_id for tp in wanted}
         try:
             if gone:
@@ -282,6 +306,11 @@ class Grouped:
             if self._subscription.automatic:
                 self._give_up(list(self._subscription.states), "lost" if lost else "revoked")
         finally:
+            self._seat.leave()  # first: others wait for this member's partitions
             self._leading, self._rejoin, self._joined_topics, self._ids = None, False, set(), {}
+            self._untaken = None
             self.stale()
-            self._seat.leave()
+
+    @property
+    def left(self) -> bool:
+        return self._seat.left

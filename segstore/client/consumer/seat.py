@@ -5,6 +5,7 @@ Nothing on disk. Threads: one, the consumer's; its `Pulse` is read by the coordi
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from enum import Enum
 
@@ -32,13 +33,18 @@ class Phase(Enum):
 
 
 class Seat:
-    """`generation` is -1 where there is none: then what the member had may be another's."""
+    """`generation` is -1 where there is none: then what the member had may be another's.
+
+    An interrupt may come anywhere: what was asked of the group is done all the same, and each call may be
+    made again.
+    """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
         assert config.group_id is not None
         self._coordinator, self._config, self._group = coordinator, config, config.group_id
         self._instance = config.group_instance_id
         self.phase, self.member_id, self.generation = Phase.OUT, "", -1
+        self._new_id = ""  # by which it has asked, or will, to become a member
         self.protocol = ""
         self.pulse: Pulse | None = None
         self._joining: Ticket[Joined] | None = None
@@ -54,6 +60,11 @@ class Seat:
     def may_commit(self) -> bool:
         """Whether what the member had is its own still: in a generation, or waiting for the next one."""
         return self.phase is Phase.IN or (self.phase is Phase.JOINING and self.generation >= 0)
+
+    @property
+    def left(self) -> bool:
+        """Whether the group knows nothing of it, as far as it depends on this member."""
+        return self.phase is Phase.OUT and not self.member_id and not self._new_id
 
     def polled(self) -> None:
         """The application is at work."""
@@ -73,9 +84,11 @@ class Seat:
         # The application is within poll, however long it was kept there: a member that came late before, and
         # joins anew, would be late at once, and for ever.
         self.pulse.polled = now
+        self._new_id = self._new_id or f"{self._instance or config.client_id}-{uuid.uuid4()}"
         joining = Joining(
             protocols=protocols,
             member_id=self.member_id,
+            new_id=self._new_id,
             group_instance_id=self._instance,
             client_id=config.client_id,
             session_timeout_ms=config.session_timeout_ms,
@@ -122,9 +135,11 @@ class Seat:
         except (UnknownMemberIdError, RebalanceInProgressError) as error:
             self._out(error)
             return None
-        if assignment is not None:
-            self.phase = Phase.IN
         return assignment
+
+    def take(self) -> None:
+        """The assignment is being taken."""
+        self.phase = Phase.IN
 
     # --- staying and going -------------------------------------------------------------------------
 
@@ -153,14 +168,15 @@ class Seat:
 
     def lose(self, member_id: str) -> None:
         """Be in no generation; `member_id` is by what it joins again."""
-        self.phase, self.generation, self.member_id = Phase.OUT, -1, member_id
+        self.phase, self.generation, self.member_id, self._new_id = Phase.OUT, -1, member_id, ""
         self._joining = self._syncing = None
 
     def leave(self) -> None:
         """Tell the group, but as a static member, whose place is kept for its session timeout."""
-        if self.member_id and self._instance is None:
+        asked_by = self.member_id or self._new_id
+        if asked_by and self._instance is None:
             try:
-                self._coordinator.leave(self._group, self.member_id)
+                self._coordinator.leave(self._group, asked_by)
             except (UnknownMemberIdError, StoreClosedError):
                 # It was taken for failed before, or nobody is a member any more: so it has left.
                 self.lose("")

@@ -135,13 +135,14 @@ class Subscription:
     def have(self, partitions: Collection[TopicPartition]) -> None:
         """Have exactly these; those that stay keep position, pause and what was read."""
         wanted = dict.fromkeys(partitions)
-        for tp in [tp for tp in self.states if tp not in wanted]:
-            self.states.pop(tp).assigned = False
-        for tp in wanted:
-            if tp not in self.states:
-                self.states[tp] = PartitionState()
-                self.unresolved = True
-        self.turns, self.cursor = list(self.states.items()), 0
+        states = {tp: state for tp, state in self.states.items() if tp in wanted}
+        new = {tp: PartitionState() for tp in wanted if tp not in states}
+        states |= new
+        turns, unresolved = list(states.items()), self.unresolved or bool(new)
+        for tp, state in self.states.items():
+            state.assigned = tp in wanted
+        # In one step: an interrupt must not leave partitions read that are not had.
+        self.states, self.turns, self.cursor, self.unresolved = states, turns, 0, unresolved
 
     def unsubscribe(self) -> None:
         """Want and have nothing."""

@@ -39,6 +39,7 @@ class Ungrouped:
             topics = self._watch.look()
             if topics is not None:
                 self._take(topics)
+                self._watch.done()
 
     def wait_ms(self) -> float:
         return self._watch.wait_ms() if self._subscription.automatic else math.inf
@@ -104,6 +105,10 @@ class Ungrouped:
         self._revoke(list(self._subscription.states))
         self._ids = {}
         self.stale()
+
+    @property
+    def left(self) -> bool:
+        return True
 
     def close(self, autocommit: bool, timeout_ms: float | None) -> None:
         self.unsubscribe()

@@ -27,17 +27,23 @@ class TopicWatch:
         self._store, self._max_age = store, max(max_age_ms, _LEAST_AGE_MS) / 1000
         self._may_look = self._must_look = -math.inf
         self._seen = -1
+        self._looked = -1, -math.inf, -math.inf
 
     def look(self) -> dict[str, TopicInfo] | None:
-        """The topics; None where nothing was published since the last look, or it is too early for one."""
+        """The topics; None where nothing was published since the last look, or it is too early for one. A
+        look counts when `done` is called: where an interrupt comes before, there is another one.
+        """
         now, seen = time.monotonic(), self._store.publications
         if now < self._may_look or (self._told_nothing(seen) and now < self._must_look):
             return None
         found = self._store.topics()
         done = time.monotonic()
-        self._seen, self._must_look = seen, done + self._max_age
-        self._may_look = done + min(_SHARE * (done - now), self._max_age)
+        self._looked = seen, done + self._max_age, done + min(_SHARE * (done - now), self._max_age)
         return found
+
+    def done(self) -> None:
+        """What follows from the last look was done."""
+        self._seen, self._must_look, self._may_look = self._looked
 
     def stale(self) -> None:
         """Let the next `look` be one, whenever the last was."""

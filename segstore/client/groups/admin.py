@@ -7,8 +7,8 @@ Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from segstore.client.groups.admin_look import Looking
 from segstore.client.groups.offsets import GroupOffsets
@@ -19,6 +19,7 @@ from segstore.client.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.storage.topics import find_topic
 
+T = TypeVar("T")
 Which = Iterable["TopicPartition | str"]
 
 
@@ -43,8 +44,10 @@ class Groups(Looking):
             raise InvalidTypeError(f"to must be a Reset, as Reset.to_earliest(), not {type(to).__name__}")
         if partitions is None:
             self._check_there(source, group)
-        with self._emptied(group, dry_run):
-            committed = source.fetch(check_group(group))
+        check_group(group)
+
+        def move() -> tuple[Moved, ...]:
+            committed = source.fetch(group)
             chosen = tuple(sorted(committed)) if partitions is None else self._chosen(partitions)
             now = self._store._context.clock()
             moved = []
@@ -54,14 +57,15 @@ class Groups(Looking):
                 moved.append(Moved(tp, before.offset if before else None, after))
             if not dry_run:
                 self._writer().commit(group, {m.partition: OffsetAndMetadata(m.after) for m in moved})
-        return tuple(moved)
+            return tuple(moved)
+
+        return move() if dry_run else self._while_empty(group, move)
 
     def delete(self, group: str) -> None:
         """Forget the group and all that it committed. NonEmptyGroupError, GroupNotFoundError."""
         writer = self._writer()
         self._check_there(writer, group)
-        with self._emptied(group):
-            writer.delete(group)
+        self._while_empty(group, lambda: writer.delete(group))
         coordinator = self._coordinator()
         if coordinator is not None:
             coordinator.forget(group)
@@ -73,18 +77,15 @@ class Groups(Looking):
         """
         writer = self._writer()
         self._check_there(writer, group)
-        with self._emptied(group):
-            return writer.delete(group, self._chosen(partitions, there=False))
+        return self._while_empty(group, lambda: writer.delete(group, self._chosen(partitions, there=False)))
 
     def _writer(self) -> GroupOffsets:
         return shared(self._store, GroupOffsets)
 
-    @contextmanager
-    def _emptied(self, group: str, dry_run: bool = False) -> Iterator[None]:
-        """The group has no members, and gets none meanwhile. NonEmptyGroupError."""
-        coordinator = None if dry_run else self._coordinator()
-        with nullcontext() if coordinator is None else coordinator.emptied(group):
-            yield
+    def _while_empty(self, group: str, run: Callable[[], T]) -> T:
+        """What `run` gives: the group has no members, and gets none meanwhile. NonEmptyGroupError."""
+        coordinator = self._coordinator()
+        return run() if coordinator is None else coordinator.while_empty(group, run)
 
     def _chosen(self, partitions: Which, there: bool = True) -> tuple[TopicPartition, ...]:
         """InvalidArgumentError where nothing is chosen; UnknownTopicOrPartitionError."""

@@ -8,8 +8,8 @@ Nothing waits here: who has to gets a ticket, and is woken in `store.wait` when 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from segstore.client.groups.group import Group
 from segstore.client.groups.membership import (
@@ -31,6 +31,8 @@ from segstore.errors import (
     NonEmptyGroupError,
 )
 from segstore.storage.store import Store
+
+T = TypeVar("T")
 
 
 class GroupCoordinator:
@@ -54,8 +56,7 @@ class GroupCoordinator:
         FencedInstanceIdError, InconsistentGroupProtocolError, GroupMaxSizeReachedError.
         """
         self._check_joining(group_id, joining)
-        with self._groups.held(group_id) as group:
-            return group.join(joining, self._clock())
+        return self._groups.ask(group_id, lambda group: group.join(joining, self._clock()))
 
     def sync(
         self,
@@ -70,10 +71,12 @@ class GroupCoordinator:
         IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError, StorageError: it may be
         brought again.
         """
-        with self._groups.held(group_id) as group:
-            return group.sync(
+        return self._groups.ask(
+            group_id,
+            lambda group: group.sync(
                 member_id, group_instance_id, generation, protocol, assignments or {}, self._clock()
-            )
+            ),
+        )
 
     def heartbeat(
         self, group_id: str, member_id: str, generation: int, group_instance_id: str | None = None
@@ -81,13 +84,13 @@ class GroupCoordinator:
         """Live on. RebalanceInProgressError: join again. UnknownMemberIdError, IllegalGenerationError,
         FencedInstanceIdError.
         """
-        with self._groups.held(group_id) as group:
-            group.heartbeat(member_id, group_instance_id, generation, self._clock())
+        self._groups.ask(
+            group_id, lambda group: group.heartbeat(member_id, group_instance_id, generation, self._clock())
+        )
 
     def leave(self, group_id: str, member_id: str, group_instance_id: str | None = None) -> None:
         """Be no member any more: for a static one too. UnknownMemberIdError, FencedInstanceIdError."""
-        with self._groups.held(group_id) as group:
-            group.leave(member_id, group_instance_id, self._clock())
+        self._groups.ask(group_id, lambda group: group.leave(member_id, group_instance_id, self._clock()))
 
     def _check_joining(self, group_id: str, joining: Joining) -> None:
         if not isinstance(group_id, str) or not group_id:
@@ -107,9 +110,12 @@ class GroupCoordinator:
     ) -> None:
         """Commit what a member may. Errors as `check_commit`, and what GroupOffsets.commit raises."""
         group_id = _named(metadata)
-        with self._groups.held(group_id) as group:
+
+        def commit(group: Group) -> None:
             _check(group, metadata, self._clock())
             self._offsets.commit(group_id, offsets)
+
+        self._groups.ask(group_id, commit)
 
     def check_commit(
         self, group_id: str, generation: int, member_id: str, group_instance_id: str | None = None
@@ -117,22 +123,25 @@ class GroupCoordinator:
         """Whether that member may commit now; without one (-1, "") only while the group has no members.
         UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError.
         """
-        with self._groups.held(group_id) as group:
-            group.check_commit(generation, member_id, group_instance_id, self._clock())
+        self._groups.ask(
+            group_id,
+            lambda group: group.check_commit(generation, member_id, group_instance_id, self._clock()),
+        )
 
     def validate(self, metadata: ConsumerGroupMetadata) -> None:
         """Whether a transaction may commit offsets for that member, or for a group by its id alone.
         UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
         """
-        with self.validated(metadata):
-            pass
+        self.while_valid(metadata, lambda: None)
 
-    @contextmanager
-    def validated(self, metadata: ConsumerGroupMetadata) -> Iterator[None]:
-        """As `validate`, and it stays so within the block."""
-        with self._groups.held(_named(metadata)) as group:
+    def while_valid(self, metadata: ConsumerGroupMetadata, run: Callable[[], T]) -> T:
+        """As `validate`, and it stays so while `run` is called: what that gives."""
+
+        def ask(group: Group) -> T:
             _check(group, metadata, self._clock(), transactional=True)
-            yield
+            return run()
+
+        return self._groups.ask(_named(metadata), ask)
 
     # --- what others ask -----------------------------------------------------------------------
 
@@ -164,23 +173,28 @@ class GroupCoordinator:
         known = self._offsets.groups().union(self._groups.ids())
         return {group_id: self.state(group_id) for group_id in sorted(known)}
 
-    @contextmanager
-    def emptied(self, group_id: str) -> Iterator[None]:
-        """The group has no members, and gets none within the block. NonEmptyGroupError."""
-        with self._groups.held(group_id) as group:
+    def while_empty(self, group_id: str, run: Callable[[], T]) -> T:
+        """What `run` gives: the group has no members, and gets none meanwhile. NonEmptyGroupError."""
+
+        def ask(group: Group) -> T:
             if group.members:
                 raise NonEmptyGroupError(
                     f"group {group_id!r} is {group.state.value} and has {len(group.members)} members: "
                     "stop them first"
                 )
-            yield
+            return run()
+
+        return self._groups.ask(group_id, ask)
 
     def forget(self, group_id: str) -> None:
         """The group was deleted: it begins anew, where it has no members."""
-        with self._groups.held(group_id) as group:
+
+        def ask(group: Group) -> None:
             if not group.members:
                 group.state = State.DEAD
                 self._groups.drop(group)
+
+        self._groups.ask(group_id, ask)
 
     # --- time ------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from segstore.client.groups.member import Member
@@ -37,6 +38,8 @@ class Group(Roster):
         """UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
         GroupMaxSizeReachedError.
         """
+        if joining.new_id in self.members:
+            joining = replace(joining, member_id=joining.new_id)
         self.check_protocols(joining)
         if joining.member_id:
             return self._rejoin(self.check_member(joining.member_id, joining.group_instance_id), joining, now)
@@ -52,7 +55,7 @@ class Group(Roster):
             )
 
     def _new_id(self, joining: Joining) -> str:
-        return f"{joining.group_instance_id or joining.client_id}-{uuid.uuid4()}"
+        return joining.new_id or f"{joining.group_instance_id or joining.client_id}-{uuid.uuid4()}"
 
     def _enter(self, joining: Joining, now: float) -> Ticket[Joined]:
         member = Member(self._new_id(joining), joining, now)

@@ -52,7 +52,9 @@ class Pulse:
 
 @dataclass(frozen=True, kw_only=True)
 class Joining:
-    """A request to join (Kafka: JoinGroupRequest). `member_id` is empty for who is new.
+    """A request to join (Kafka: JoinGroupRequest). `member_id` is empty for who is new; `new_id` is the id
+    that it wants then, "" leaves that to the group. Who asks again by the same one, because it does not know
+    what became of its request, is the same member.
 
     With a `pulse` the coordinator sees for itself whether the member lives; without one it sends heartbeats.
     Times are ms; `rebalance_timeout_ms` is how long a rebalance waits for this member.
@@ -60,6 +62,7 @@ class Joining:
 
     protocols: Protocols
     member_id: str = ""
+    new_id: str = ""
     group_instance_id: str | None = None
     client_id: str = ""
     session_timeout_ms: int = 45_000

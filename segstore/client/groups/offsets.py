@@ -11,8 +11,9 @@ import logging
 from collections.abc import Collection, Mapping
 
 from segstore.client.groups.offsets_cleanup import OffsetsCleanup
+from segstore.client.groups.offsets_state import OffsetsState
 from segstore.client.groups.offsets_topic import TOPIC
-from segstore.client.groups.offsets_write import check_group, check_offsets
+from segstore.client.groups.offsets_write import Writer, check_group, check_offsets
 from segstore.client.groups.schemas import (
     Commit,
     GroupRecord,
@@ -64,7 +65,8 @@ class GroupOffsets(OffsetsCleanup):
         known = check_offsets(offsets, self._topic.check_topic, self._config.offset_metadata_max_bytes)
         if not known:
             return
-        with self._writing(group) as (state, writer):
+
+        def write(state: OffsetsState, writer: Writer) -> None:
             commits = {
                 tp: Commit(offset, writer.now, topic_id=self._topic.topic_id(tp.topic))
                 for tp, offset in known.items()
@@ -76,6 +78,8 @@ class GroupOffsets(OffsetsCleanup):
                     state.put_offset(group, tp, commit, at)
                 else:
                     state.put_pending(template.producer_id, group, tp, commit, at)
+
+        self._writing(group, write)
 
     def complete(self, producer_id: int, committed: bool, partitions: Collection[int]) -> None:
         """The producer's transaction was ended in these partitions of the topic, its markers are written: its
@@ -96,47 +100,54 @@ class GroupOffsets(OffsetsCleanup):
 
         InvalidGroupIdError, UnsupportedVersionError, CorruptRecordError.
         """
-        with self._held(self.partition_for(group)) as state:
+
+        def look(state: OffsetsState) -> dict[TopicPartition, OffsetAndMetadata]:
             held = state.usable(group).offsets
             wanted = held if partitions is None else {tp: held[tp] for tp in partitions if tp in held}
             return self._topic.held(wanted)
 
+        return self._held(self.partition_for(group), look)
+
     def pending(self, group: str) -> set[TopicPartition]:
         """Those that open transactions are about to commit (Kafka: unstable offsets)."""
-        with self._held(self.partition_for(group)) as state:
-            return state.pending_of(group)
+        return self._held(self.partition_for(group), lambda state: state.pending_of(group))
 
     def delete(self, group: str, partitions: Collection[TopicPartition] | None = None) -> set[TopicPartition]:
         """Forget those offsets, by default all and the group itself: which there were. Errors as `commit`."""
         if self.partition_for(group) not in self._topic.ids:
             return set()
-        with self._writing(group) as (state, writer):
+
+        def write(state: OffsetsState, writer: Writer) -> set[TopicPartition]:
             held, pending = state.usable(group), state.pending_of(group)
             there = set(held.offsets) | pending
             gone = there if partitions is None else there & set(partitions)
             self._drop(state, writer, group, gone, whole=partitions is None and held.record is not None)
-        return gone
+            return gone
+
+        return self._writing(group, write)
 
     # --- groups -------------------------------------------------------------------------------
 
     def groups(self) -> set[str]:
         """All that have offsets, pending ones too, or a membership that is kept."""
         found: set[str] = set()
-        for state in self._all():
-            found |= state.names()
+        for partition in self._topic.ids:
+            found |= self._held(partition, OffsetsState.names)
         return found
 
     def group(self, group_id: str) -> GroupRecord | None:
         """The membership as it was written last. UnsupportedVersionError."""
-        with self._held(self.partition_for(group_id)) as state:
-            return state.classic(group_id).record
+        return self._held(self.partition_for(group_id), lambda state: state.classic(group_id).record)
 
     def write_group(self, record: GroupRecord) -> None:
         """Keep a membership. Errors as `commit`."""
         group = check_group(record.group_id)
-        with self._writing(group) as (state, writer):
+
+        def write(state: OffsetsState, writer: Writer) -> None:
             writer.write([group_key(group)], [group_value(record)])
             state.put_group(group, record)
+
+        self._writing(group, write)
 
 
 def _after_delete(store: Store, topic: str) -> None:

@@ -6,8 +6,8 @@ read and written. What is in memory changes after the log did.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from typing import TypeVar
 
 from segstore.client.groups.offsets_load import load
 from segstore.client.groups.offsets_state import OffsetsState
@@ -15,15 +15,18 @@ from segstore.client.groups.offsets_topic import OffsetsTopic
 from segstore.client.groups.offsets_write import Writer, check_group
 from segstore.client.groups.schemas import group_key, offset_key
 from segstore.client.structs import TopicPartition
+from segstore.errors import SegstoreError
 from segstore.mutex import Mutex, nesting
 from segstore.storage.store import Store
 
+T = TypeVar("T")
 
-class _Partition:
+
+class Partition:
     """A partition of the topic, and what was read of it; `state` is None before that."""
 
-    def __init__(self) -> None:
-        self.lock = nesting()
+    def __init__(self, number: int) -> None:
+        self.number, self.lock = number, nesting()
         self.state: OffsetsState | None = None
 
 
@@ -35,40 +38,53 @@ class OffsetsCache:
         self._store, self._topic = store, OffsetsTopic(store)
         self._config, self._clock = store._writer().config, store._context.clock
         self._lock = Mutex()
-        self._partitions: dict[int, _Partition] = {}
+        self._partitions: dict[int, Partition] = {}
 
     def partition_for(self, group: str) -> int:
         """The partition of `__consumer_offsets` that holds the group's records. InvalidGroupIdError."""
         return self._topic.partition_for(check_group(group))
 
-    @contextmanager
-    def _held(self, partition: int) -> Iterator[OffsetsState]:
-        """What a partition says, with its lock held."""
-        with self._lock:
-            held = self._partitions.setdefault(partition, _Partition())
+    def _held(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
+        """What `look` finds in what a partition says, whose lock is held meanwhile. (A generator that is a
+        context manager would hold it as long as the exception of an interrupt has its frames.)
+        """
+        held = self._partition(partition)
         with held.lock:
-            if held.state is None:
-                source = self._topic.log(partition)
-                if source is None:
-                    # Nothing is kept of what is not there: it may come with other partitions.
-                    yield OffsetsState()
-                    return
-                held.state = load(source)
-            yield held.state
+            return look(self._state(held))
 
-    def _all(self) -> Iterator[OffsetsState]:
-        for partition in self._topic.ids:
-            with self._held(partition) as state:
-                yield state
+    def _partition(self, number: int) -> Partition:
+        with self._lock:
+            return self._partitions.setdefault(number, Partition(number))
 
-    @contextmanager
-    def _writing(self, group: str, checked: bool = True) -> Iterator[tuple[OffsetsState, Writer]]:
-        """The state and a writer of the group's partition; the topic is made where it is not there."""
+    def _state(self, held: Partition) -> OffsetsState:
+        if held.state is None:
+            source = self._topic.log(held.number)
+            if source is None:
+                # Nothing is kept of what is not there: it may come with other partitions.
+                return OffsetsState()
+            held.state = load(source)
+        return held.state
+
+    def _writing(self, group: str, write: Callable[[OffsetsState, Writer], T], checked: bool = True) -> T:
+        """Call `write` with the state and a writer of the group's partition; the topic is made where it is
+        not there. Where an interrupt ends it, the partition is read anew: its log may say more than memory.
+        """
         target = self._topic.writable(group)
-        with self._held(target.partition) as state:
+        held = self._partition(target.partition)
+        with held.lock:
+            state = self._state(held)
             if checked:
                 state.classic(group)
-            yield state, Writer(target, self._config.offsets_topic_compression_codec, self._clock())
+            held.state = None
+            try:
+                found = write(
+                    state, Writer(target, self._config.offsets_topic_compression_codec, self._clock())
+                )
+            except SegstoreError:
+                held.state = state  # nothing was written
+                raise
+            held.state = state
+            return found
 
     def _drop(
         self,

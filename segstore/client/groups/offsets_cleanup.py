@@ -6,11 +6,13 @@ On disk: tombstones in `__consumer_offsets`. Threads: any; the store's scheduler
 from __future__ import annotations
 
 import weakref
+from functools import partial
 
 from segstore.client.groups.offsets_cache import OffsetsCache
 from segstore.client.groups.offsets_expiry import EmptySince, expired
 from segstore.client.groups.offsets_state import GroupState, Held, OffsetsState
 from segstore.client.groups.offsets_topic import TOPIC
+from segstore.client.groups.offsets_write import Writer
 from segstore.client.groups.schemas import GroupRecord
 from segstore.client.structs import TopicPartition
 from segstore.storage.store import Store
@@ -54,18 +56,17 @@ class OffsetsCleanup(OffsetsCache):
         tell = is_empty or self.empty_since
         gone: dict[str, set[TopicPartition]] = {}
         for partition in self._topic.ids:
-            with self._held(partition) as state:
-                found = {
-                    name: held for name, held in state.groups.items() if self._may_expire(name, partition)
-                }
-                seen = {name: (held.record, set(held.offsets.values())) for name, held in found.items()}
+            seen = self._held(partition, partial(self._seen, partition))
             # Without the lock: whoever tells may hold one of its own under which it asks for offsets.
             since = {name: tell(name) for name in seen}
-            with self._held(partition) as state:
-                for name, before in seen.items():
-                    old = self._expire_group(state, name, since[name], now, *before)
-                    gone |= {name: old} if old else {}
+            for name, before in seen.items():
+                old = self._held(partition, partial(self._expire_group, name, since[name], now, *before))
+                gone |= {name: old} if old else {}
         return gone
+
+    def _seen(self, partition: int, state: OffsetsState) -> dict[str, tuple[GroupRecord | None, set[Held]]]:
+        found = {name: held for name, held in state.groups.items() if self._may_expire(name, partition)}
+        return {name: (held.record, set(held.offsets.values())) for name, held in found.items()}
 
     def _may_expire(self, group: str, partition: int) -> bool:
         """A copy of a broker's directory may hold groups whose place is not known."""
@@ -73,12 +74,12 @@ class OffsetsCleanup(OffsetsCache):
 
     def _expire_group(
         self,
-        state: OffsetsState,
         group: str,
         since: int | None,
         now: int,
         record: GroupRecord | None,
         seen: set[Held],
+        state: OffsetsState,
     ) -> set[TopicPartition]:
         """What has come since it was `seen` stays."""
         held = state.groups.get(group)
@@ -91,8 +92,7 @@ class OffsetsCleanup(OffsetsCache):
         nothing_left = len(old) == len(held.offsets) and not pending
         whole = nothing_left and since is not None and record is not None
         if old or whole:
-            with self._writing(group) as (_, writer):
-                self._drop(state, writer, group, old, whole)
+            self._writing(group, lambda state, writer: self._drop(state, writer, group, old, whole))
         return old
 
     def _expire_in_background(self) -> None:
@@ -101,8 +101,9 @@ class OffsetsCleanup(OffsetsCache):
 
     def _empty_since(self, group: str) -> int | None:
         """Where nobody knows of members: those that are kept ended with the last process, at the latest."""
-        with self._held(self._topic.partition_for(group)) as state:
-            record = state.groups.get(group, GroupState()).record
+        record = self._held(
+            self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState()).record
+        )
         if record is None:
             return -1
         return self._opened_ms if record.members else record.state_timestamp_ms
@@ -114,14 +115,14 @@ class OffsetsCleanup(OffsetsCache):
                 self._partitions.clear()
             return
         for partition in self._topic.ids:
-            with self._held(partition) as state:
-                for group in state.names():
-                    if self._topic.partition_for(group) == partition:
-                        self._forget_topic(state, group, topic)
+            self._held(partition, partial(self._forget_topic, partition, topic))
 
-    def _forget_topic(self, state: OffsetsState, group: str, topic: str) -> None:
-        held = state.groups.get(group, GroupState()).offsets
-        gone = {tp for tp in {*held, *state.pending_of(group)} if tp.topic == topic}
-        if gone:
-            with self._writing(group, checked=False) as (_, writer):
-                self._drop(state, writer, group, gone, whole=False)
+    def _forget_topic(self, partition: int, topic: str, state: OffsetsState) -> None:
+        for group in state.names():
+            held = state.groups.get(group, GroupState()).offsets
+            gone = {tp for tp in {*held, *state.pending_of(group)} if tp.topic == topic}
+            if gone and self._topic.partition_for(group) == partition:
+                self._writing(group, partial(self._drop_from, group, gone), checked=False)
+
+    def _drop_from(self, group: str, gone: set[TopicPartition], state: OffsetsState, writer: Writer) -> None:
+        self._drop(state, writer, group, gone, whole=False)

@@ -3,14 +3,16 @@
 On disk: through `offsets` a group's generation, members and assignment are records of `__consumer_offsets`:
 read when the group is first asked for, written when it says so.
 Threads: any. A group's lock is held by who reads or changes it; that of the table for no longer than a look,
-and to read a group.
+and to read a group. No interrupt leaves a group half changed: whatever the main thread asks of one is done in
+a thread where no signal handler runs, in the order in which it was asked for.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
 
 from segstore.client.groups.alarm import Alarm
 from segstore.client.groups.group import Group
@@ -20,7 +22,9 @@ from segstore.client.groups.offsets import GroupOffsets
 from segstore.errors import SegstoreError, StoreClosedError
 from segstore.mutex import Mutex, check_apart, nesting
 from segstore.storage.store import Store
+from segstore.threads import Shelter
 
+T = TypeVar("T")
 log = logging.getLogger("segstore")
 
 
@@ -42,25 +46,30 @@ class GroupTable:
         self._most_changes = 0  # of the groups that were forgotten
         self._closed = False
         self._alarm = Alarm(store._context.scheduler, clock, self.settle)
+        self._shelter = Shelter("segstore-groups")
 
-    @contextmanager
-    def held(self, group_id: str) -> Iterator[Group]:
-        """The group, with what is due done, under its lock; those that wait hear of changes.
+    def ask(self, group_id: str, ask: Callable[[Group], T]) -> T:
+        """What `ask` gives of the group, with what is due done, under its lock; those that wait hear of
+        changes. Where an interrupt ends the wait for it, it is done all the same, before what is asked next.
         StoreClosedError.
         """
         check_apart("what a group is asked")
+        if self._store._context.forked:
+            self._store._context.check_open()  # it has no such thread
+        return self._shelter.call(partial(self._ask, group_id, ask))
+
+    def _ask(self, group_id: str, ask: Callable[[Group], T]) -> T:
         due, changed = float("inf"), False
         try:
             while not self._closed:
                 held = self._groups.get(group_id) or self._load(group_id)
-                with held.lock:  # and no `acquire`: an interrupt must not leave it locked
+                with held.lock:
                     if held.gone:
                         continue
                     group, before = held.group, held.group.changes
                     try:
                         group.settle(self._clock())
-                        yield group
-                        return
+                        return ask(group)
                     finally:
                         due, changed = group.due(), group.changes != before
             raise StoreClosedError(f"{self._store.path} is closed")
@@ -78,7 +87,7 @@ class GroupTable:
         """One that is in memory, or was kept."""
         held = self._groups.get(group_id)
         if held is None and group_id in self._offsets.groups():
-            held = self._load(group_id)
+            held = self._shelter.call(partial(self._load, group_id))
         return held
 
     def ids(self) -> list[str]:
@@ -99,20 +108,20 @@ class GroupTable:
             record = self._offsets.group(group_id)
             if record is None or not record.members:
                 return -1 if record is None else record.state_timestamp_ms
-            held = self._load(group_id)
+            held = self._shelter.call(partial(self._load, group_id))
         return None if held.group.members else held.group.empty_since_ms
 
     def settle(self) -> None:
         """Let happen what is due in all groups."""
         self._alarm.clear()  # first: a group that comes later sets it anew
         for group_id in self.ids():
-            with self.held(group_id):
-                pass
+            self.ask(group_id, lambda group: None)
 
     def close(self) -> None:
         """The store is being closed: nobody is a member any more. Static members may come back."""
         self._closed = True
         self._alarm.stop()
+        self._shelter.close()
         for held in list(self._groups.values()):
             with held.lock:
                 for member in held.group.members.values():

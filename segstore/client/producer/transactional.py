@@ -165,11 +165,11 @@ class Transactions:
 
         def write() -> None:
             assert member.group_id is not None
-            with groups.validated(member), self.appending([at]):
+            with self.appending([at]):
                 kept.commit_transactional(member.group_id, given, *self.identity)
 
         try:
-            self._patiently("send_offsets_to_transaction()", write)
+            self._patiently("send_offsets_to_transaction()", lambda: groups.while_valid(member, write))
         except SegstoreError as error:
             raise self.failed(error) from error.__cause__
 

@@ -5,13 +5,15 @@ The outcome is decided when Prepare is in that log: it is written before the fir
 last. What fails in between is tried again, by the store's scheduler and by the next open.
 
 Threads: any. One lock per transactional id, which a producer's appends hold too: no record of a transaction
-is written after its end, whoever ends it.
+is written after its end, whoever ends it. What the main thread asks for is done in a thread where no signal
+handler runs: an interrupt that comes meanwhile keeps no lock taken, and the producer may ask again.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
+from functools import partial
 
 from segstore.client.structs import TopicPartition
 from segstore.client.transactions.abandoned import Abandoned
@@ -25,6 +27,7 @@ from segstore.client.transactions.upkeep import Upkeep
 from segstore.errors import InvalidTxnTimeoutError
 from segstore.records.header import NO_PRODUCER_ID
 from segstore.storage.store import Store
+from segstore.threads import Shelter
 
 
 class TransactionCoordinator:
@@ -33,6 +36,7 @@ class TransactionCoordinator:
     def __init__(self, store: Store) -> None:
         """CorruptRecordError, StorageError: `__transaction_state` can't be read."""
         self._clock, self._config = store._context.clock, store._writer().config
+        self._shelter = Shelter("segstore-transactions")
         log = TransactionStateLog(store)
         ending = Ending(store, log)
         loaded = log.load()
@@ -57,6 +61,9 @@ class TransactionCoordinator:
             raise InvalidTxnTimeoutError(
                 f"transaction_timeout_ms={timeout_ms}: must be from 1 to transaction.max.timeout.ms={longest}"
             )
+        return self._shelter.call(partial(self._init, transactional_id, timeout_ms))
+
+    def _init(self, transactional_id: str, timeout_ms: int) -> Identity:
         with self._entries.locked(transactional_id, make=True) as entry:
             if entry.metadata is not None and entry.metadata.state is State.ONGOING:
                 self._transitions.decide(entry, commit=False)
@@ -94,6 +101,9 @@ class TransactionCoordinator:
         next transaction gets ConcurrentTransactionsError. ProducerFencedError; InvalidTxnStateError where the
         other outcome was decided; StorageError: asking for the same again may help.
         """
+        return self._shelter.call(partial(self._end, transactional_id, identity, commit))
+
+    def _end(self, transactional_id: str, identity: Identity, commit: bool) -> Identity:
         with self._entries.locked(transactional_id) as entry:
             if entry.ending == identity:
                 self._transitions.decide_again(entry, commit)
@@ -110,6 +120,9 @@ class TransactionCoordinator:
 
     def complete(self, transactional_id: str) -> None:
         """See that markers are written where an end was decided. ConcurrentTransactionsError: not yet."""
+        self._shelter.call(partial(self._complete, transactional_id))
+
+    def _complete(self, transactional_id: str) -> None:
         with self._entries.locked(transactional_id) as entry:
             self._transitions.settled(entry)
 
@@ -138,4 +151,5 @@ class TransactionCoordinator:
 
     def close(self) -> None:
         """Abort what is open, as its producers can't go on. What fails is left to the next open."""
+        self._shelter.close()
         self._abandoned.abort_open()
