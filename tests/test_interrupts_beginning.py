@@ -114,9 +114,7 @@ def test_a_shelter_goes_on_where_its_caller_was_interrupted() -> None:
         raised = struck(lambda place=place: shelter.call(partial(done.append, place)), place)
         shelter.call(partial(done.append, -place))
     assert place > 3
-    assert done == sorted(
-        set(done), key=lambda number: (abs(number), -number)
-    )  # in order
+    assert done == sorted(set(done), key=lambda number: (abs(number), -number))  # in order
     assert [number for number in done if number < 0] == [-number for number in range(1, place + 1)]
     with pytest.raises(ZeroDivisionError):
         shelter.call(lambda: 1 / 0)
