@@ -9,6 +9,7 @@ from typing import Any
 
 import kafka_tools
 import pytest
+import waiting
 from group_records import at, decoded, end, member, offsets_of, opened, record, tp
 from hypothesis import given
 from hypothesis import strategies as st
@@ -237,6 +238,7 @@ def test_records_of_other_kinds_are_passed_by_and_told(
         append_inner(log, b"x")
         with caplog.at_level(logging.WARNING, "segstore"):
             assert GroupOffsets(store).fetch("g") == {tp(): at(1)}
+            waiting.told()
         (told,) = [record.getMessage() for record in caplog.records]
         assert told.startswith(
             "__consumer_offsets-0: 2 records are not readable as a group's and passed over; the first is at "

@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from consumers import append, fill, tp
@@ -25,6 +26,7 @@ from groups import (
 from waiting import until
 
 import segstore
+from segstore.client.consumer import ConsumerRebalanceListener
 from segstore.client.groups.membership import State
 from segstore.client.structs import OffsetAndMetadata
 from segstore.errors import (
@@ -91,6 +93,48 @@ def test_a_late_member_learns_it_in_poll(store: segstore.Store, clock: Monotonic
     settled(store, [late])
     assert told.told[-2:] == [("lost", {0}), ("assigned", {0})]
     assert late.group_metadata().generation_id > generation + 1
+
+
+def test_a_listener_that_knows_revoked_alone_may_call_the_consumer_of_what_is_lost(
+    store: segstore.Store, clock: Monotonic
+) -> None:
+    """`on_partitions_lost` calls `on_partitions_revoked` by default. Before: its calls were refused as those
+    of a signal's handler.
+    """
+
+    class Asking(ConsumerRebalanceListener):
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            positions.append({each.partition: late.position(each) for each in revoked})
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            """Nothing."""
+
+    fill(store)
+    positions: list[dict[int, int]] = []
+    late = member(store)
+    late.subscribe(["t"], listener=Asking())
+    settled(store, [late])
+    clock.now += MAX_POLL_MS
+    coordinator(store).settle()
+    settled(store, [late])
+    assert positions == [{0: late.position(tp(0))}]
+
+
+def test_a_callback_of_a_commit_within_a_listener_may_call_the_consumer(store: segstore.Store) -> None:
+    """Before: it was refused as a signal's handler."""
+    seen: list[Any] = []
+
+    def assigned(how: str, partitions: Any) -> None:
+        if how == "assigned":
+            future = consumer.commit_async({tp(0): OffsetAndMetadata(3)})
+            future.add_both(lambda _: seen.append(consumer.committed(tp(0))))
+
+    fill(store)
+    consumer = member(store)
+    consumer.subscribe(["t"], listener=Told(assigned))
+    settled(store, [consumer])
+    assert seen
+    consumer.close()
 
 
 def test_one_that_is_gone_without_a_word_is_out_after_its_session(

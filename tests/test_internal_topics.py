@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import waiting
 from cli import run
 from stores import append_inner
 
@@ -155,6 +156,7 @@ def test_junk_in_internal_topics_locks_nobody_out(
         producer.send("t", b"more")
         producer.commit_transaction()
         producer.close()
+        waiting.told()
     told = sorted(record.getMessage() for record in caplog.records)
     line = "{}: {} records are not readable as a {}'s and passed over; the first is at offset "
     lines = [line.format(f"{OFFSETS}-1", 4, "group")]

@@ -21,7 +21,7 @@ LAYERS = [
     {"flights"},
     {"client", "replication"},
     {"storage"},
-    {"records", "index"},
+    {"records", "index", "logger"},
     {"files", "names", "config", "mutex"},
     {"errors", "main_interpreter", "locks", "sending", "threads"},
     {"_native"},

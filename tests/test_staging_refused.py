@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import waiting
 from background import caught_up
 from faults import MUTATING, FailingFiles
 from staging import (
@@ -352,6 +353,7 @@ def test_a_full_disk_is_logged_once_however_often_it_is_tried(
         files.arm(0)
         store._side.inbox.adopt_all()
         assert contents(store) == [rows("before", 5) + rows("a", 20)] * 2
+    waiting.told()
     said = [(kept.levelname, kept.getMessage()) for kept in caplog.records if "adopted" in kept.getMessage()]
     assert [level for level, _ in said] == ["WARNING", "INFO"]
     assert "can't be adopted now: [Errno 28] No space left on device" in said[0][1]

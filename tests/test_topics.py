@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import waiting
 from faults import MUTATING, FailingFiles
 from partitions import GOLDEN
 from stores import values
@@ -292,6 +293,7 @@ def test_what_lies_in_a_deleted_partition_and_is_not_ours_stays(
         store.delete_topic("t")
         assert list(store.topics()) == ["u"]
         assert store.create_topic("t").partitions == 1
+        waiting.told()
     assert "backup" in caplog.text
     (grave,) = root.glob("t-0.*-delete")
     assert [str(p.relative_to(grave)) for p in sorted(grave.rglob("*"))] == ["backup", "backup/file"]

@@ -7,7 +7,6 @@ Threads: any.
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from collections.abc import Callable, Mapping
@@ -16,11 +15,12 @@ from typing import Any
 from segstore.client.shared import shared
 from segstore.errors import SegstoreError
 from segstore.files import Files
+from segstore.logger import Logger
 from segstore.storage import store as storage
 from segstore.storage.context import Clock, wall_clock
 from segstore.storage.store import Store
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 TRANSACTIONS = "__transaction_state"
 RETRY = 30.0  # seconds

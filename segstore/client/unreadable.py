@@ -5,13 +5,13 @@ On disk: nothing. Threads: any; values and functions without state.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from segstore.logger import Logger
 from segstore.storage.log import PartitionLog
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 NEWEST_VERSION = 99
 """Kafka's versions grow by one: a record that claims a larger one, or a negative one, is junk."""

@@ -8,17 +8,17 @@ Threads: the holder of the partition's append token; `mend` before the partition
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 from segstore import names
 from segstore.files import Files
 from segstore.index.txn_index import ENTRY, AbortedTxn, format_entries, parse
+from segstore.logger import Logger
 from segstore.storage.producer_state import ProducerState
 from segstore.storage.replay import replay
 from segstore.storage.segment import Segment
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 def index_size(files: Files, segment: Segment) -> int:

@@ -5,7 +5,6 @@ Threads: any. Encoding and compression are done here, before an append takes its
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,12 +12,13 @@ import numpy as np
 
 from segstore.config import TopicConfig
 from segstore.errors import InvalidArgumentError, InvalidRecordError, InvalidTypeError, RecordTooLargeError
+from segstore.logger import Logger
 from segstore.records import CODECS, Columns, Encoded, check_sizes, encode, single
 from segstore.storage import arguments
 from segstore.storage.partition import Partition
 from segstore.storage.pending import AHEAD_COMPRESSED, AHEAD_PLAIN
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 _COMPRESSIONS = {name: code for code, name in enumerate(CODECS)} | {"uncompressed": 0, "producer": 0}
 

@@ -7,7 +7,6 @@ Threads: any. One thread closes; another one waits for it, unless that one is wa
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import weakref
@@ -24,8 +23,9 @@ from segstore.errors import (
     UnwrittenRecordsError,
     first_of,
 )
+from segstore.logger import Logger
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 CLOSE_TIMEOUT = 30.0
 """Seconds that `Store.close` waits for its clients by default; as long as Kafka's consumer waits in close."""

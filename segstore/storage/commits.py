@@ -5,13 +5,13 @@ On disk: reads the batch headers of the log, and the markers. Threads: any; a fu
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from segstore.errors import CorruptRecordError
+from segstore.logger import Logger
 from segstore.records import CONTROL_FLAG
 from segstore.records.control import COMMIT
 from segstore.storage.replay import read_marker
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from segstore.storage.log import PartitionLog
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 def committed(source: PartitionLog, producer_ids: Collection[int]) -> set[tuple[int, int]]:

@@ -5,7 +5,6 @@ Threads: built once at open; its parts have contracts of their own.
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -21,13 +20,14 @@ from segstore.errors import (
     is_refusal,
 )
 from segstore.files import Files
+from segstore.logger import Logger
 from segstore.storage.graveyard import Graveyard
 from segstore.storage.handles import HandlePool
 from segstore.storage.repaired import Repaired
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.small_files import NO_ROOM, put_aside
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 Clock = Callable[[], int]
 

@@ -7,7 +7,6 @@ Threads: one. Processes: it is the store's writer for as long as it takes.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 from segstore.config import TopicConfig
 from segstore.errors import SegstoreError
 from segstore.files import Files
+from segstore.logger import Logger
 from segstore.names import check_topic
 from segstore.storage import store as store_module
 from segstore.storage.context import os_errors
@@ -26,7 +26,7 @@ from segstore.storage.store import Store
 from segstore.storage.topic_info import check_not_internal
 from segstore.storage.topics import TopicInfo, find_topic
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class Importing(NamedTuple):

@@ -6,7 +6,6 @@ Threads: `load` and `rebuild` are called with the segment's loading lock held.
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from segstore import names
 from segstore._native import lib
 from segstore.files import Files
 from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, replace_index
+from segstore.logger import Logger
 from segstore.storage.small_files import NO_ROOM
 from segstore.storage.walk import MOST_OFFSET, walk, walk_past_damage
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from segstore.storage.segment import Segment
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 DEFAULT_INTERVAL = 4096
 MOST_RELATIVE = 2**31 - 1  # offsets in a segment are int32

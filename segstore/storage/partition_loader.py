@@ -6,13 +6,13 @@ Threads: one at a time, under the store's lock.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
+from segstore.logger import Logger
 from segstore.storage.checkpoint import LeaderEpochs
 from segstore.storage.context import Context
 from segstore.storage.enclosed import take_own
@@ -32,7 +32,7 @@ from segstore.storage.writer import create_segment
 
 _LAYOUTS = 1 << 32  # what is published of the count
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class PartitionLoader:

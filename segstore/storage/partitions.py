@@ -6,13 +6,13 @@ Threads: any; the store's lock is held while one is opened, and while topics or 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, SegstoreError, StoreClosedError, copy_of
+from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.partition import Partition
@@ -21,7 +21,7 @@ from segstore.storage.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.topics import NOT_A_FILE, TopicInfo, find_topic
 from segstore.storage.view import LogView
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class Partitions:

@@ -8,7 +8,6 @@ Threads: the holder of the partition's append token.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from segstore import names
 from segstore.errors import CorruptCheckpointError, SegstoreError
 from segstore.files import Files
 from segstore.index.txn_index import AbortedTxn
+from segstore.logger import Logger
 from segstore.records import Encoded
 from segstore.records.control import Marker
 from segstore.storage.aborts import mend
@@ -30,7 +30,7 @@ from segstore.storage.small_files import unreadable
 if TYPE_CHECKING:
     from segstore.storage.opening import Opened
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class Producers:

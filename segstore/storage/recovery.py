@@ -17,7 +17,6 @@ Threads: one, before the partition is used.
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
+from segstore.logger import Logger
 from segstore.storage import indexing
 from segstore.storage.active import ActiveSegment
 from segstore.storage.quarantine import keep
@@ -39,7 +39,7 @@ from segstore.storage.writer import create_segment, remove_segment
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 def behind_last(segment: Segment) -> tuple[int, int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import logging
 import os
 import threading
 import time
@@ -17,9 +16,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
+from segstore.logger import Logger
 from segstore.threads import Background
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 Task = Callable[[], object]
 LONGEST_WAIT = 86_400.0  # seconds; a condition can't wait for years
 NICER = 5

@@ -9,7 +9,6 @@ one partition is noted, and the sweep goes on with the others.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -18,6 +17,7 @@ from functools import partial
 from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import SegstoreError, StoreClosedError
+from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.giving_way import GivingWay
@@ -27,7 +27,7 @@ from segstore.storage.sweep_states import SweepState, SweepStates
 from segstore.storage.sweeping import Compaction, Open, Retention, Step, Swept, Topics
 from segstore.threads import Latch, apart
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class Sweeper:

@@ -15,7 +15,6 @@ Threads: the store's administration lock is held around every change; `all()` ma
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import uuid
 from collections import Counter
@@ -36,6 +35,7 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.files import Files
+from segstore.logger import Logger
 from segstore.storage.loader import list_segments
 from segstore.storage.small_files import NOT_A_FILE, Copies, unreadable
 from segstore.storage.topic_info import (
@@ -56,7 +56,7 @@ _COPY = ".copy"
 
 __all__ = ["INTERNAL", "NOT_A_FILE", "TopicFiles", "TopicInfo", "find_topic", "new_topic", "with_config"]
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 # What is said of something in a grave that is not ours to remove.
 NOT_OURS = frozenset({errno.EISDIR, errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.ENOTDIR})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -13,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from segstore.client.producer import Producer
 from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import ClientClosedError, ProducerFencedError
+from segstore.logger import Logger
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class Transactional(ABC):

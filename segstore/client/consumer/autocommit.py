@@ -5,7 +5,6 @@ On disk: nothing of its own; offsets are kept by the group's coordinator. Thread
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
@@ -34,9 +33,10 @@ from segstore.errors import (
     UnknownTopicOrPartitionError,
     copy_of,
 )
+from segstore.logger import Logger
 from segstore.mutex import calls_out
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 _LEAST_SLEEP_MS = 10
 _NOT_COMMITTED = (
@@ -69,12 +69,14 @@ class CommitFuture:
         """Whether they are not."""
         return self.exception is not None
 
+    @calls_out
     def add_callback(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> CommitFuture:
         """Call f(*args, None, **kwargs) if it succeeded."""
         if self.exception is None:
             f(*args, None, **kwargs)
         return self
 
+    @calls_out
     def add_errback(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> CommitFuture:
         """Call f(*args, exception, **kwargs) if it failed."""
         if self.exception is not None:

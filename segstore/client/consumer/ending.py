@@ -5,18 +5,18 @@ Threads: any; the one that closes the store ends the consumer, which another one
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from segstore.errors import SegstoreError
+from segstore.logger import Logger
 from segstore.storage.clients import Turn, Unwritten
 
 if TYPE_CHECKING:
     from segstore.client.consumer.consumer import Consumer
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class Ending:

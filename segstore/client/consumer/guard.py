@@ -17,6 +17,7 @@ from segstore.mutex import refused, under_way
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_NAMES = ("co_name", "co_qualname")  # of a function's code; Python 3.10 has the first alone
 _AGAIN = 0.01  # seconds after which a thread that waits is woken again
 
 
@@ -134,4 +135,7 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
         finally:
             guard.leave()
 
+    # What is told of the stack, as in a ReentrantCallError, names the method.
+    names = {name: getattr(method.__code__, name) for name in _NAMES if hasattr(method.__code__, name)}
+    guarded.__code__ = guarded.__code__.replace(**names)  # type: ignore[attr-defined]
     return guarded

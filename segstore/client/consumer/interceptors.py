@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +9,12 @@ from segstore.client.consumer.coordination import Offsets
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.structs import TopicPartition
 from segstore.errors import InvalidTypeError
+from segstore.logger import Logger
 from segstore.mutex import calls_out
 
 Polled = dict[TopicPartition, list[ConsumerRecord]]
 
-log = logging.getLogger(__name__)
+log = Logger(__name__)
 
 
 class Interceptors:

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 
 from segstore.client.structs import TopicPartition
+from segstore.mutex import calls_out
 
 
 class ConsumerRebalanceListener(ABC):
@@ -22,6 +23,7 @@ class ConsumerRebalanceListener(ABC):
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         """Called after partitions were assigned and before anything is read of them: `seek` works."""
 
+    @calls_out
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
         """Called in place of `on_partitions_revoked` where the partitions are another's, or gone, already."""
         self.on_partitions_revoked(lost)

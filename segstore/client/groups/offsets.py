@@ -7,7 +7,6 @@ Threads: any; see `offsets_cache`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 
 from segstore.client.groups.offsets_cleanup import OffsetsCleanup
@@ -26,11 +25,12 @@ from segstore.client.groups.schemas import (
 from segstore.client.shared import existing, shared
 from segstore.client.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import SegstoreError
+from segstore.logger import Logger
 from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.records.encoded import PLAIN
 from segstore.storage.store import Store
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 __all__ = ["TOPIC", "GroupOffsets", "GroupRecord", "MemberRecord"]
 

@@ -9,7 +9,6 @@ a thread where no signal handler runs, in the order in which it was asked for.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
@@ -20,12 +19,13 @@ from segstore.client.groups.kept import keep, restore
 from segstore.client.groups.membership import MonotonicMs
 from segstore.client.groups.offsets import GroupOffsets
 from segstore.errors import SegstoreError, StoreClosedError
+from segstore.logger import Logger
 from segstore.mutex import Mutex, check_apart, nesting
 from segstore.storage.store import Store
 from segstore.threads import Shelter
 
 T = TypeVar("T")
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class Held:

@@ -27,10 +27,11 @@ from segstore.errors import (
     UnknownTopicOrPartitionError,
     copy_of,
 )
+from segstore.logger import Logger
 from segstore.storage.producing import Appended
 from segstore.storage.told import Told
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class Delivery:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import threading
 import time
@@ -27,10 +26,11 @@ from segstore.errors import (
     SegstoreError,
     StoreClosedError,
 )
+from segstore.logger import Logger
 from segstore.mutex import check_apart
 from segstore.storage.clients import CLOSE_TIMEOUT, Turn, Unwritten
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 _LAST_APPEND = 5.0  # seconds that the append which the sender is in may take, once the store is closed
 _live: weakref.WeakSet[Ending] = weakref.WeakSet()

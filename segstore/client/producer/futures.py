@@ -7,7 +7,6 @@ Threads: any. Callbacks run in the sender's thread, or at once where the outcome
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from segstore.client.producer.record import RecordMetadata
 from segstore.errors import KafkaTimeoutError, copy_of
+from segstore.logger import Logger
 from segstore.mutex import calls_out
 from segstore.threads import Latch
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from segstore.client.producer.batch import ProducerBatch
     from segstore.client.producer.queue import PartitionQueue
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 Callback = Callable[[Any], object]
 
 

@@ -5,14 +5,14 @@ Threads: `on_send` in the thread that sends, `on_acknowledgement` in the sender'
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 from segstore.client.producer.record import ProducerRecord, RecordMetadata
+from segstore.logger import Logger
 from segstore.mutex import calls_out
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class Interceptors:

@@ -8,7 +8,6 @@ Threads: one per producer; `abort` is for any. It alone touches a batch between 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Iterable
@@ -28,12 +27,13 @@ from segstore.client.producer.stamps import Stamps, sequences_of
 from segstore.client.producer.transactional import Transactions
 from segstore.client.quotas import MOST_WAIT_MS, PRODUCER_BYTE_RATE, quotas
 from segstore.errors import SegstoreError
+from segstore.logger import Logger
 from segstore.threads import Background
 
 if TYPE_CHECKING:
     from segstore.storage.store import Store
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class Sender(Background):

@@ -8,7 +8,6 @@ Threads: any. What a transaction is, changes under one lock; the sender asks bef
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
@@ -32,10 +31,11 @@ from segstore.errors import (
     TransactionalIdNotFoundError,
     copy_of,
 )
+from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.store import Store
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 T = TypeVar("T")
 
 

@@ -6,7 +6,6 @@ Threads: any; the caller holds the transactional id's lock.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable
 
 from segstore.client.retriable import passes
@@ -22,13 +21,14 @@ from segstore.errors import (
     UnknownTopicOrPartitionError,
     first_of,
 )
+from segstore.logger import Logger
 from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.storage import markers
 from segstore.storage.log import PartitionLog
 from segstore.storage.markers import Shown
 from segstore.storage.store import Store
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 OFFSETS = "__consumer_offsets"
 
 

@@ -10,7 +10,6 @@ Threads: one makes it; `end` is for any.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -19,13 +18,14 @@ from segstore.client.transactions.ending import Ending
 from segstore.client.transactions.metadata import MAX_EPOCH, State, TransactionMetadata
 from segstore.client.transactions.state_log import TransactionStateLog
 from segstore.errors import SegstoreError
+from segstore.logger import Logger
 from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.records.header import NO_EPOCH
 from segstore.storage import markers
 from segstore.storage.commits import committed
 from segstore.storage.store import Store
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class Dangling(NamedTuple):

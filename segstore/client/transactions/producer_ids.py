@@ -8,17 +8,16 @@ other's batches for duplicates. Threads: any; one lock.
 
 from __future__ import annotations
 
-import logging
-
 from segstore.client.transactions.state_log import TransactionStateLog
 from segstore.errors import SegstoreError, StorageError
+from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage import markers
 from segstore.storage.context import os_errors
 from segstore.storage.producer_id_file import damage, producer_id_path, read_producer_id, write_producer_id
 from segstore.storage.store import Store
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 BLOCK = 1000
 _LAST = (1 << 63) - 1 - BLOCK

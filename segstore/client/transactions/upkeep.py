@@ -5,19 +5,19 @@ Threads: runs in the store's scheduler; keeps neither the coordinator nor the st
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from segstore.config import StoreConfig
+from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.store import Store
 
 if TYPE_CHECKING:
     from segstore.client.transactions.coordinator import TransactionCoordinator
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 FIRST_RETRY, LONGEST_RETRY = 0.1, 30.0  # seconds
 
 

@@ -6,13 +6,13 @@ Threads: one cleaning of a partition at a time; appends and reads go on meanwhil
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.errors import CorruptRecordError, StorageError, StoreClosedError
+from segstore.logger import Logger
 from segstore.storage.cleaner.dirty import Dirty, dirtiness
 from segstore.storage.cleaner.grouping import MOST_RELATIVE, group
 from segstore.storage.cleaner.mapping import fill
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from segstore.storage.partition import Partition
     from segstore.storage.segment import Segment
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 
 
 class CleanResult(NamedTuple):

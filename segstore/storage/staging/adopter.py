@@ -24,12 +24,12 @@ is finished or undone by whoever has begun it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from segstore.errors import StagedFilesError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.files import Files
+from segstore.logger import Logger
 from segstore.storage.partition import Partition
 from segstore.storage.staging.adopting import PartitionAdoption
 from segstore.storage.staging.folder import Folder
@@ -42,7 +42,7 @@ from segstore.storage.topics import TopicInfo, find_topic
 from segstore.storage.visible import Visible
 from segstore.threads import holding
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 _AT_A_TIME = 4
 
 

@@ -11,7 +11,6 @@ processes read: `read_adoption`.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,10 +18,11 @@ from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.files import Files
+from segstore.logger import Logger
 from segstore.storage.framed import compact, frame, unframe
 from segstore.storage.small_files import NOT_A_FILE
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 _MOST_BYTES = 1 << 31
 _ROW = (str, int, int, int)
 _LEAST = 64  # lines: below that, writing anew is not worth it

@@ -8,7 +8,6 @@ adopted, so that they are adopted one after the other, in order.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from segstore.errors import (
     StagedFilesError,
     StorageError,
 )
+from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import Context, wall_clock
 from segstore.storage.partition import Partition
@@ -39,7 +39,7 @@ from segstore.storage.told import Told
 from segstore.storage.topics import TopicInfo
 from segstore.threads import Background, Latch, apart
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 Key = tuple[str, int]
 
 

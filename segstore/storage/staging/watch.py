@@ -7,13 +7,13 @@ waiting is a look every 50 ms.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 
 from segstore._native import descriptors, lib
+from segstore.logger import Logger
 from segstore.threads import Latch
 
-log = logging.getLogger("segstore")
+log = Logger("segstore")
 _LOOK = 0.05  # seconds
 _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOSYS, errno.EPERM})
 

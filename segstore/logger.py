@@ -1,0 +1,137 @@
+"""`Logger`: how the engine tells the application what it has met, by Python's `logging`. Nothing on disk.
+
+A handler of `logging` is the application's code. It is called with a lock of its own held, may wait, may call
+segstore, and may raise. So it is never called by a thread that holds a lock of ours, nor by a thread of ours,
+for which others wait: there another thread calls it (`_Carrier`). What it raises is told as `logging` tells
+of handlers that fail (`Handler.handleError`); it changes nothing of what the engine does.
+
+Threads: any. No lock is taken here: a message may come from a finalizer that runs in the midst of another.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+from collections import deque
+
+from segstore.mutex import holds_any
+from segstore.threads import Background, Latch
+
+PATIENCE = 1.0
+"""Seconds. A thread of ours goes on when its message was handled, so that messages come before what follows
+from them; but a handler that waits for that very thread keeps it no longer than this.
+"""
+
+
+class Logger:
+    """As `logging.getLogger(name)`, which it calls."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def info(self, message: str, *args: object) -> None:
+        """As logging.Logger's; the others too."""
+        self._log(logging.INFO, message, args)
+
+    def warning(self, message: str, *args: object) -> None:
+        self._log(logging.WARNING, message, args)
+
+    def error(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
+        self._log(logging.ERROR, message, args, exc_info)
+
+    def exception(self, message: str, *args: object) -> None:
+        self._log(logging.ERROR, message, args, sys.exc_info()[1])
+
+    def log(self, level: int, message: str, *args: object, exc_info: BaseException | None = None) -> None:
+        self._log(level, message, args, exc_info)
+
+    def _log(
+        self, level: int, message: str, args: tuple[object, ...], error: BaseException | None = None
+    ) -> None:
+        if not self._logger.isEnabledFor(level):
+            return
+        caller = sys._getframe(2)
+        code = caller.f_code
+        info = None if error is None else (type(error), error, error.__traceback__)
+        record = self._logger.makeRecord(
+            self._logger.name, level, code.co_filename, caller.f_lineno, message, args, info, code.co_name
+        )
+        holding, ours = holds_any(), isinstance(threading.current_thread(), Background)
+        if not holding and not ours:
+            _handle(self._logger, record)
+            return
+        record.msg, record.args = record.getMessage(), None  # what it tells of may be another later
+        handled = _carrier.take(self._logger, record)
+        if not holding and not _carrier.is_this():
+            handled.wait(PATIENCE)
+
+
+def _handle(logger: logging.Logger, record: logging.LogRecord) -> None:
+    try:
+        logger.handle(record)
+    except Exception:
+        _failed.handleError(record)
+
+
+_failed = logging.NullHandler()
+"""Which handler raised is not known; `logging` tells it on stderr, where `logging.raiseExceptions` is set."""
+
+
+class _Carrier:
+    """A thread that calls the handlers, in order; it lives for as long as there are messages."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[logging.Logger, logging.LogRecord, Latch]] = deque()
+        self._thread: Background | None = None
+
+    def take(self, logger: logging.Logger, record: logging.LogRecord) -> Latch:
+        """Have it handled; the latch opens then."""
+        handled = Latch()
+        self._waiting.append((logger, record, handled))
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = Background(self._run, "segstore-log")
+            try:
+                self._thread.start()
+            except RuntimeError:  # the interpreter ends, or the system has no more threads
+                self._run()
+        return handled
+
+    def is_this(self) -> bool:
+        """Whether this is the thread."""
+        return threading.current_thread() is self._thread
+
+    def _run(self) -> None:
+        while self._waiting:
+            self._handle_all()
+            self._thread = None  # whoever comes from here on begins another one
+
+    def _handle_all(self) -> None:
+        while self._waiting:
+            try:
+                logger, record, handled = self._waiting.popleft()
+            except IndexError:  # another one came first
+                return
+            try:
+                _handle(logger, record)
+            finally:
+                handled.open()
+
+    def end(self) -> None:
+        """The interpreter ends: threads are about to stop."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(PATIENCE)
+        self._handle_all()
+
+    def forget(self) -> None:
+        """In a child of a fork: the messages are its parent's."""
+        self._waiting.clear()
+        self._thread = None
+
+
+_carrier = _Carrier()
+atexit.register(_carrier.end)
+os.register_at_fork(after_in_child=_carrier.forget)
