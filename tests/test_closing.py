@@ -141,8 +141,13 @@ def unwritable(store_dir: Path) -> tuple[segstore.Store, list[Any]]:
     files.arm(1, 1 << 30)
     sent = [producer.send(*record) for record in (("t", b"1"), ("t", b"2"), ("u", b"3", None, None, 1))]
     # Each was refused twice: what is told of the first time is told.
-    until(lambda: all(batch.attempts > 1 for batch in list(producer._accumulator.incomplete.batches)))
+    until(lambda: [batch.attempts > 1 for batch in _records(producer)] == [True] * 3)
     return store, sent
+
+
+def _records(producer: Producer) -> list[Any]:
+    """The batch of each record that has no outcome yet."""
+    return [batch for batch in list(producer._accumulator.incomplete.batches) for _ in range(batch.n)]
 
 
 def judge_told(store_dir: Path, sent: list[Any], caplog: pytest.LogCaptureFixture, lost: int = 3) -> None:
