@@ -176,7 +176,7 @@ def test_the_policy_changes_while_a_copy_is_made(
     (tmp_path / "copy" / CHECKPOINT).write_text("0\n0\n")
     held, _ = read_copy(Files(), str(tmp_path / "copy"))
     assert held is not None
-    write_copy(Files(), str(tmp_path / "copy"), {**held.offsets, CHECKPOINT: {}}, held.nonce)
+    write_copy(Files(), str(tmp_path / "copy"), {**held.offsets, CHECKPOINT: {}}, held.nonce, {})
     assert_sound(tmp_path / "copy", left)
 
 

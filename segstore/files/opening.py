@@ -33,7 +33,13 @@ class Opening:
         """
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
         # O_NONBLOCK: opening a FIFO must not wait for its other end; files take no notice of it.
-        handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode)
+        try:
+            handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode)
+        except PermissionError:
+            # Of a device on a file system mounted "nodev", too.
+            if stat.S_IFMT(os.lstat(path).st_mode) in (stat.S_IFBLK, stat.S_IFCHR):
+                raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path)) from None
+            raise
         there = status(handle)
         if not stat.S_ISREG(there.mode):
             handle.close()

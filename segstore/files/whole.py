@@ -47,7 +47,13 @@ class Whole(Opening, Content, Directories, Stats):
         have another name. OSError.
         """
         if self.exists(path):
-            self.unlink(path)
+            try:
+                self.unlink(path)
+            except (IsADirectoryError, PermissionError):
+                if self.is_symlink(path) or not self.is_directory(path):
+                    raise
+                hint = "A directory lies where a file is to be written: move it away, and try again"
+                raise OSError(errno.EISDIR, hint, os.fspath(path)) from None
         return self.open(path, write=True, create=True)
 
     def read_file(self, path: Path, limit: int = 1 << 26) -> bytes:

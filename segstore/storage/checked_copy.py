@@ -78,7 +78,7 @@ def read_copy(files: Files, root: str) -> tuple[CheckedCopy | None, str]:
         return _parse(unframe(files.read_file(path_of(root), _MOST))), ""
     except FileNotFoundError:
         return None, ""
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         return None, f"no copy of the checkpoints: {error}"
     except OSError as error:
         if error.errno not in NOT_A_FILE:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from segstore import names
 from segstore.errors import (
     ForkedError,
     ReadOnlyError,
@@ -87,12 +88,12 @@ class Context:
             self.tell(path, message, f"made anew from {source}{aside}")
 
     def make_way(self, path: str) -> str:
-        """Move what is no file from the place of one to the quarantine: where to, as the end of a sentence,
-        or "". OSError.
+        """Move what is no file from the place of one, and from where it is written first, to the quarantine:
+        where to, as the end of a sentence, or "". OSError.
         """
-        if not self.files.exists(path) or self.files.is_file(path):
-            return ""
-        return f"; what was there is in {put_aside(self.files, self.root, path)}"
+        places = [place for place in (path, path + names.TEMPORARY) if self.files.exists(place)]
+        moved = [put_aside(self.files, self.root, place) for place in places if not self.files.is_file(place)]
+        return f"; what was there is in {' and '.join(moved)}" if moved else ""
 
     @property
     def inherited(self) -> bool:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from segstore.storage.small_files import crc
+from segstore.storage.small_files import crc, parse_json
 
 
 def compact(held: Any) -> bytes:
@@ -32,10 +32,7 @@ def unframe(line: bytes) -> dict[str, Any]:
         raise ValueError("it is cut off, or no line with a CRC")
     if digits != b"%08x" % crc(body):
         raise ValueError("CRC mismatch")
-    try:
-        held = json.loads(body)
-    except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None
+    held = parse_json(body)
     if not isinstance(held, dict):
         raise ValueError(f"an object is expected, not {type(held).__name__}")
     return held

@@ -14,6 +14,7 @@ from segstore import names
 from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.storage.checkpoint import read_offsets
+from segstore.storage.small_files import NOT_A_FILE
 from segstore.storage.topics import TopicFiles, TopicInfo
 from segstore.storage.view import LogView
 
@@ -33,14 +34,16 @@ class Gaps:
         return self._end < 0 or offset < self._end
 
     def _look(self) -> int:
-        """Below this offset there may be gaps; -1: anywhere."""
+        """Below this offset there may be gaps; -1: anywhere. OSError that may pass."""
         try:
             info = TopicFiles(self._files, self._root).load()[0].get(self._key[0])
             if info is None:
                 return -1
             path = os.path.join(self._root, names.CLEANER_OFFSETS)
             return info.gaps_end(self._key[1], read_offsets(self._files, path).get(self._key))
-        except (SegstoreError, OSError):
+        except (SegstoreError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in NOT_A_FILE:
+                raise
             return -1  # what can't be told is not called damage
 
 

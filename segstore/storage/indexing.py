@@ -6,6 +6,7 @@ Threads: `load` and `rebuild` are called with the segment's loading lock held.
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from segstore._native import lib
 from segstore.files import Files
 from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, replace_index
 from segstore.logger import Logger
-from segstore.storage.small_files import NO_ROOM
+from segstore.storage.small_files import NO_ROOM, NOT_A_FILE
 from segstore.storage.walk import MOST_OFFSET, walk, walk_past_damage
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ def _from_files(segment: Segment) -> Indexes | None:
         bounds = {"log_size": segment.size, "end_relative": most}
         offsets = SealedOffsetIndex(files, paths[0], mapped=segment.sealed, **bounds)
         times = SealedTimeIndex(files, paths[1], mapped=segment.sealed, **bounds)
-    except OSError:
+    except OSError as error:
+        # They are hints: a bad sector under them is as good as no file. Few descriptors are no damage.
+        if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EIO}:
+            raise
         return None
     later = segment.visible < MOST_OFFSET
     if (not later and (offsets.damaged or times.damaged)) or not _whole(segment, offsets, times):

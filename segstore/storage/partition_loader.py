@@ -30,6 +30,7 @@ from segstore.storage.small_files import put_aside, reason
 from segstore.storage.topics import TopicFiles, TopicInfo
 from segstore.storage.writer import create_segment
 
+_TEMPORARIES = frozenset(n + names.TEMPORARY for n in (names.LEADER_EPOCHS, names.PARTITION_METADATA))
 _LAYOUTS = 1 << 32  # what is published of the count
 
 log = Logger("segstore")
@@ -70,6 +71,7 @@ class PartitionLoader:
             files.mkdir(directory)
         epochs = os.path.join(directory, names.LEADER_EPOCHS)
         if not files.exists(epochs) or not files.size(epochs):
+            self._context.make_way(epochs)
             LeaderEpochs(files, epochs, [(0, 0)]).save()
         if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
             create_segment(self._context.pool, directory, 0, info.settings)
@@ -82,6 +84,7 @@ class PartitionLoader:
         logs = [names.segment_file(base, names.LOG) for base in list_segments(files, directory)]
         used = any(files.size(os.path.join(directory, log)) for log in logs)
         if info.topic_id:  # a broker's topic of before topic ids has none
+            self._context.make_way(metadata)
             files.write_atomic(metadata, names.partition_metadata(info.topic_id))
         if not used:
             self._made.add((info.name, partition))
@@ -196,9 +199,10 @@ class PartitionLoader:
         """
         for name in sorted(self._context.files.irregular(directory)):
             parsed, path = names.parse_segment_file(name), os.path.join(directory, name)
-            if parsed is not None and parsed[1] != names.LOG:
+            if name in _TEMPORARIES or (parsed is not None and parsed[1] != names.LOG):
                 aside = put_aside(self._context.files, self._context.root, path)
-                self._context.tell(path, "no regular file", f"moved to {aside}, and made anew from the log")
+                done = "" if name.endswith(names.TEMPORARY) else ", and made anew from the log"
+                self._context.tell(path, "no regular file", f"moved to {aside}{done}")
 
     def _begin_epoch(
         self, directory: str, opened: Opened, clean: bool, published: Ends | None

@@ -6,6 +6,7 @@ Threads: any; the store's lock is held while one is opened, and while topics or 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -65,10 +66,9 @@ class Partitions:
         try:
             self.get(topic, partition)
         except (SegstoreError, OSError) as error:
-            if (
-                not isinstance(error, CorruptCheckpointError)
-                and getattr(error, "errno", None) not in NOT_A_FILE
-            ):
+            if not isinstance(error, CorruptCheckpointError) and getattr(
+                error, "errno", None
+            ) not in NOT_A_FILE | {errno.EACCES}:
                 raise
             log.warning("%s can't be opened: %s", names.partition_dir(topic, partition), error)
             self._broken[topic, partition] = copy_of(error)

@@ -68,7 +68,7 @@ def parse_limits(data: bytes, where: str) -> tuple[Limits, bool]:
         if not isinstance(held["clients"], dict):
             raise ValueError('"clients" must be an object')
         return {client: _rates(client, rates) for client, rates in held["clients"].items()}, checked
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         advice = "`segstore check --repair` moves it aside, and no client has a limit until it is given anew"
         raise CorruptCheckpointError(where, 0, f"no client quotas: {error}; {advice}") from error
 

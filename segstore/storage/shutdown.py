@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.files import Files
-from segstore.storage.topics import NOT_A_FILE
+from segstore.storage.small_files import NOT_A_FILE, parse_json
 
 
 class Left(NamedTuple):
@@ -42,10 +42,11 @@ class Left(NamedTuple):
 def read_marker(files: Files, root: str) -> int | None:
     """The marker's number (0 where it holds none, or is no file), None where there is no marker. OSError."""
     try:
-        return int(json.loads(files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096))["brokerEpoch"])
+        held = parse_json(files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096))
+        return int(held["brokerEpoch"])
     except FileNotFoundError:  # or taken just now
         return None
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return 0
     except OSError as error:
         if error.errno not in NOT_A_FILE:

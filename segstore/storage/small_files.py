@@ -27,11 +27,11 @@ from segstore.files import Files
 T = TypeVar("T")
 
 # What is said of a FIFO, link, directory or overlong file in a small file's place: it will not go by itself.
-NOT_A_FILE = frozenset(
-    {errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG, errno.EACCES}
-)
+# Any other error may pass (EMFILE, EIO, ENOMEM, EACCES): nothing is taken for damaged because of it.
+NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG})
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 CHECKSUM = "crc32c"
+_DEEPEST = 20  # brackets that are open at once in what is written here, and more
 _TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
 
 
@@ -49,9 +49,30 @@ def seal(held: Mapping[str, Any]) -> bytes:
     return b'%s,\n "%s": "%08x"\n}\n' % (head, CHECKSUM.encode(), crc(head))
 
 
+def parse_json(data: bytes) -> Any:
+    """The JSON value. ValueError where it is none, or nested too deeply; RecursionError where the caller's
+    own calls are, which is no fault of the data.
+    """
+    try:
+        return json.loads(data)
+    except RecursionError:
+        if _nesting(data) <= _DEEPEST:
+            raise
+        raise ValueError("JSON that is nested too deeply") from None
+
+
+def _nesting(data: bytes) -> int:
+    """How many brackets are open at once."""
+    open_now = most = 0
+    for bracket in re.findall(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]', data, re.DOTALL):
+        open_now += (bracket in (b"[", b"{")) - (bracket in (b"]", b"}"))
+        most = max(most, open_now)
+    return most
+
+
 def unseal(data: bytes) -> tuple[Any, bool]:
     """The JSON value without its checksum, and whether it had one. ValueError where that does not fit."""
-    held = json.loads(data)
+    held = parse_json(data)
     tail = _TAIL.search(data)
     if tail is None:
         if isinstance(held, dict) and CHECKSUM in held:

@@ -202,7 +202,7 @@ class StoreReader:
             with self.context.files.open(path) as handle:
                 return locks.holder(handle.fd) == -1
         except OSError as error:
-            if error.errno not in NOT_A_FILE | {errno.ENOENT}:
+            if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EACCES}:
                 raise
             return False
 

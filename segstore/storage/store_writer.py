@@ -19,7 +19,7 @@ from segstore.config import StoreConfig
 from segstore.errors import StorageError, StoreLockedError, first_of
 from segstore.files import Handle
 from segstore.mutex import Mutex
-from segstore.storage.aside import set_aside
+from segstore.storage.aside import check_readable, set_aside
 from segstore.storage.context import Context
 from segstore.storage.enclosed import kept_mode
 from segstore.storage.ends import EndsWriter, slot_key
@@ -59,6 +59,7 @@ class StoreWriter:
         """Where this fails, `begun` ends what runs already: the directory is the next one's."""
         context, config = self.context, self.config
         files, root = context.files, context.root
+        check_readable(files, root)
         moved = set_aside(files, root)
         marker = take_marker(files, root)
         topic_files = self._prepare()

@@ -85,7 +85,7 @@ def parse_states(data: bytes, where: str) -> dict[TopicPartitionKey, SweepState]
         held, _ = unseal(data)
         rows = held["sweeps"] if isinstance(held, dict) else held
         return {(str(t), int(p)): _state(state) for t, p, state in rows}
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise CorruptCheckpointError(where, 0, f"no notes of sweeps: {error}") from error
 
 
@@ -95,12 +95,17 @@ def states_path(root: str) -> str:
 
 
 def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
-    """What the file says; nothing where it is damaged or not there."""
+    """What the file says; nothing where it is damaged or not there: who checks is told by `damaged_states`.
+    OSError that may pass.
+    """
     path = states_path(root)
     try:
         return parse_states(files.read_file(path, _MOST), path)
-    except (CorruptCheckpointError, OSError):
-        return {}  # it is a note, and who checks is told by `damaged_states`
+    except FileNotFoundError:
+        return {}
+    except (CorruptCheckpointError, OSError) as error:
+        unreadable(error, path)
+        return {}
 
 
 def damaged_states(files: Files, root: str) -> tuple[str, str]:

@@ -124,7 +124,7 @@ def parse_settings(topic: str, data: bytes, where: str) -> tuple[Settings, bool]
         settings = TopicConfig.parse_kept(held["config"])
         info = TopicInfo(topic, _ids(held), _topic_id(held["topic_id"]), settings, compacted=_compacted(held))
         return Settings(info, _deleting(held)), checked
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise CorruptCheckpointError(where, 0, f"no topic settings: {error}") from error
 
 

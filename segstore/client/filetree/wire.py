@@ -11,6 +11,7 @@ import struct
 from typing import Any
 
 from segstore.client.filetree.nodes import Directory, File, Node
+from segstore.storage.small_files import parse_json
 
 _CHUNK = struct.Struct(">cqi")
 CHUNK_TAG, PATH_TAG = b"f", b"p"
@@ -42,7 +43,7 @@ def path_value(node: Node) -> bytes:
 def parse_path(key: bytes, value: bytes) -> tuple[str, Node]:
     """The path, and what is there: a file's chunks are not known yet (-1). ValueError."""
     try:
-        told: Any = json.loads(value)
+        told: Any = parse_json(value)
         path, time = key[1:].decode(), int(told["time"])
         if not path.startswith("/"):
             raise ValueError("no path")
@@ -52,7 +53,7 @@ def parse_path(key: bytes, value: bytes) -> tuple[str, Node]:
         if size < 0 or chunk <= 0:
             raise ValueError("impossible size")
         return path, File(int(told["id"]), size, time, chunk, ())
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{key!r:.80} -> {value!r:.80} is no record of a file tree: {error}") from None
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from segstore.client.retriable import passes
 from segstore.client.structs import TopicPartition
 from segstore.client.transactions.ending import Ending
 from segstore.client.transactions.metadata import MAX_EPOCH, State, TransactionMetadata
@@ -64,6 +65,8 @@ class Lost:
             try:
                 held = markers.open_transactions(self._store.partition(*at))
             except SegstoreError as error:  # nobody can read there either
+                if passes(error):
+                    raise
                 log.warning("transactions of %s-%d are not known: %s", *at, error)
                 continue
             for each in held:
@@ -85,6 +88,8 @@ class Lost:
         try:
             return markers.producer_epochs(self._store.partition(*at), producer_ids)
         except SegstoreError as error:  # nobody can write there either
+            if passes(error):
+                raise
             log.warning("producers of %s-%d are not known: %s", *at, error)
             return {}
 

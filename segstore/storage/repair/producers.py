@@ -22,6 +22,7 @@ from segstore.storage.aborts import merged
 from segstore.storage.producer_state import ProducerState
 from segstore.storage.replay import take_in
 from segstore.storage.segment import Segment
+from segstore.storage.small_files import unreadable
 from segstore.storage.walk import walk_past_damage
 
 if TYPE_CHECKING:
@@ -108,5 +109,9 @@ class ProducerFiles:
             yield from self._remove(offset).items()
 
     def _remove(self, offset: int) -> dict[tuple[int, str], str]:
+        try:
+            self._files.read_file(self._path(offset))
+        except OSError as error:
+            unreadable(error, self._path(offset))  # one that may pass is no reason to remove it
         self._files.unlink(self._path(offset))
         return {(offset, names.SNAPSHOT): REMOVED}

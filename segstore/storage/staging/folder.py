@@ -15,7 +15,6 @@ file is never waited for.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Iterable
 
@@ -24,9 +23,6 @@ from segstore.files import Files
 from segstore.storage.enclosed import check_places
 from segstore.storage.staging.message import StagedFile
 from segstore.storage.topics import NOT_A_FILE
-
-# It is no plain file, and will not become one.
-NOT_PLAIN = NOT_A_FILE - {errno.EACCES}
 
 
 class Folder:
@@ -102,7 +98,7 @@ class Folder:
         try:
             return self.files.is_locked(self.owner(stager))
         except OSError as error:
-            if error.errno in NOT_PLAIN:
+            if error.errno in NOT_A_FILE:
                 return False
             raise
 

@@ -17,7 +17,8 @@ from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 from segstore.storage.framed import frame, unframe
 from segstore.storage.loader import scan_directory
-from segstore.storage.staging.folder import NOT_PLAIN, Folder
+from segstore.storage.small_files import NOT_A_FILE
+from segstore.storage.staging.folder import Folder
 from segstore.storage.topics import TopicInfo
 
 _PLACE = (str, str, int, int, int, int)
@@ -57,7 +58,7 @@ def read_intent(folder: Folder, stem: str) -> Intent:
     try:
         data = folder.files.read_file(path, 1 << 28)
     except OSError as error:
-        if error.errno in NOT_PLAIN:
+        if error.errno in NOT_A_FILE:
             raise CorruptCheckpointError(path, 1, f"no intent: {error.strerror}") from error
         raise
     try:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from segstore import names
 from segstore.errors import InvalidArgumentError, InvalidTypeError, StagedFilesError
 from segstore.storage.framed import frame, unframe
-from segstore.storage.staging.folder import NOT_PLAIN, Folder
+from segstore.storage.small_files import NOT_A_FILE
+from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.message import StagedFile, check_id
 
 VERSION = 2
@@ -54,7 +55,7 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
     try:
         data = folder.files.read_file(path, MOST_BYTES)
     except OSError as error:
-        if error.errno in NOT_PLAIN:
+        if error.errno in NOT_A_FILE:
             raise StagedFilesError(f"{path} is no manifest: {error.strerror}") from error
         raise
     try:

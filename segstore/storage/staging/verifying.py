@@ -27,7 +27,7 @@ from segstore.index import IndexBuilder
 from segstore.records import CHUNK_BYTES, decode, scan
 from segstore.records.header import CODEC_MASK
 from segstore.storage.appending import check_keys, largest_batch
-from segstore.storage.staging.folder import NOT_PLAIN
+from segstore.storage.small_files import NOT_A_FILE
 from segstore.storage.staging.message import StagedFile
 from segstore.storage.topic_info import INTERNAL
 from segstore.storage.walk import CHUNK, LARGE, walk
@@ -108,7 +108,7 @@ def open_staged(files: Files, path: str) -> Handle:
     except FileNotFoundError:
         raise StagedFilesError(f"{path} is missing") from None
     except OSError as error:
-        if error.errno in NOT_PLAIN:
+        if error.errno in NOT_A_FILE:
             raise StagedFilesError(f"{path} is no staged file: {error.strerror}") from error
         raise
 
