@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from struck import struck
@@ -13,8 +15,11 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.client.groups.alarm import Alarm
+from segstore.storage.ends import EndsWriter
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store import Store
+from segstore.storage.store_writer import StoreWriter
+from segstore.storage.visible import Visible
 from segstore.threads import Background, Latch, Shelter, Worker, holding
 
 # What is raised within a destructor, or a generator that is dropped, is told and passed over.
@@ -41,6 +46,68 @@ def test_an_open(store_dir: Path, rng: random.Random) -> None:
             assert [record.value for record in store.partition("t").read(0)] == [b"a"], places
     assert place > 300
     assert segstore.check(store_dir) == []
+
+
+def interrupted_once(patch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """The next call of it is interrupted before it does anything."""
+    was = getattr(owner, name)
+
+    def raising(*_: object, **__: object) -> None:
+        patch.setattr(owner, name, was)
+        raise KeyboardInterrupt
+
+    patch.setattr(owner, name, raising)
+
+
+def test_opens_that_ended_before_anything_was_published(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one behind taking the clean marker, the second one in a slot that was claimed: what was told
+    in that, all zeros, was believed, and records that had been deleted came back; at a kill there, too.
+    """
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config={"segment.bytes": 300})
+        store.partition("t").append_batch([b"value"] * 40, batch_bytes=1)
+        store.partition("t").delete_records(21)
+    for owner, name in ((EndsWriter, "begin"), (Visible, "publish")):
+        interrupted_once(monkeypatch, owner, name)
+        with pytest.raises(KeyboardInterrupt):
+            segstore.open(store_dir)
+    with segstore.open(store_dir) as store:
+        log = store.partition("t")
+        assert (log.start_offset, log.end_offset) == (21, 40)
+
+
+def test_an_open_that_was_interrupted_twice_leaves_no_thread(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one when all has begun, the second one at each place of ending that."""
+    segstore.open(store_dir).close()
+    known, measured = set(threading.enumerate()), sys.getprofile()
+    began, place, seen = StoreWriter._begin, 0, 0
+
+    def profile(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal seen
+        if event in ("call", "c_return") and "segstore" in frame.f_code.co_filename:
+            seen += 1
+            if seen == place:
+                raise KeyboardInterrupt
+
+    def interrupted(it: StoreWriter, *rest: object) -> None:
+        began(it, *rest)
+        sys.setprofile(profile)
+        raise KeyboardInterrupt
+
+    while seen >= place:
+        place, seen = place + 1, 0
+        with monkeypatch.context() as patch:
+            patch.setattr(StoreWriter, "_begin", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                segstore.open(store_dir)
+            sys.setprofile(measured)
+        until(lambda: not {t for t in threading.enumerate() if t.is_alive()} - known)
+        segstore.open(store_dir).close()
+    assert place > 10
 
 
 def test_an_alarm_that_was_interrupted_rings_for_the_next() -> None:

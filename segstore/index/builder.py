@@ -80,6 +80,7 @@ class IndexBuilder:
         return TimeIndex.ENTRY.pack(timestamp, offset - self.base_offset)
 
     def _room(self, n: int) -> None:
-        self._capacity = n
-        self._offset_out = ffi.new("uint8_t[]", n * OffsetIndex.ENTRY.size)
-        self._time_out = ffi.new("uint8_t[]", n * TimeIndex.ENTRY.size)
+        offset_out = ffi.new("uint8_t[]", n * OffsetIndex.ENTRY.size)
+        time_out = ffi.new("uint8_t[]", n * TimeIndex.ENTRY.size)
+        # With no call in between, where an interrupt could leave room that is told and is not there.
+        self._offset_out, self._time_out, self._capacity = offset_out, time_out, n

@@ -173,6 +173,7 @@ class EndsWriter(_Mapped):
         self._boot = int(struct.unpack_from("<q", self._memory, ends_header.BOOT_AT)[0])
         self.lock = Mutex()
         self._gathered: dict[int, Ends] | None = None
+        self._claimed = False  # a slot, in which nothing may be published yet
         self.was_checked = self.checked
         self._settle()
         self._free = self._find_free()
@@ -222,24 +223,30 @@ class EndsWriter(_Mapped):
         return found[0] if found and found[0].key == key else None
 
     def claim(self, key: int) -> int:
-        """The slot of `key`, taken from the free ones if it has none yet. OSError where there is no room."""
+        """The slot of `key`, taken from the free ones if it has none yet: nothing is published in it then,
+        until its owner does. OSError where there is no room.
+        """
         with self.lock:
-            if key in self._slots:
-                return self._slots[key]
-            if not self._free:
-                self._grow()
-            slot = self._free.pop()
-            self._slots[key] = slot
-        self.publish([slot], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
-        self._bump_generation()
-        return slot
+            if key not in self._slots:
+                if not self._free:
+                    self._grow()
+                self._slots[key] = self._free.pop()
+                self._claimed = True
+            return self._slots[key]
+
+    def begin_empty(self, key: int) -> None:
+        """Publish a partition that was just made, and so has nothing. OSError as `claim`."""
+        if key not in self._slots:
+            self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
     def _grow(self) -> None:
         with self._files.open(self._path, write=True) as handle:
             self._files.allocate(handle, self._size, STEP)
         slots = self._slots
-        self._map()
-        self._slots = slots
+        try:
+            self._map()
+        finally:
+            self._slots = slots
         self._free = self._find_free()
 
     def release(self, key: int) -> None:
@@ -274,6 +281,9 @@ class EndsWriter(_Mapped):
                 slots, ends = [s for s, _ in held], [e for _, e in held]
             flat = [value for end in ends for value in end]
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
+            if self._claimed:  # readers look for slots anew
+                self._bump_generation()
+                self._claimed = False
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -12,7 +12,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack
 
 from segstore import names
 from segstore.config import StoreConfig
@@ -47,16 +46,19 @@ class StoreWriter:
         root, me = os.path.realpath(context.root), weakref.ref(self)
         self._held = _take_lock(context)
         _begun[root] = me  # nothing is called in between: no interrupt comes there
-        with ExitStack() as begun:
-            begun.callback(self._held.close)
-            begun.callback(context.scheduler.close)
-            self._open(begun)
-            begun.pop_all()
+        try:
+            self._open()
+        except BaseException:
+            try:
+                self.let_go()
+            finally:  # a second interrupt may have come into that
+                self.let_go()
+            raise
 
     # --- opening --------------------------------------------------------------------------
 
-    def _open(self, begun: ExitStack) -> None:
-        """Where this fails, `begun` ends what runs already: the directory is the next one's."""
+    def _open(self) -> None:
+        """Where this fails, what runs already is ended: the directory is the next one's."""
         context, config = self.context, self.config
         files, root = context.files, context.root
         check_readable(files, root)
@@ -87,7 +89,7 @@ class StoreWriter:
         self._open_partitions(left, every=damaged)
         if damaged:
             self.partitions.checkpoint()
-        self._begin(begun)
+        self._begin()
 
     def _tell_damage(self, moved: list[tuple[str, str]], *, unclean: bool) -> bool:
         """Say which small files were not as they were written: whether there are any."""
@@ -139,7 +141,7 @@ class StoreWriter:
         for key in known - live:
             self._ends.release(key)
 
-    def _begin(self, begun: ExitStack) -> None:
+    def _begin(self) -> None:
         """What is done in the background from now on."""
         context, config = self.context, self.config
         seconds = config.log_flush_offset_checkpoint_interval_ms / 1000
@@ -148,9 +150,7 @@ class StoreWriter:
         context.scheduler.every(seconds, self._expire_producers)
         cleaned, checkpoint = self._checkpoints.cleaner_offsets, self.partitions.checkpoint
         self.sweeper = Sweeper(context, config, lambda: self.topics, self.partition, cleaned, checkpoint)
-        begun.callback(self.sweeper.stop)
         self.sweeper.start()
-        begun.callback(self.inbox.close)
         self.inbox.begin()
 
     def _expire_producers(self) -> None:

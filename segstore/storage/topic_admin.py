@@ -88,7 +88,7 @@ class TopicAdmin:
     def _show(self, info: TopicInfo) -> None:
         self.topics = {**self.topics, info.name: info}
         for partition in info.partition_ids:
-            self._ends.claim(slot_key(info.topic_id, info.name, partition))
+            self._ends.begin_empty(slot_key(info.topic_id, info.name, partition))
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
         """Change settings; None goes back to the default. ConfigError, UnknownTopicOrPartitionError."""

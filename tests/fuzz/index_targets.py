@@ -87,7 +87,7 @@ def published(data: bytes) -> str:
     reader = open_reader(Files(), path)
     seen = None if reader is None else reader.get_all([1, 3, 5])
     writer = EndsWriter(Files(), path)
-    writer.claim(9)
+    writer.begin_empty(9)
     found = writer.get(9)
     assert found is not None, "a slot of a key that was claimed says nothing"
     assert (found.key, found.end) == (9, 0)

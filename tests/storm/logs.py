@@ -161,7 +161,7 @@ class Logs:
         at_rest(self.descriptors)
         self.store = opened(self.striker, self._open)
         self.log = self.store.partition("t")
-        assert self.log.start_offset == self.start
+        assert self.log.start_offset == self.start, (self.log.start_offset, self.start, self.store.recovered)
         assert self._from(self.start) == self.there
 
     def end(self) -> None:
