@@ -31,6 +31,11 @@ else:
 PATIENCE = 2.0
 """Seconds. Longer than any lock is held, but by who waits for a disk that stands still."""
 
+LEAVES_OPEN = sys.version_info < (3, 11)
+"""Whether a `with` block may stay open for ever. CPython 3.10 looks for signals where the code begins that is
+to end the block: where an interrupt ends the block and a second one comes there, the lock stays taken.
+"""
+
 _all: set[weakref.ref[Any]] = set()
 _on_purpose: set[CodeType] = set()
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,6 +44,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Mutex(_RLock):  # type: ignore[misc]
     """A lock that the thread which has it may not take again: ReentrantCallError."""
 
+    entered = 0
+    """Which frame took it last: its id. Known only where LEAVES_OPEN."""
+
     def __init__(self) -> None:
         _all.add(weakref.ref(self, _all.discard))
 
@@ -46,14 +54,14 @@ class Mutex(_RLock):  # type: ignore[misc]
         if self._is_owned():
             if (outer := under_way()) is not None:
                 raise refused(outer)
-            # No call is under way that could let go: CPython 3.10 leaves out a `with` block's end where a
-            # second interrupt comes as the first one is to be handled. This thread has the lock, and goes on.
-            return True
+            return True  # an interrupt has left it taken (LEAVES_OPEN): this thread has it, and goes on
         try:
             # Between a call's return and the next instruction that calls, or jumps back, CPython lets no
             # interrupt in: behind the last call of this block it is the caller's `with` that lets go.
             if not self.acquire(False):
                 self._wait()
+            if LEAVES_OPEN:
+                self.entered = id(sys._getframe(1))
         except BaseException:
             try:
                 self.release()  # the first call here: a second interrupt comes behind it
@@ -63,6 +71,8 @@ class Mutex(_RLock):  # type: ignore[misc]
         return True
 
     def _wait(self) -> None:
+        if LEAVES_OPEN:
+            _let_go_of_dead()
         outer = under_way()
         if outer is None or not holds_any():
             self.acquire()
@@ -169,13 +179,31 @@ def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = 
 
 
 def let_go_of_left() -> None:
-    """Let go of the locks that interrupts of this thread's calls left taken, where no such call is under way:
-    other threads, for which this one is about to wait, may wait for them. See `Mutex.__enter__`.
+    """Let go of the locks that interrupts of this thread's calls left taken (LEAVES_OPEN), where no such call
+    is under way: other threads, for which this one is about to wait, may wait for them.
     """
     if under_way() is None:
-        for lock in [ref() for ref in _all.copy()]:
-            while lock is not None and lock._is_owned():
-                lock.release()
+        _let_go([lock for ref in _all.copy() if (lock := ref()) is not None])
+
+
+def _let_go_of_dead() -> None:
+    """The same in the midst of a call: locks that this thread has, but no `with` block of it.
+
+    A frame that is gone may have left its id to a later one of the same function, whose lock is then kept.
+    """
+    alive: set[int] = set()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        alive.add(id(frame))
+        frame = frame.f_back
+    mutexes = (lock for ref in _all.copy() if isinstance(lock := ref(), Mutex))
+    _let_go([lock for lock in mutexes if lock.entered not in alive])
+
+
+def _let_go(locks: list[Any]) -> None:
+    for lock in locks:
+        while lock._is_owned():
+            lock.release()
 
 
 def refused(outer: Outer | None, call: str = "") -> ReentrantCallError:

@@ -14,7 +14,7 @@ import pytest
 from struck import struck
 
 import segstore
-from segstore import StorageError
+from segstore import StorageError, mutex
 from segstore.files import Files, Handle
 from segstore.storage import writer as module
 from segstore.storage.log import PartitionLog
@@ -271,3 +271,31 @@ def test_a_lock_that_an_interrupt_left_taken(store_dir: Path, left: str) -> None
         other.join(60)
         assert log.end_offset == 3
         lock.acquire()  # the scheduler's thread may wait for it, and `close` for that
+
+
+def test_a_lock_that_another_thread_waits_for_with_one_that_this_thread_wants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As above; the thread that has left the first lock taken waits for the second one."""
+    monkeypatch.setattr(mutex, "LEAVES_OPEN", True)
+    left, wanted, held = mutex.Mutex(), mutex.Mutex(), threading.Event()
+
+    def interrupted() -> None:
+        left.__enter__()
+
+    def other() -> None:
+        with wanted:
+            held.set()
+            with left:
+                pass
+
+    interrupted()
+    thread = threading.Thread(target=other, daemon=True)
+    thread.start()
+    held.wait(60)
+    ours = mutex.Mutex()
+    with ours, wanted:
+        assert ours.owned
+        assert not left.owned
+    thread.join(60)
+    assert not thread.is_alive()
