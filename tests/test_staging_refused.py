@@ -39,7 +39,7 @@ from segstore.files import Files
 from segstore.records import Template
 from segstore.storage.staging import Staged, Stager, abort, seal
 from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.manifest import write_manifest
+from segstore.storage.staging.manifest import new_manifest, write_manifest
 from segstore.storage.staging.message import StagedFile
 
 
@@ -329,6 +329,37 @@ def test_the_sealer_is_told_of_a_full_disk(store_dir: Path) -> None:
         assert contents(store) == [rows("before", 5)] * 2
         assert seal(store_dir, "one", [message]).offsets == dict.fromkeys(PARTS, (5, 25))
     assert left_in_inbox(store_dir) == []
+
+
+@pytest.mark.parametrize("place", ["quarantine", "stem"])
+def test_what_can_t_be_put_aside_is_told_once_however_often_it_is_looked_at(
+    store_dir: Path, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    """Before: two warnings at each look, for ever."""
+    begin(store_dir, before=5)
+    with segstore.open(store_dir) as store:
+        inbox = store._side.inbox
+        folder = inbox._folder
+        stem = new_manifest(folder, "one", [stage(store_dir, "a")]).stem
+        in_the_way = Path(folder.quarantine)
+        if place == "stem":
+            in_the_way.mkdir()
+            in_the_way /= stem
+        in_the_way.write_text("no directory")
+        caplog.clear()
+        (store_dir / "manifest").write_text("junk")
+        (store_dir / "manifest").rename(folder.manifest(stem))
+        for _ in range(5):
+            inbox._look()
+        waiting.told()
+        told = [record.getMessage() for record in caplog.records]
+        assert sum("is refused: " in line for line in told) == 1
+        assert sum("can't be adopted now: " in line for line in told) == 1
+        assert sum("left in" in line for line in told) == (place == "quarantine")
+        assert not any(record.exc_info for record in caplog.records)
+        in_the_way.unlink()
+        inbox._look()
+        assert (Path(folder.quarantine) / stem).is_dir()
 
 
 def test_a_full_disk_is_logged_once_however_often_it_is_tried(

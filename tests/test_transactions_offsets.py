@@ -50,6 +50,26 @@ def test_offsets_count_with_the_commit(store: segstore.Store, producer: Producer
     assert kept.pending("g") == set()
 
 
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_the_next_owner_of_a_partition_waits_for_the_transaction_of_the_one_before(
+    store: segstore.Store, producer: Producer, isolation: str
+) -> None:
+    """Before: with read_uncommitted it began at the older offset, and what the transaction had done was done
+    twice.
+    """
+    store.partition("a", 0).append_batch([b"first", b"second"])
+    producer.begin_transaction()
+    producer.send("b", b"first, done")
+    producer.send_offsets_to_transaction({A0: OffsetAndMetadata(1)}, "g")
+    with segstore.Consumer(
+        store, group_id="g", auto_offset_reset="earliest", isolation_level=isolation
+    ) as consumer:
+        consumer.assign([A0])
+        assert consumer.poll(0) == {}
+        producer.commit_transaction()
+        assert [r.value for r in consumer.poll(60_000)[A0]] == [b"second"]
+
+
 WRONG_OFFSETS: dict[str, tuple[Any, Any, type[Exception], str]] = {
     "no mapping": ([A0], "g", errors.InvalidTypeError, "offsets is list"),
     "no partition": ({"a": OffsetAndMetadata(1)}, "g", errors.InvalidTypeError, "'a' for a key"),

@@ -58,7 +58,7 @@ class Committing(Parts):
         while True:
             seen = self._store.publications
             self._guard.check()
-            if not self._coordination.undecided([tp]):
+            if self.config.isolation_level != "read_committed" or not self._coordination.undecided([tp]):
                 return
             left = end - time.monotonic()
             if left <= 0:

@@ -34,8 +34,9 @@ class Coordination(Protocol):
         """The committed offsets of those partitions that have one: where reading begins."""
 
     def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those for which an open transaction is about to commit an offset, with read_committed: where
-        reading begins is not known yet (KIP-447).
+        """Those for which an open transaction is about to commit an offset: where reading begins is not known
+        yet, whatever the isolation level. Who began at an older offset would do again what the transaction
+        has done (KIP-447; so does Java's consumer, which always asks for stable offsets).
         """
 
     def commit(self, offsets: Offsets) -> None:

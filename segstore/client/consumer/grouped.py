@@ -268,8 +268,6 @@ class Grouped:
         return dict(self._offsets.fetch(self._config.group_id or "", partitions))
 
     def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        if self._config.isolation_level != "read_committed":
-            return set()
         return self._offsets.pending(self._config.group_id or "").intersection(partitions)
 
     def commit(self, offsets: Offsets) -> None:

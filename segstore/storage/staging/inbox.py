@@ -58,7 +58,9 @@ class Inbox:
         self._context, self._config, self._topics, self._nudge = context, config, topics, nudge
         self._folder = Folder(context.files, context.root)
         self._folder.prepare()
-        self._told = Told()  # by stem: why it can't be adopted now
+        # What goes on failing is told once: why a stem, by its name, can't be adopted now; (stem,): why it is
+        # refused; "left-overs" and "looking".
+        self._told = Told()
         self._make_way()
         self._ids = AdoptedIds(
             context.files,
@@ -162,8 +164,10 @@ class Inbox:
                 watch.wait(self._config.inbox_check_interval_ms / 1000)
                 if not watch.stopped:
                     self._look()
-            except Exception:
-                log.exception("the inbox of %s", self._context.root)
+                    self._told.over("looking")
+            except Exception as error:
+                if self._told.is_new("looking", error):
+                    log.exception("the inbox of %s can't be looked at now", self._context.root)
         watch.close()
 
     def _look(self) -> None:
@@ -171,8 +175,10 @@ class Inbox:
         try:
             # By the clock that stamps files, whatever the store's is.
             sweep(self._folder, wall_clock(), self._config.inbox_leftovers_retention_ms)
+            self._told.over("left-overs")
         except OSError as error:
-            log.warning("what dead stagers left in %s can't be removed: %s", self._folder.path, error)
+            if self._told.is_new("left-overs", error):
+                log.warning("what dead stagers left in %s can't be removed: %s", self._folder.path, error)
 
     def adopt_all(self) -> None:
         """Adopt all that is sealed, in order. What can't be adopted is told, and blocks nothing; what the
@@ -235,7 +241,8 @@ class Inbox:
 
     def _refuse(self, stem: str, manifest: Manifest | None, error: SegstoreError) -> None:
         """It goes to the quarantine with its files, and the sealer is told. OSError."""
-        log.warning("%s is refused: %s", stem, error)
+        if self._told.is_new((stem,), error):  # what can't be put aside is refused at each look
+            log.warning("%s is refused: %s", stem, error)
         write_result(self._folder, stem, error)
         for file in () if manifest is None else manifest.files:
             if self._folder.is_stagers(file.stager):
@@ -244,6 +251,7 @@ class Inbox:
         remove_earlier(self._folder, stem)
         if manifest is not None:
             self._folder.remove_staged(manifest.files)
+        self._told.over((stem,))
         self._nudge()
 
     # --- the end ----------------------------------------------------------------------------
