@@ -7,7 +7,7 @@ GENERATED := segstore/_native/_segstore.c
 SANITIZED := build/sanitize
 EXTRAS := dev,spark
 PYTEST_ARGS ?=
-# A process for each core, at most four; PYTEST_ARGS="-n0" or "-p no:xdist" for one only.
+# A process for each core and one more, at most four; PYTEST_ARGS="-n0" or "-p no:xdist" for one only.
 PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 
 # Tests and what they start import the same files thousands of times: without kept bytecode each compiles them.

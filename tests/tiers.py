@@ -48,9 +48,9 @@ class Kind(NamedTuple):
 UNIT = "unit"
 KINDS = {
     "Spark": Kind(0.2, text=r'SparkSession|judge\("spark"\)'),
-    "simulation": Kind(0.25, ("simulation/*",)),
+    "simulation": Kind(0.15, ("simulation/*",)),
     "faults": Kind(
-        0.2,
+        0.15,
         (
             *("test_promises_disks", "test_staging_refused", "test_refused", "test_sweeps_faults"),
             *("test_cleaner_swap", "test_power_cuts", "test_transactions_cut"),
@@ -58,7 +58,7 @@ KINDS = {
         r"from \S*driver import",
     ),
     "models": Kind(0.2, ("*_model", "test_assignors")),
-    "fuzz": Kind(0.3, ("test_fuzz",)),
+    "fuzz": Kind(0.2, ("test_fuzz",)),
     "damage": Kind(
         0.3,
         (
@@ -78,7 +78,7 @@ KINDS = {
     "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s dump tool"\)'),
     "strace": Kind(0.3, ("test_seam",), names=frozenset({"strace"})),
     "kills": Kind(
-        0.25,
+        0.2,
         ("*_kill", "test_crash_loop"),
         names=frozenset({"SIGKILL", "KillingFiles", "killed_at_each_call", "in_child"}),
     ),
