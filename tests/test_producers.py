@@ -165,7 +165,7 @@ def aborts(store_dir: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def unclean(root: Path) -> None:
-    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint", ".segstore/checkpoints"):
         (root / name).unlink()
 
 

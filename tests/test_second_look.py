@@ -104,9 +104,10 @@ def test_cuts_at_the_same_place_are_all_kept(unclean: Path) -> None:
 
 
 def forget_end(root: Path) -> None:
-    """A power cut: neither the published ends nor the checkpoint know of what came last."""
+    """A power cut: neither the published ends nor the checkpoint, nor its copy, know of what came last."""
     (root / "recovery-point-offset-checkpoint").write_text("0\n1\nt 0 50\n")
     (root / ".segstore/ends").unlink()
+    (root / ".segstore/checkpoints").unlink(missing_ok=True)
 
 
 def test_a_new_topic_begins_at_0_whatever_the_checkpoints_say(tmp_path: Path) -> None:
