@@ -50,6 +50,8 @@ class LogStart:
             view.check(max(before, view.start_offset) if before >= 0 else before, it.directory)
             if before > view.start_offset:
                 self._advance(before, delay_ms=0)
+            else:
+                it.show_rest()
             return max(before, view.start_offset)
 
     def retain(self, now_ms: int) -> Retained:

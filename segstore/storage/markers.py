@@ -78,13 +78,15 @@ def show_end(logs: Sequence[PartitionLog], marker: Marker, transaction_epoch: in
 
     def end() -> None:
         for it in partitions:
-            it.queue.drain()
+            _settle_end(it)
         due = [it for it in partitions if _is_due(it, marker, transaction_epoch)]
+        together, written = Together(), None
         try:
-            offsets.update(_write(due, marker))
+            offsets.update(_write(due, marker, together))
+            written = together
         finally:
-            # What an interrupt kept from being shown, now or when it was written, is shown too.
-            Visible.show_all([it.visible for it in partitions if not it.visible.is_all])
+            # What an interrupt kept from being shown when it was written is shown too.
+            Visible.show_all([it.visible for it in partitions if not it.visible.is_all], written)
 
     with os_errors():
         holding([it.queue.token for it in partitions], end)
@@ -107,6 +109,14 @@ def settle(shown: Sequence[Shown]) -> None:
         raise first_of(errors)
 
 
+def _settle_end(partition: Partition) -> None:
+    """Write what is queued, and forget what an interrupt has left begun: with the append token held, what is
+    known of producers is that of the log then.
+    """
+    partition.queue.drain()
+    partition.writer.recall()
+
+
 def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> bool:
     entry = partition.producers.state.producers.get(marker.producer_id)
     if entry is None:
@@ -116,24 +126,23 @@ def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> boo
     return is_open or entry.producer_epoch < marker.producer_epoch
 
 
-def _write(partitions: Sequence[Partition], marker: Marker) -> dict[Partition, int]:
-    """The markers' offsets. Nothing is shown; where one fails, the others are taken back."""
-    together = Together()
+def _write(partitions: Sequence[Partition], marker: Marker, together: Together) -> dict[Partition, int]:
+    """The markers' offsets. They stay once `together` is done, and nothing is shown; where one fails, the
+    others are taken back.
+    """
     try:
-        offsets = {it: it.writer.write_marker(marker, together) for it in partitions}
+        return {it: it.writer.write_marker(marker, together) for it in partitions}
     except BaseException:
         for it in partitions:
             it.writer.take_back()
         raise
-    together.done = True  # in one step for all of them
-    return offsets
 
 
 def open_transactions(log: PartitionLog) -> list[OpenTransaction]:
     """The transactions that are open in a partition, by first offset. ReadOnlyError, StoreClosedError."""
     partition = log._writing()
     with partition.queue.token:
-        partition.queue.drain()
+        _settle_end(partition)
         state = partition.producers.state
         found = []
         for producer_id, first in sorted(state.ongoing.items(), key=lambda item: item[1]):
@@ -146,7 +155,7 @@ def producer_epoch(log: PartitionLog, producer_id: int) -> int:
     """The epoch of a producer as a partition knows it, -1 where it doesn't. Errors as `open_transactions`."""
     partition = log._writing()
     with partition.queue.token:
-        partition.queue.drain()
+        _settle_end(partition)
         entry = partition.producers.state.producers.get(producer_id)
         return -1 if entry is None else entry.producer_epoch
 
@@ -155,7 +164,7 @@ def producer_epochs(log: PartitionLog, producer_ids: Collection[int]) -> dict[in
     """The epochs of those of these producers that a partition knows. Errors as `open_transactions`."""
     partition = log._writing()
     with partition.queue.token:
-        partition.queue.drain()
+        _settle_end(partition)
         known = partition.producers.state.producers
         return {each: known[each].producer_epoch for each in known.keys() & set(producer_ids)}
 
@@ -164,5 +173,5 @@ def max_producer_id(log: PartitionLog) -> int:
     """The largest producer id that a partition has known, -1 without any. Errors as `open_transactions`."""
     partition = log._writing()
     with partition.queue.token:
-        partition.queue.drain()
+        _settle_end(partition)
         return partition.producers.state.max_producer_id

@@ -92,6 +92,15 @@ class Partition:
         with self.queue.token:
             self.queue.show()
 
+    def show_rest(self) -> None:
+        """Let be seen what an interrupt kept from that, here or elsewhere: the end, or the start."""
+        with self.queue.token:
+            self._show_rest()
+
+    def _show_rest(self) -> None:
+        if not self.visible.is_all:
+            self.visible.show()
+
     def flush(self) -> None:
         """Make all that is visible durable. StorageError."""
         self.flushing.flush()
@@ -178,8 +187,7 @@ class Partition:
         """
         with self.queue.token:
             self.queue.drain()
-            if not self.visible.is_all:  # an interrupt kept it from being shown
-                self.visible.show()
+            self._show_rest()
             self.writer.closed = True
         if self.writer.settled():
             self.flush()

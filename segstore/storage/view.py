@@ -7,7 +7,8 @@ take no lock.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.errors import OffsetOutOfRangeError
 from segstore.storage.segment import Segment
@@ -45,13 +46,20 @@ class LogView(NamedTuple):
         return self.end_position if slot == len(self.segments) - 1 else self.segments[slot].size
 
 
-class Together:
-    """Views of several partitions that become visible by one store, `done`, whatever thread is looking."""
+if TYPE_CHECKING:
+    from segstore.storage.visible import Visible
 
-    __slots__ = ("done",)
+
+class Together:
+    """Views of several partitions that become visible by one store, `done`, whatever thread is looking. What
+    was written for them stays from then on. `partitions`: those whose views are replaced.
+    """
+
+    __slots__ = ("done", "partitions")
 
     def __init__(self) -> None:
         self.done = False
+        self.partitions: Sequence[Visible] = ()
 
 
 class Turning(NamedTuple):

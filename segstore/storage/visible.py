@@ -34,6 +34,7 @@ class Visible:
         self.start_offset, self.layout = start_offset, layout
         self._segments = writer.segments
         self.publishing = Mutex()  # whoever replaces the view or publishes it
+        self._untold = False  # whether an interrupt may have kept the view from being published
         self._freeze()
         self.current: LogView | Turning | None = self._look()
 
@@ -49,11 +50,12 @@ class Visible:
 
     @property
     def is_all(self) -> bool:
-        """Whether all that was written is visible; with the append token held."""
+        """Whether all that was written is visible, here and elsewhere; with the append token held."""
         view = self.current
         if view is None:
             return True
-        return isinstance(view, LogView) and view.end_offset == self._writer.next_offset
+        shown = isinstance(view, LogView) and view.end_offset == self._writer.next_offset
+        return shown and not self._untold
 
     # --- looking --------------------------------------------------------------------------
 
@@ -66,8 +68,8 @@ class Visible:
         stable = self._writer.producers.stable_offset(self.start_offset, end)
         return LogView(segments, bases, self.start_offset, end, segments[-1].size, stable)
 
-    def _freeze_anew(self) -> None:
-        self._writer.recall()  # what was begun and not finished is not seen
+    def _freeze_anew(self, but: Together | None = None) -> None:
+        self._writer.recall(but)  # what was begun and not finished is not seen
         if len(self._frozen[0]) != len(self._segments) or self._frozen[0][-1] is not self._segments[-1]:
             self._freeze()
 
@@ -83,33 +85,51 @@ class Visible:
         if self._writer.closed:  # or deleted: its slot in the published ends may be another's
             return
         self._freeze_anew()
+        if isinstance(self.current, Turning):
+            self._publish_turned()
         with self.publishing:
+            self._untold = True
             self.current = self._look()
             self.publisher.publish(self)
+            self._untold = False
 
     @staticmethod
-    def show_all(partitions: Sequence[Visible]) -> None:
+    def show_all(partitions: Sequence[Visible], together: Together | None = None) -> None:
         """Show what was written to partitions of one store, all of it at once, in this process and to others.
+        What was written with `together` is there to stay from then on. Where an interrupt comes, all of it is
+        visible or nothing, here and elsewhere: what other processes are not told yet, the next `show` or
+        `publish` of any of them tells them of all.
 
         Their append tokens are held, and the partitions always given in one order.
         """
+        at_once = together or Together()
         for it in partitions:
-            it._freeze_anew()
+            it._freeze_anew(together)
+            it._publish_turned()
 
         def turn() -> None:
-            together = Together()
-            after = [it._look() for it in partitions]
-            for it, view in zip(partitions, after, strict=True):
-                it.current = Turning(it.view, view, together)
-            together.done = True
-            Publisher.publish_all(partitions)
-            for it, view in zip(partitions, after, strict=True):
+            turning = [Turning(it.view, it._look(), at_once) for it in partitions]
+            at_once.partitions = tuple(partitions)
+            for it, view in zip(partitions, turning, strict=True):
                 it.current = view
+            at_once.done = True
+            _publish(at_once)
 
         holding([it.publishing for it in partitions], turn)
 
+    def _publish_turned(self) -> None:
+        """Tell other processes of all that became visible together here, and that an interrupt kept from
+        them.
+        """
+        turning = self.current
+        if isinstance(turning, Turning) and turning.together.done:
+            together = turning.together
+            holding([it.publishing for it in together.partitions], lambda: _publish(together))
+
     def publish(self) -> None:
         """Tell other processes what of the same view is durable by now."""
+        if isinstance(self.current, Turning):
+            self._publish_turned()
         with self.publishing:
             if self.current is not None:
                 self.publisher.publish(self)
@@ -149,3 +169,15 @@ class Visible:
         self._segments[at : at + len(old)] = new
         self._freeze()
         self.show()
+
+
+def _publish(together: Together) -> None:
+    """Publish what became visible together and was not told before; with all that lock `publishing`."""
+    turned = [it for it in together.partitions if _is_of(it.current, together)]
+    Publisher.publish_all(turned)
+    for it in turned:
+        it.current = it.view
+
+
+def _is_of(view: LogView | Turning | None, together: Together) -> bool:
+    return isinstance(view, Turning) and view.together is together

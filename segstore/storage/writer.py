@@ -302,12 +302,12 @@ class LogWriter:
             self.fenced = copy_of(error)
         self._owed = None
 
-    def recall(self) -> None:
-        """Let the log in memory end where it did before an append that was begun and not finished; the disk
-        is left as it is. May be repeated.
+    def recall(self, but: Together | None = None) -> None:
+        """Let the log in memory end where it did before an append that was begun and not finished, `but` for
+        one that is just being finished; the disk is left as it is. May be repeated.
         """
         owed = self._owed
-        if owed is None:
+        if owed is None or owed.together is but:
             return
         if owed.together.done:  # it is finished
             self._owed = None
