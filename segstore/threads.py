@@ -197,25 +197,20 @@ class Shelter:
     """Calls in a thread of its own, where no signal handler runs, in the order in which they were asked for.
 
     A call goes on to its end there where an exception ends the wait for it, and what is asked next comes
-    behind it. Who asks in another thread than the main one is in no need of it, and calls by itself.
+    behind it. Who asks in another thread than the main one is in no need of it, and calls by itself. The
+    thread begins with the first call, and ends when it is told to, or its shelter was dropped.
     """
 
     def __init__(self, name: str) -> None:
-        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._name, self._started, self._closed = name, False, False
-        self._running = threading.Lock()  # held by the thread, as long as it runs
-        self._ident = -1
+        self._name, self._started, self._ended = name, False, False
+        self._served = _Served()
 
     def call(self, run: Callable[[], T]) -> T:
         """What `run` gives, or raises."""
         if threading.get_ident() != threading.main_thread().ident:
             return run()
         told: SimpleQueue[tuple[list[T], BaseException | None]] = SimpleQueue()
-        self._asked.put(partial(_tell, run, told))
-        if not self._started:
-            self._start()
-        if self._closed:
-            self._finish()
+        self.later(partial(_tell, run, told))
         found, error = told.get()
         try:
             if error is not None:
@@ -224,38 +219,62 @@ class Shelter:
             del error  # its traceback has this frame
         return found.pop()
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Have it done, whatever thread this is; nobody hears of what it raises."""
+        self._served.asked.put(work)
+        if not self._started:
+            self._start()
+        if self._ended:
+            self._served.finish()
+
     def _start(self) -> None:
         try:
-            Background(self._run, self._name).start()
+            Background(self._served.run, self._name).start()
         except RuntimeError:  # the system has no more threads
-            self._finish()
+            self._served.finish()
         else:
             self._started = True  # last: where that was interrupted, nobody knows whether it has begun
 
+    def end(self) -> None:
+        """End the thread when all that was asked for is done. Later calls are made where they are asked."""
+        self._ended = True
+        self._served.asked.put(None)
+
     def close(self) -> None:
-        """Wait until all that was asked for is done. Later calls are made where they are asked for."""
-        self._closed = True
-        self._asked.put(None)
-        if self._ident != threading.get_ident():
-            with self._running:
+        """As `end`, and wait for it."""
+        self.end()
+        if self._served.ident != threading.get_ident():
+            with self._served.running:
                 """It has ended, and one that comes late finds nothing."""
 
-    def _run(self) -> None:
-        if self._running.acquire(blocking=False):  # else there is one that runs
-            self._ident = threading.get_ident()
+    def __del__(self) -> None:
+        if hasattr(self, "_served"):
+            self._served.asked.put(None)
+
+
+class _Served:
+    """What a shelter's thread knows of it. `running` is held by the thread, as long as it runs."""
+
+    def __init__(self) -> None:
+        self.asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.running, self.ident = threading.Lock(), -1
+
+    def run(self) -> None:
+        if self.running.acquire(blocking=False):  # else there is one that runs
+            self.ident = threading.get_ident()
             try:
-                while (work := self._asked.get()) is not None:
+                while (work := self.asked.get()) is not None:
                     work()
                     del work
-                self._finish()
+                self.finish()
             finally:
-                self._running.release()
+                self.running.release()
 
-    def _finish(self) -> None:
-        """Do what is left: what was asked for while it was closed finds either this thread, or the other."""
+    def finish(self) -> None:
+        """Do what is left: what was asked for as it ended finds either this thread, or the other."""
         with contextlib.suppress(Empty):
             while True:
-                work = self._asked.get_nowait()
+                work = self.asked.get_nowait()
                 if work is not None:
                     work()
 

@@ -7,6 +7,7 @@ profiler for the second.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable
@@ -29,6 +30,11 @@ def _is_lost(frame: FrameType | None) -> bool:
     return frame is not None
 
 
+def _is_kept(frame: FrameType) -> bool:
+    """Whether it may only have yielded: it would be ended without its `finally`."""
+    return bool(frame.f_code.co_flags & (inspect.CO_COROUTINE | inspect.CO_GENERATOR))
+
+
 def struck(
     run: Callable[[], object],
     *places: int,
@@ -43,7 +49,7 @@ def struck(
     def profile(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal raised, seen
         if event in _PLACES and frame.f_code.co_filename.startswith(within):
-            if _is_lost(frame) or (event == "return" and frame.f_code is _TAKEN):
+            if _is_lost(frame) or (event == "return" and (frame.f_code is _TAKEN or _is_kept(frame))):
                 return
             seen += 1
             if seen == left[0]:

@@ -424,7 +424,7 @@ def test_the_end_of_a_consumer(store_dir: Path, how: str, way: str) -> None:
                 assert isinstance(other.exception(), errors.ClientClosedError | None)
             with pytest.raises((errors.ClientClosedError, errors.StoreClosedError)):
                 await consumer.poll()
-            assert consumer._thread._shutdown
+            assert consumer._line.ended
             if how != "store first":
                 with Consumer(store, "t", group_id="g") as next_one:
                     for _ in range(3):

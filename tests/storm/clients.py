@@ -140,9 +140,7 @@ class Clients:
             other.commit()
 
     def run_asyncio(self) -> None:
-        """Without a handler of asyncio's own: the loop ends wherever it is; a late call is told that its
-        client is closed.
-        """
+        """Without a handler of asyncio's own: the loop ends wherever it is."""
         store, values = self.store, self._values(10)
         before = store.partition("plain").end_offset
 
@@ -157,16 +155,17 @@ class Clients:
         def run() -> None:
             loop = asyncio.new_event_loop()
             try:
-                with contextlib.suppress(segstore.ClientClosedError):
-                    loop.run_until_complete(main())
-                    ended.append(True)
+                loop.run_until_complete(main())
+                ended.append(True)
             finally:
                 loop.close()
 
         ended: list[bool] = []
         self.striker.strike("asyncio", run)
-        found = self._committed("plain", before)
+        # The producer of a loop that was left before sends what it holds later.
+        found = [value for value in self._committed("plain", before) if value in values]
         assert not ended or found == values, found
+        assert len(set(found)) == len(found), found
 
     # --- staging ----------------------------------------------------------------------------
 
@@ -198,7 +197,8 @@ class Clients:
         self.store = opened(self.striker, self._open)
         for topic, end in ends.items():
             log = self.store.partition(topic)
-            assert log.end_offset == end, topic
+            # Producers of loops that were left before send what they hold until the store is closed.
+            assert log.end_offset == end or (topic == "plain" and log.end_offset > end), topic
             log.delete_records(log.last_stable_offset)
 
     def end(self) -> None:

@@ -9,10 +9,11 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from segstore.client.aio.line import Line
+from segstore.client.aio.turns import Turns
 from segstore.client.consumer import Consumer
 from segstore.client.consumer.coordination import Offsets
 from segstore.client.consumer.interceptors import Polled
@@ -47,13 +48,11 @@ class AsyncConsumer:
     def __init__(self, store: Store, *topics: str, **settings: Any) -> None:
         """Errors as `Consumer`."""
         self._consumer = Consumer(store, *topics, **settings)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="segstore-consumer")
-        self._turn = asyncio.Lock()
+        self._line, self._turns = Line("segstore-consumer"), Turns()
 
     async def _call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Run a method in the thread, when it is this task's turn."""
-        async with self._turn:
-            return await self._done(functools.partial(method, *arguments, **named))
+        return await self._turns.take(lambda: self._done(functools.partial(method, *arguments, **named)))
 
     async def _done(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
         """What `call` gives in the thread. A task that is cancelled meanwhile waits for it and undoes it."""
@@ -61,7 +60,7 @@ class AsyncConsumer:
         return await self._run(call, undo)
 
     async def _run(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-        future = asyncio.get_running_loop().run_in_executor(self._thread, call)
+        future = self._line.run(call)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -91,9 +90,8 @@ class AsyncConsumer:
         began = time.monotonic()
         while True:
             left = timeout_ms - (time.monotonic() - began) * 1000
-            async with self._turn:
-                call = functools.partial(poll, _part(left, timeout_ms))
-                found = await self._done(call, self._consumer._give_back)
+            call = functools.partial(poll, _part(left, timeout_ms))
+            found = await self._turns.take(lambda call=call: self._done(call, self._consumer._give_back))  # type: ignore[misc]
             if count(found) or left <= SLICE_MS:
                 return found
 
@@ -102,20 +100,23 @@ class AsyncConsumer:
 
     async def __anext__(self) -> ConsumerRecord:
         """The next record; ends when none comes within consumer_timeout_ms, or the consumer is closed."""
-        began = time.monotonic()
+        end = time.monotonic() + self._consumer.config.consumer_timeout_ms / 1000
         while True:
-            async with self._turn:
-                record = self._consumer._take()
-                if record is not None:
-                    return record
-                if self._consumer._guard.closed:
-                    raise StopAsyncIteration
-                left = self._consumer.config.consumer_timeout_ms - (time.monotonic() - began) * 1000
-                deadline = time.monotonic() + _part(left, left) / 1000
-                found = await self._done(functools.partial(self._consumer._fill_alone, deadline))
-            guard = self._consumer._guard
-            if not found and (left <= SLICE_MS or guard.closed or guard.ending):
+            record, goes_on = await self._turns.take(lambda: self._next(end))
+            if record is not None:
+                return record
+            if not goes_on:
                 raise StopAsyncIteration
+
+    async def _next(self, end: float) -> tuple[ConsumerRecord | None, bool]:
+        """The next record, that is there or comes within SLICE_MS; else whether to look again until `end`."""
+        guard, record = self._consumer._guard, self._consumer._take()
+        if record is not None or guard.closed:
+            return record, False
+        left = (end - time.monotonic()) * 1000
+        deadline = time.monotonic() + _part(left, left) / 1000
+        found = await self._done(functools.partial(self._consumer._fill_alone, deadline))
+        return None, found or not (left <= SLICE_MS or guard.closed or guard.ending)
 
     # --- the rest, as in Consumer -------------------------------------------------------------
 
@@ -217,12 +218,14 @@ class AsyncConsumer:
         """See `Consumer.close`. Cancelled before it had its turn, it has done nothing."""
         guard = self._consumer._guard
         try:
-            async with self._turn:
-                if not guard.closed:
-                    await self._run(functools.partial(self._consumer.close, autocommit))
+            await self._turns.take(functools.partial(self._close, autocommit))
         finally:
             if guard.closed:
-                self._thread.shutdown(wait=False)
+                self._line.end()
+
+    async def _close(self, autocommit: bool) -> None:
+        if not self._consumer._guard.closed:
+            await self._run(functools.partial(self._consumer.close, autocommit))
 
     async def __aenter__(self) -> Self:
         return self

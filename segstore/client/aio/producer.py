@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.client.aio.bridge import Awaited, Bridge
+from segstore.client.aio.line import Line
 from segstore.client.aio.room import Room
 from segstore.client.aio.transactional import Transactional
 from segstore.client.producer import Producer, RecordMetadata
 from segstore.client.producer.record import MAX_RECORD_OVERHEAD
-from segstore.errors import ClientClosedError, IllegalStateError
+from segstore.errors import IllegalStateError
 from segstore.records import HEADER_SIZE
 from segstore.storage.store import Store
 
@@ -47,7 +47,7 @@ class AsyncProducer(Transactional):
         self._room = Room(self._producer)
         self._bridge = Bridge(self._room.look)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=config.client_id)
+        self._line = Line(config.client_id)
         self._stopping: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -67,11 +67,8 @@ class AsyncProducer(Transactional):
         return await asyncio.shield(self._begin(method, *arguments))
 
     def _begin(self, method: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        loop = self._here()
-        try:
-            return loop.run_in_executor(self._thread, partial(method, *arguments))
-        except RuntimeError:  # it was shut down, by `stop` or with the interpreter
-            raise ClientClosedError(f"{self!r} is closed") from None
+        self._here()
+        return self._line.run(partial(method, *arguments))
 
     # --- sending ------------------------------------------------------------------------
 
@@ -139,9 +136,14 @@ class AsyncProducer(Transactional):
     async def stop(self, timeout: float | None = None) -> None:
         """See `Producer.close`. Cancelled, or called again, it goes on, and another call waits for it."""
         if self._stopping is None:
-            self._stopping = self._begin(self._producer.close, timeout)
-            self._stopping.add_done_callback(lambda _: self._thread.shutdown(wait=False))
+            self._stopping = self._begin(self._close, timeout)
         await asyncio.shield(self._stopping)
+
+    def _close(self, timeout: float | None) -> None:
+        try:
+            self._producer.close(timeout)
+        finally:
+            self._line.end()
 
     async def __aenter__(self) -> Self:
         try:

@@ -1,0 +1,61 @@
+"""`Line`: the calls of one client of asyncio, in a thread of its own, one after the other. Nothing on disk.
+
+Threads: `run` and `end` belong to the event loop, calls are made in the line's thread. An interrupt in the
+loop leaves a call that is made, or none: behind it a `ThreadPoolExecutor` may start a second thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from segstore.errors import ClientClosedError
+from segstore.threads import Shelter
+
+T = TypeVar("T")
+
+
+class Line:
+    """It ends when it is told to, or dropped. `ended`: it takes no calls any more."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._shelter = name, Shelter(name)
+        self.ended = False
+
+    def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        """What becomes of the call; cancelled before its turn came, it is not made. ClientClosedError."""
+        if self.ended:
+            raise ClientClosedError(f"{self._name} is closed")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._shelter.later(partial(_make, call, future, loop))
+        return future
+
+    def end(self) -> None:
+        """Take no more calls. Those that wait are made."""
+        self.ended = True
+        self._shelter.end()
+
+
+def _make(call: Callable[[], T], future: asyncio.Future[T], loop: asyncio.AbstractEventLoop) -> None:
+    if future.cancelled():
+        return
+    try:
+        result = call()
+    except BaseException as error:  # the task's that waits
+        _tell(loop, partial(_settle, future, future.set_exception, error))
+    else:
+        _tell(loop, partial(_settle, future, future.set_result, result))
+
+
+def _tell(loop: asyncio.AbstractEventLoop, outcome: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop was closed, and nobody is left who awaits
+        loop.call_soon_threadsafe(outcome)
+
+
+def _settle(future: asyncio.Future[Any], settle: Callable[[Any], None], outcome: Any) -> None:
+    if not future.done():
+        settle(outcome)
