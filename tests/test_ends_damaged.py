@@ -189,6 +189,34 @@ def test_a_flipped_bit_changes_nothing(
         shutil.rmtree(root)
 
 
+def flip_one(path: Path, rng: random.Random) -> None:
+    bit = rng.randrange(8 * min(path.stat().st_size, 64 * 5))
+    path.write_bytes(flipped(path, bit // 8, bit % 8))
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_two_damaged_files_and_a_kill_after_the_repair_hide_nothing(
+    stores: dict[str, tuple[Path, Seen]], tmp_path: Path, kind: str, rng: random.Random
+) -> None:
+    """Deleted records may come back. Both modes see the same, also after the writer was killed."""
+    source, held = stores[kind]
+    for n in range(4):
+        root = killed(source, tmp_path / f"pair-{n}")
+        for name in rng.sample(FILES if kind == "clean" else FILES[:-1], 2):
+            rng.choice((*DAMAGE, *[flip_one] * 4))(root / name, rng)
+        found = []
+        for mode in ("r", "rw", "r", "rw"):
+            with segstore.open(root, mode=mode, config=QUIET if mode == "rw" else None) as store:
+                found.append(seen(store))
+                if len(found) == 2:
+                    dead = Path(shutil.copytree(root, tmp_path / f"dead-{n}", symlinks=True))
+            root = dead if len(found) == 2 else root
+        assert found == found[:1] * 4
+        for topic, (start, end, kept) in held.items():
+            first, last, there = found[0][topic]
+            assert (first <= start, last, there[-len(kept) :]) == (True, end, kept)
+
+
 # --- what is told -----------------------------------------------------------------------
 
 TOLD: dict[str, tuple[Callable[[Path], object], str]] = {
