@@ -180,8 +180,10 @@ def test_a_full_disk_that_is_logged_into_the_store_that_is_full(
         store.create_topic("logs")
 
         def append(message: str) -> None:
-            seen.append(message)
-            store.partition("logs").append(message.encode())
+            try:
+                store.partition("logs").append(message.encode())
+            finally:
+                seen.append(message)  # the disk is full until then
 
         producer = segstore.Producer(store, linger_ms=0, retry_backoff_ms=1)
         with handling(append):
