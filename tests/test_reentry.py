@@ -218,6 +218,20 @@ def test_a_reader_of_another_store_is_closed_within_an_append(
     assert (raised, reader._side.closed) == ([], True)
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_an_append_to_another_store_is_done_or_refused_by_name(
+    log: segstore.PartitionLog, tmp_path: Path, durable: bool
+) -> None:
+    with segstore.open(tmp_path / "other") as other:
+        other.create_topic("t", config={"flush.messages": 1} if durable else {})
+        there = other.partition("t")
+        with entered(log._source.writer, "write_queued", lambda: there.append(b"inner")) as raised:  # type: ignore[union-attr]
+            assert log.append(b"outer") == 0
+        assert [r.value for r in there.read(0)] == ([] if durable else [b"inner"])
+        assert [type(error) for error in raised] == ([ReentrantCallError] if durable else [])
+        assert there.append(b"next") == (0 if durable else 1)
+
+
 def test_a_reader_is_not_closed_where_a_call_of_its_own_has_its_lock(log: segstore.PartitionLog) -> None:
     with segstore.open(log._store.path, "r") as reader:
         follower: Any = reader.partition("t")._source
