@@ -12,6 +12,8 @@ from stores import values
 from waiting import PATIENCE
 
 import segstore
+from segstore.client.producer import producer as producer_module
+from segstore.storage import store as store_module
 
 HEAD = """
 import asyncio, atexit, gc, logging, os, sys, threading, time
@@ -264,3 +266,21 @@ def test_a_daemon_thread_of_the_application_s_is_told_by_name(tmp_path: Path, st
     assert "told: " in ended.stderr
     assert "the interpreter ends" in ended.stderr
     assert "ZeroDivisionError: its own" in ended.stderr
+
+
+def test_finalizers_need_no_name_of_their_modules(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interpreter that ends sets them to None, and what is kept by its hooks is finalized after that."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        producer = segstore.Producer(store)
+        for module in (store_module, producer_module):
+            for name in list(vars(module)):
+                if not name.startswith("__"):
+                    monkeypatch.setitem(vars(module), name, None)
+        producer.__del__()
+        store._context.closed, closed = True, store._context.closed  # it is told so to the end
+        store.__del__()
+        store._context.closed = closed
+        monkeypatch.undo()
+        with pytest.raises(segstore.ClientClosedError, match="is gone"):
+            producer.send("t", b"x")

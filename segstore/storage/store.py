@@ -429,9 +429,10 @@ class Store:
         except Exception as failed:  # what leaves the block is what is raised
             tell(f"{self._context.root} could not be closed cleanly", failed)
 
-    def __del__(self) -> None:
-        # Not closed: the lock goes with its descriptor, and the next open recovers, as after a kill.
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Not closed: the lock goes with its descriptor, and the next open recovers, as after a kill. An
+        # interpreter that ends may have taken a module's names away before.
         if not hasattr(self, "_side"):  # Ctrl-C came before there was any
             return
-        if not sys.is_finalizing() and not self._context.closed and not self._context.forked:
+        if not is_finalizing() and not self._context.closed and not self._context.forked:
             self._side.abandon()

@@ -249,7 +249,8 @@ class Producer:
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        # Not closed: what was sent is written all the same, and the thread ends.
+    def __del__(self, kind: type[ClientClosedError] = ClientClosedError) -> None:
+        # Not closed: what was sent is written all the same, and the thread ends. An interpreter that ends may
+        # have taken a module's names away before.
         if getattr(self, "_ending", None) is not None:
-            self._accumulator.leave(ClientClosedError("the producer is gone"))
+            self._accumulator.leave(kind("the producer is gone"))
