@@ -297,3 +297,25 @@ def test_directories_are_told_from_files_and_links_from_both(tmp_path: Path) -> 
         "dangling",
         "link",
     ]
+
+
+def test_what_is_known_of_a_name_comes_from_c_of_ours(path: Path) -> None:
+    """CPython 3.10 raises SystemError in its own stat calls where two signals come whose handlers raise."""
+    files, called = Files(), set[str]()
+    files.open(path, create=True, write=True).close()
+    looks = [files.exists, files.is_symlink, files.is_directory, files.is_file, files.check_directory]
+    looks += [files.mode, files.size, files.inode, files.identity, files.links, files.modified]
+
+    def profile(_frame: object, event: str, argument: object) -> None:
+        if event == "c_call":
+            called.add(argument.__name__)  # type: ignore[attr-defined]
+
+    measured = sys.getprofile()
+    for look in looks:
+        sys.setprofile(profile)
+        try:
+            look(path if look != files.check_directory else path.parent)
+        finally:
+            sys.setprofile(measured)
+    assert not called & {"stat", "lstat", "fstat"}
+    assert "seg_stat" in called

@@ -242,12 +242,13 @@ int64_t seg_pwritev(int fd, const uint8_t *const *bufs, const int64_t *lens, int
 int64_t seg_pread(int fd, uint8_t *buf, int64_t len, int64_t offset); /* short only at the end of the file */
 int64_t seg_fdatasync(int fd);
 
-/* What fstat(2) tells; times in ns since the epoch. */
+/* What stat(2) tells; times in ns since the epoch. */
 typedef struct seg_status {
     uint64_t inode;
-    int64_t mode, size, modified, changed;
+    int64_t mode, size, links, modified, changed;
 } seg_status;
 int64_t seg_fstat(int fd, seg_status *out); /* 0 */
+int64_t seg_stat(const char *path, int32_t follow, seg_status *out); /* 0 */
 /* Have the kernel begin to write what is dirty of these bytes; a later seg_fdatasync waits for it. */
 int64_t seg_start_sync(int fd, int64_t offset, int64_t len);
 int64_t seg_fallocate(int fd, int64_t offset, int64_t len);

@@ -91,17 +91,28 @@ static int64_t nanoseconds(struct timespec t)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
+static int64_t tell(const struct stat *found, seg_status *out)
+{
+    out->mode = found->st_mode;
+    out->size = found->st_size;
+    out->inode = found->st_ino;
+    out->links = found->st_nlink;
+    out->modified = nanoseconds(found->st_mtim);
+    out->changed = nanoseconds(found->st_ctim);
+    return 0;
+}
+
 int64_t seg_fstat(int fd, seg_status *out)
 {
     struct stat found;
-    if (fstat(fd, &found) < 0)
-        return -errno;
-    out->mode = found.st_mode;
-    out->size = found.st_size;
-    out->inode = found.st_ino;
-    out->modified = nanoseconds(found.st_mtim);
-    out->changed = nanoseconds(found.st_ctim);
-    return 0;
+    return fstat(fd, &found) < 0 ? -errno : tell(&found, out);
+}
+
+int64_t seg_stat(const char *path, int32_t follow, seg_status *out)
+{
+    struct stat found;
+    int failed = follow ? stat(path, &found) : lstat(path, &found);
+    return failed < 0 ? -errno : tell(&found, out);
 }
 
 int64_t seg_fdatasync(int fd)

@@ -11,7 +11,7 @@ import os
 import stat
 
 from segstore.files.handle import Handle, Path
-from segstore.files.stats import status
+from segstore.files.stats import status, status_of
 
 FILE_MODE = 0o600
 """Of new files, unless another one is asked for: nobody else reads them."""
@@ -37,7 +37,7 @@ class Opening:
             handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode)
         except PermissionError:
             # Of a device on a file system mounted "nodev", too.
-            if stat.S_IFMT(os.lstat(path).st_mode) in (stat.S_IFBLK, stat.S_IFCHR):
+            if stat.S_IFMT(status_of(path).mode) in (stat.S_IFBLK, stat.S_IFCHR):
                 raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path)) from None
             raise
         there = status(handle)
@@ -51,7 +51,7 @@ class Opening:
     def mkdir(self, path: Path) -> None:
         """Make a directory (`directory_mode`). OSError as mkdir(2)."""
         os.mkdir(path, self.directory_mode)
-        made = os.lstat(path).st_mode
+        made = status_of(path).mode
         if _is_narrower(made, self.directory_mode):
             os.chmod(path, stat.S_IMODE(made) | self.directory_mode)
 

@@ -26,35 +26,47 @@ def status(handle: Handle) -> Any:
     return found
 
 
+def status_of(path: Path, *, follow: bool = False) -> Any:
+    """What lstat(2), or stat(2) where it is to `follow` a link, tells of a name. OSError as those.
+
+    By C for the same reason as `status`.
+    """
+    found = ffi.new("seg_status *")
+    code = lib.seg_stat(os.fsencode(path), follow, found)
+    if code < 0:
+        raise OSError(-code, os.strerror(-code), os.fspath(path))
+    return found
+
+
 class Stats:
     """Sizes in bytes, times in ns since the epoch."""
 
     def exists(self, path: Path) -> bool:
         """Whether anything has this name. OSError where that can't be told (EACCES)."""
         try:
-            os.lstat(path)
+            status_of(path)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 
     def is_symlink(self, path: Path) -> bool:
         """Whether this is a symbolic link. OSError as lstat(2)."""
-        return stat.S_ISLNK(os.lstat(path).st_mode)
+        return stat.S_ISLNK(status_of(path).mode)
 
     def is_directory(self, path: Path) -> bool:
         """Whether this is a directory, or a symbolic link to one. OSError as stat(2)."""
-        return stat.S_ISDIR(os.stat(path).st_mode)
+        return stat.S_ISDIR(status_of(path, follow=True).mode)
 
     def is_file(self, path: Path) -> bool:
         """Whether this is a regular file, and no link to one. OSError as lstat(2)."""
-        return stat.S_ISREG(os.lstat(path).st_mode)
+        return stat.S_ISREG(status_of(path).mode)
 
     def check_directory(self, path: Path) -> None:
         """Nothing, where this is a directory or is missing. OSError: ELOOP for a symbolic link (what
         is behind it is another's), ENOTDIR.
         """
         try:
-            mode = os.lstat(path).st_mode
+            mode = status_of(path).mode
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(mode):
@@ -64,29 +76,26 @@ class Stats:
 
     def mode(self, path: Path) -> int:
         """Who may do what with a file or directory, nine bits. OSError as lstat(2)."""
-        return stat.S_IMODE(os.lstat(path).st_mode) & 0o777
+        return stat.S_IMODE(status_of(path).mode) & 0o777
 
     def size(self, file: Path | Handle) -> int:
         """Bytes of a file by path (of a symbolic link itself) or handle. OSError as stat(2)."""
-        return int(status(file).size) if isinstance(file, Handle) else os.lstat(file).st_size
+        return int(status(file).size) if isinstance(file, Handle) else int(status_of(file).size)
 
     def inode(self, file: Path | Handle) -> int:
         """Which file this is, as long as it is there. OSError as stat(2)."""
-        return int(status(file).inode) if isinstance(file, Handle) else os.lstat(file).st_ino
+        return int(status(file).inode) if isinstance(file, Handle) else int(status_of(file).inode)
 
     def identity(self, file: Path | Handle) -> tuple[int, ...]:
         """What tells a file that nobody writes any more from another one that has got its name: inode, size,
         time of change. OSError as stat(2).
         """
-        if isinstance(file, Handle):
-            found = status(file)
-            return found.inode, found.size, found.modified
-        named = os.lstat(file)
-        return named.st_ino, named.st_size, named.st_mtime_ns
+        found = status(file) if isinstance(file, Handle) else status_of(file)
+        return found.inode, found.size, found.modified
 
     def links(self, path: Path) -> int:
         """How many names a file has (hard links): what is written to it, all of them see. OSError."""
-        return os.lstat(path).st_nlink
+        return int(status_of(path).links)
 
     def changed(self, handle: Handle) -> int:
         """When a file's bytes or names were last changed (its ctime, which nobody can set), ns. OSError."""
@@ -95,7 +104,7 @@ class Stats:
     def modified(self, path: Path) -> int:
         """When a file or directory was last changed, ns since the epoch; 0 where there is none. OSError."""
         try:
-            return os.lstat(path).st_mtime_ns
+            return int(status_of(path).modified)
         except (FileNotFoundError, NotADirectoryError):
             return 0
 
