@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
@@ -9,13 +10,15 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from struck import struck
 
 import segstore
 from segstore import StorageError, mutex
-from segstore.files import Files, Handle
+from segstore._native import lib
+from segstore.files import Files, Handle, content
 from segstore.storage import writer as module
 from segstore.storage.log import PartitionLog
 from segstore.storage.pending import AHEAD_PLAIN
@@ -299,3 +302,36 @@ def test_a_lock_that_another_thread_waits_for_with_one_that_this_thread_wants(
         assert not left.owned
     thread.join(60)
     assert not thread.is_alive()
+
+
+class Failing:
+    """The C helper, of which a sync fails once, and an interrupt comes as it returns."""
+
+    def __init__(self) -> None:
+        self.left = 1
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(lib, name)
+
+    def seg_fdatasync(self, fd: int, failed: Any) -> int:
+        if not self.left:
+            return int(lib.seg_fdatasync(fd, failed))
+        self.left -= 1
+        assert lib.seg_fdatasync(-1, failed) == -errno.EBADF
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_as_a_sync_fails_hides_nothing(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells of a failed write once: the next sync would be taken for proof of what is lost."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        log.append(b"x")
+        monkeypatch.setattr(content, "lib", Failing())
+        with pytest.raises(KeyboardInterrupt):
+            log.flush()
+        with pytest.raises(StorageError, match="sync failed"):
+            log.flush()
+        with pytest.raises(StorageError, match="fenced"):
+            log.append(b"y")
+        monkeypatch.undo()

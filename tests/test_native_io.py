@@ -160,7 +160,7 @@ def _reads() -> int:
         pytest.param(lambda b: lib.seg_pread(-1, b, 8, 0), errno.EBADF, id="pread"),
         pytest.param(lambda b: lib.seg_pwrite(-1, b, 8, 0), errno.EBADF, id="pwrite"),
         pytest.param(lambda b: lib.seg_pwritev(-1, [b], [-1], 1, 0), errno.EINVAL, id="pwritev of length -1"),
-        pytest.param(lambda b: lib.seg_fdatasync(-1), errno.EBADF, id="fdatasync"),
+        pytest.param(lambda b: lib.seg_fdatasync(-1, ffi.NULL), errno.EBADF, id="fdatasync"),
         pytest.param(lambda b: lib.seg_start_sync(-1, 0, 8), errno.EBADF, id="start_sync"),
         pytest.param(lambda b: lib.seg_fallocate(-1, 0, 8), errno.EBADF, id="fallocate"),
         pytest.param(lambda b: lib.seg_seek(-1, 0, 100, 0, ffi.new("seg_batch *")), errno.EBADF, id="seek"),

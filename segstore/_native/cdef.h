@@ -240,7 +240,8 @@ int64_t seg_close(int32_t *slot);
 int64_t seg_pwrite(int fd, const uint8_t *buf, int64_t len, int64_t offset);
 int64_t seg_pwritev(int fd, const uint8_t *const *bufs, const int64_t *lens, int64_t n, int64_t offset);
 int64_t seg_pread(int fd, uint8_t *buf, int64_t len, int64_t offset); /* short only at the end of the file */
-int64_t seg_fdatasync(int fd);
+/* *failed, where that is not NULL, gets errno on failure, and nothing else sets it. */
+int64_t seg_fdatasync(int fd, int32_t *failed);
 
 /* What stat(2) tells; times in ns since the epoch. */
 typedef struct seg_status {

@@ -115,9 +115,14 @@ int64_t seg_stat(const char *path, int32_t follow, seg_status *out)
     return failed < 0 ? -errno : tell(&found, out);
 }
 
-int64_t seg_fdatasync(int fd)
+int64_t seg_fdatasync(int fd, int32_t *failed)
 {
-    return fdatasync(fd) < 0 ? -errno : 0;
+    if (fdatasync(fd) == 0)
+        return 0;
+    int error = errno;
+    if (failed)
+        *failed = error;
+    return -error;
 }
 
 int64_t seg_start_sync(int fd, int64_t offset, int64_t len)

@@ -103,7 +103,7 @@ class Content:
 
     def sync(self, handle: Handle) -> None:
         """Make the file's data durable; never repeated on failure. OSError as fdatasync(2)."""
-        checked(lib.seg_fdatasync(handle.fd), handle)
+        checked(lib.seg_fdatasync(handle.fd, handle.failed), handle)
 
     def start_sync(self, handle: Handle, position: int, length: int) -> None:
         """Let the disk begin with `length` bytes, so that a later `sync` has less to wait for. Only a hint:

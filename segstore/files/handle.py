@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from segstore._native import descriptors, lib
+from segstore._native import descriptors, ffi, lib
 
 Path = str | os.PathLike[str]
 
@@ -13,11 +13,14 @@ Path = str | os.PathLike[str]
 class Handle:
     """An open file or directory. The descriptor is closed with the last reference at the latest."""
 
-    __slots__ = ("__weakref__", "_slot", "fd", "path")
+    __slots__ = ("__weakref__", "_slot", "failed", "fd", "path")
 
     def __init__(self, path: Path, flags: int, mode: int = 0) -> None:
         """Open it. OSError as open(2)."""
         self.fd, self.path = -1, os.fspath(path)
+        self.failed = ffi.NULL
+        """An int32 that gets the errno of a sync that fails, even where an interrupt keeps that from being
+        raised."""
         self._slot = descriptors()
         code = lib.seg_open(self._slot, os.fsencode(path), flags | os.O_CLOEXEC, mode)
         if code < 0:

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
 from segstore import names
+from segstore._native import ffi
 from segstore.errors import StorageError, copy_of, is_refusal
+from segstore.files import Handle
 from segstore.mutex import Mutex
 from segstore.storage import indexing
 from segstore.storage.segment import Segment
@@ -37,6 +39,7 @@ class Flusher:
         self.lock = Mutex()
         self._names_synced = _NEVER
         self._sealed: list[tuple[Segment, int]] = []  # by rolls at these offsets, and not synced
+        self._failure = ffi.new("int32_t *")  # errno of a sync that failed
         self.failed = False  # a sync has: what the kernel holds of the log may not be on disk
 
     def flush(self, upto: int) -> None:
@@ -69,6 +72,9 @@ class Flusher:
 
     def _sync_or_fence(self, view: LogView) -> None:
         try:
+            if self._failure[0]:  # of an earlier one: an interrupt has kept it from being dealt with
+                number = self._failure[0]
+                raise OSError(number, os.strerror(number), self._writer.directory)
             self._sync(view)
         except OSError as error:
             if not is_refusal(error):
@@ -93,7 +99,7 @@ class Flusher:
         pool = self._writer.pool
         for segment in view.segments[view.slot(self.recovery_point) :]:
             if not segment.durable:
-                pool.files.sync(pool.get(segment.path, write=True))
+                self._sync_file(pool.get(segment.path, write=True))
             if segment.unsynced_aborts:
                 self._sync_aborts(segment)
         for segment, offset in sealed:
@@ -114,11 +120,15 @@ class Flusher:
                 suppress(FileNotFoundError),  # the abort was taken back, or the segment deleted meanwhile
                 self._writer.pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle,
             ):
-                self._writer.pool.files.sync(handle)
+                self._sync_file(handle)
         except BaseException:
             segment.unsynced_aborts = True
             raise
         self.names_changed()  # it is made by the first abort
+
+    def _sync_file(self, handle: Handle) -> None:
+        handle.failed = self._failure
+        self._writer.pool.files.sync(handle)
 
     def without_syncs(self) -> AbstractContextManager[object]:
         """A block in which nothing is synced: the active segment's file may be away in it, and come back."""
