@@ -68,7 +68,9 @@ def test_a_clean_open_reads_no_segment(thousand: Path) -> None:
         asked = read_bytes(files)
         opened = {Path(args[0]).suffix for name, args in files.calls if name == "open"}
     assert not opened & {".log", ".index", ".timeindex", ".snapshot"}
-    assert sum(asked.values()) < 100_000
+    # For each partition 44 bytes of partition.metadata, and 64 bytes of its slot in .segstore/ends. That file
+    # is read before it is mapped, since an error of the disk would be a SIGBUS in the mapping.
+    assert sum(asked.values()) < 120_000
 
 
 def flushed_then_killed(path: Path, target: Path, tail: int) -> int:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from functools import partial
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from stores import records
+from struck import struck
 from waiting import PATIENCE, until
 
 import segstore
 from segstore import errors
 from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
-from segstore.client.producer.buffer_pool import BufferPool
+from segstore.client.producer.buffer_pool import BufferPool, Waiter
+from segstore.client.producer.lock import ProducerLock
 
 
 @pytest.fixture
@@ -186,50 +190,87 @@ def test_interceptors_see_every_record_and_lose_none(
 
 
 def test_blocks_are_reused_and_other_sizes_are_not_kept() -> None:
-    pool = BufferPool(1_000, 100, threading.Lock())
-    with pool.freed:
-        for _ in range(5):
-            pool.allocate(100, 0)
-            pool.free(100)
-        assert (pool.made, pool.reused, pool.available) == (1, 4, 1_000)
-        for size in (100, 100, 100):
-            pool.allocate(size, 0)
-        for size in (100, 100, 100):
-            pool.free(size)
-        pool.allocate(950, 0)
-        assert pool.available == 50
-        with pytest.raises(errors.BufferExhaustedError):
-            pool.allocate(100, 0.01)
-        assert (pool.exhausted, pool.waiting, pool.available) == (1, 0, 50)
-        pool.free(950)
-        assert pool.available == 1_000
+    pool = BufferPool(1_000, 100)
+    for _ in range(5):
+        assert pool.allocate(100)
+        pool.free(100)
+    assert (pool.made, pool.reused, pool.available) == (1, 4, 1_000)
+    for size in (100, 100, 100):
+        assert pool.allocate(size)
+    for size in (100, 100, 100):
+        pool.free(size)
+    assert pool.allocate(950)
+    assert pool.available == 50
+    assert not pool.allocate(100)
+    with pytest.raises(errors.BufferExhaustedError):
+        pool.wait_until(partial(pool.allocate, 100), 100, 0.01)
+    assert (pool.exhausted, pool.waiting, pool.available) == (1, 0, 50)
+    pool.free(950)
+    assert pool.available == 1_000
+
+
+class Waiting:
+    """A full pool and its lock, and threads that wait for memory of it."""
+
+    def __init__(self) -> None:
+        self.pool, self.lock = BufferPool(100, 10), ProducerLock()
+        self.served: list[int] = []
+        assert self.pool.allocate(100)
+
+    def take(self, size: int, seconds: float = PATIENCE) -> None:
+        self.pool.wait_until(partial(self._allocated, size), size, seconds)
+
+    def _allocated(self, size: int, waiter: Waiter) -> bool:
+        with self.lock:
+            done = self.pool.allocate(size, waiter)
+            if done:
+                self.served.append(size)
+            return done
+
+    def start(self, size: int) -> threading.Thread:
+        before = self.pool.waiting
+        thread = threading.Thread(target=self.take, args=(size,))
+        thread.start()
+        until(lambda: self.pool.waiting > before)
+        return thread
+
+    def free(self, size: int) -> None:
+        with self.lock:
+            self.pool.free(size)
 
 
 def test_who_waits_first_is_served_first() -> None:
-    pool = BufferPool(100, 10, threading.Lock())
-    served: list[int] = []
-    with pool.freed:
-        pool.allocate(100, 0)
-
-    def take(size: int) -> None:
-        with pool.freed:
-            pool.allocate(size, PATIENCE)
-            served.append(size)
-
-    threads = []
-    for i, size in enumerate((60, 10, 20)):
-        threads.append(threading.Thread(target=take, args=(size,)))
-        threads[-1].start()
-        until(lambda: pool.waiting > i)  # noqa: B023 - called in this turn
-    with pool.freed:
-        pool.free(10)  # enough for the second, who is not first
+    waiting = Waiting()
+    threads = [waiting.start(size) for size in (60, 10, 20)]
+    waiting.free(10)  # enough for the second, who is not first
     time.sleep(0.02)
-    assert served == []
-    with pool.freed:
-        pool.free(90)
+    assert waiting.served == []
+    waiting.free(90)
     for thread in threads:
         thread.join(PATIENCE)
-    assert served == [60, 10, 20]
+    assert waiting.served == [60, 10, 20]
+    assert waiting.pool.waiting == 0
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_who_is_interrupted_while_it_waits_holds_nobody_up(rng: random.Random, twice: bool) -> None:
+    for place in count(1):
+        waiting = Waiting()
+
+        def work() -> None:
+            with contextlib.suppress(errors.BufferExhaustedError):
+                waiting.take(10, 0.001)  # noqa: B023 - called in this turn
+
+        came = struck(work, place, *([rng.randrange(1, 9)] if twice else []))
+        assert not waiting.lock.owned
+        assert waiting.pool.waiting == 0
+        behind = waiting.start(50)
+        waiting.free(100)
+        behind.join(PATIENCE)
+        assert waiting.served == [50]
+        if not came:
+            break
+    assert place > 10
 
 
 # --- metrics --------------------------------------------------------------------------------------

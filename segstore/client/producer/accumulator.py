@@ -1,17 +1,18 @@
 """Records that wait to be written: a queue of batches per partition, and which are due. Nothing on disk.
 
 Threads: one lock for all of it, which the parts share. Every method takes it, unless it says otherwise;
-nothing slow is done with it held, but a thread that waits for memory gives it up.
+nothing slow is done with it held, and no thread waits for memory with it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from segstore.client.producer.batch import ProducerBatch
-from segstore.client.producer.buffer_pool import BufferPool
+from segstore.client.producer.buffer_pool import BufferPool, Waiter
 from segstore.client.producer.futures import FutureRecordMetadata
 from segstore.client.producer.gate import Gate
 from segstore.client.producer.incomplete import Incomplete
@@ -20,6 +21,7 @@ from segstore.client.producer.queue import NO_BLOCK, PartitionQueue
 from segstore.client.producer.schedule import Ready, Schedule
 from segstore.client.structs import TopicPartition
 from segstore.errors import copy_of
+from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class Accumulator:
         self._batch_size = max(1, min(config.batch_size, config.buffer_memory, config.max_request_size))
         self._linger, self._max_block = config.linger_ms / 1000, config.max_block_ms / 1000
         self._room = self._batch_size - HEADER_SIZE
-        self.pool = BufferPool(config.buffer_memory, self._batch_size, self.lock)
+        self.pool = BufferPool(config.buffer_memory, self._batch_size)
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self._schedule = Schedule(self._linger)
         self.incomplete = Incomplete(self.lock, self.pool)
@@ -56,36 +58,43 @@ class Accumulator:
 
     def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int) -> None:
         """Put a record of `size` bytes into the open batch, or a new one. BufferExhaustedError; `refusal`."""
+        if not self._put(queue, record, size):
+            check_apart("send()")
+            self.pool.wait_until(partial(self._put, queue, record, size), self._block(size), self._max_block)
+
+    def _put(
+        self, queue: PartitionQueue, record: FutureRecordMetadata, size: int, waiter: Waiter | None = None
+    ) -> bool:
+        """`append`, if there is memory for a batch that it needs; False: there is none."""
         with self.lock:
-            self._make_room(queue, size)
+            if not self._make_room(queue, size, waiter):
+                return False
             record._holder = queue
             queue.rich = queue.rich or type(record._at) is tuple
             queue.stamped = queue.stamped or type(record._time) is int
             queue.append(record)
+            return True
 
-    def _make_room(self, queue: PartitionQueue, size: int) -> None:
-        while True:
-            if self.refusal is not None:
-                raise copy_of(self.refusal)
-            left = queue.left - size
-            if left >= 0:
-                queue.left = left
-                return
-            if queue.block:
-                self._seal(queue)
-                self.gate.wake()
-            if self._open_batch(queue, size):
-                return
+    def _make_room(self, queue: PartitionQueue, size: int, waiter: Waiter | None) -> bool:
+        if self.refusal is not None:
+            raise copy_of(self.refusal)
+        left = queue.left - size
+        if left >= 0:
+            queue.left = left
+            return True
+        if queue.block:
+            self._seal(queue)
+            self.gate.wake()
+        return self._open_batch(queue, size, waiter)
 
-    def _open_batch(self, queue: PartitionQueue, size: int) -> bool:
-        """Whether the batch was opened for this record; False where another thread did meanwhile."""
-        room = max(self._room, size)
-        block = max(self._batch_size, room + HEADER_SIZE)
-        if self.pool.waiting or self.pool.available < block:
+    def _block(self, size: int) -> int:
+        """Bytes of memory that a new batch takes for a first record of `size`."""
+        return max(self._batch_size, size + HEADER_SIZE)
+
+    def _open_batch(self, queue: PartitionQueue, size: int, waiter: Waiter | None) -> bool:
+        room, block = max(self._room, size), self._block(size)
+        if not self.pool.allocate(block, waiter):
             self.gate.wake()  # what lingers is sent now
-        self.pool.allocate(block, self._max_block)
-        if queue.block or self.refusal is not None:
-            self.pool.free(block)
             return False
         # Nothing is called from `allocate` on, so that no interrupt comes before the block has its owner.
         queue.block, queue.room, queue.left = block, room, room - size
@@ -182,7 +191,7 @@ class Accumulator:
         """Take nothing more; those who wait for memory get `error` too. What was taken, as `hand_over`."""
         with self.lock:
             self.refusal = error
-            self.pool.close(error)
+            self.pool.wake()
             self._seal_all()
             self.gate.wake()
             return list(self.incomplete.batches)

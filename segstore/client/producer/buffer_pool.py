@@ -2,18 +2,25 @@
 
 A block stands for the bytes of a batch's records, which stay the application's own objects until they are
 encoded; what they take as Python objects comes on top.
-Threads: all methods are called with the lock of `freed` held. Who comes first is served first.
+Threads: all methods are called with the producer's lock held, but for `wait_until` and `wake`. Who comes
+first is served first.
 """
 
 from __future__ import annotations
 
-import threading
+import contextlib
 import time
 from collections import deque
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
 
-from segstore.client.producer.lock import ProducerLock
-from segstore.errors import BufferExhaustedError, copy_of
-from segstore.mutex import check_apart
+from segstore.errors import BufferExhaustedError
+
+_LONGEST_WAIT = 1e9  # seconds; a queue's wait counts in nanoseconds
+
+
+Waiter = SimpleQueue[None]
+"""A thread that waits for memory: it gets an item when there may be some."""
 
 
 class BufferPool:
@@ -21,14 +28,12 @@ class BufferPool:
     that had been used before; other sizes are taken from what is left and are not kept.
     """
 
-    def __init__(self, total: int, block_size: int, lock: ProducerLock) -> None:
+    def __init__(self, total: int, block_size: int) -> None:
         self.total, self.block_size = total, block_size
-        self._lock, self.freed = lock, threading.Condition(lock)
         self._unpooled, self._free = total, 0
         self.made = self.reused = self.exhausted = 0
         self.waited_seconds = 0.0
-        self._waiters: deque[object] = deque()
-        self._closed: BaseException | None = None
+        self._waiters: deque[Waiter] = deque()
 
     @property
     def available(self) -> int:
@@ -40,10 +45,15 @@ class BufferPool:
         """Threads that wait for memory."""
         return len(self._waiters)
 
-    def allocate(self, size: int, max_block: float) -> None:
-        """Take `size` bytes; waits up to `max_block` seconds, without the lock. BufferExhaustedError."""
-        if self._waiters or self.available < size:
-            self._wait(size, max_block)
+    def allocate(self, size: int, waiter: Waiter | None = None) -> bool:
+        """Take `size` bytes, if they are free and nobody waits who came before `waiter`."""
+        first = self._waiters[0] if self._waiters else waiter
+        if first is not waiter or self.available < size:
+            return False
+        self._take(size)
+        return True
+
+    def _take(self, size: int) -> None:
         if size == self.block_size and self._free:
             self._free -= 1
             self.reused += 1
@@ -56,33 +66,39 @@ class BufferPool:
         if size == self.block_size:
             self.made += 1
 
-    def _wait(self, size: int, max_block: float) -> None:
-        check_apart("send()", but=self._lock)
-        me, began = object(), time.monotonic()
-        self._waiters.append(me)
+    # --- who waits, without the lock -----------------------------------------------------------
+
+    def wait_until(self, allocated: Callable[[Waiter], bool], size: int, max_block: float) -> None:
+        """Return when `allocated` says so, which takes the lock and calls `allocate` for `size` bytes. It is
+        asked again when memory has become free, up to `max_block` seconds. BufferExhaustedError.
+        """
+        me: Waiter = SimpleQueue()
+        began = time.monotonic()
         try:
-            ready = self.freed.wait_for(lambda: self._may_pass(me, size), timeout=max_block)
+            self._waiters.append(me)
+            while not allocated(me):
+                left = began + max_block - time.monotonic()
+                if left <= 0:
+                    raise self._exhausted(size, max_block)
+                with contextlib.suppress(Empty):
+                    me.get(timeout=min(left, _LONGEST_WAIT))
         finally:
-            self._waiters.remove(me)
+            if me in self._waiters:
+                self._waiters.remove(me)
             self.waited_seconds += time.monotonic() - began
-            # The next in line may have room already.
-            self.freed.notify_all()
-        if self._closed is not None:
-            raise copy_of(self._closed)
-        if not ready:
-            self.exhausted += 1
-            raise BufferExhaustedError(
-                f"no {size:,} bytes of buffer_memory={self.total:,} became free within "
-                f"max_block_ms={max_block * 1000:.0f}"
-            )
+            self.wake()  # the next in line may have room already
 
-    def _may_pass(self, waiter: object, size: int) -> bool:
-        return self._closed is not None or (self._waiters[0] is waiter and self.available >= size)
+    def _exhausted(self, size: int, max_block: float) -> BufferExhaustedError:
+        self.exhausted += 1
+        return BufferExhaustedError(
+            f"no {size:,} bytes of buffer_memory={self.total:,} became free within "
+            f"max_block_ms={max_block * 1000:.0f}"
+        )
 
-    def close(self, error: BaseException) -> None:
-        """Those who wait, or would have to, get `error`."""
-        self._closed = error
-        self.freed.notify_all()
+    def wake(self) -> None:
+        """Have those who wait ask again. For any thread, also without the lock."""
+        for waiter in list(self._waiters):
+            waiter.put(None)
 
     def free(self, size: int) -> None:
         """Give `size` bytes back."""
@@ -90,5 +106,4 @@ class BufferPool:
             self._free += 1
         else:
             self._unpooled += size
-        if self._waiters:
-            self.freed.notify_all()
+        self.wake()
