@@ -79,20 +79,20 @@ def judge(root: str, directory: str, group: Group, method: str) -> Judged:
             ending.enter_context(watched)
             ending.push(lambda kind, *_: watched.kill() if kind else None)
         counted = _watch(watched, report.name)
-        return Judged(_of_transfers(counted), _of_transfers(_table(report.read())))
+        return Judged(_of_transfers(counted), _of_transfers(_listed(report.read())))
 
 
 def _watch(watched: subprocess.Popen[str], report: str) -> Counter[str]:
-    """Let strace write its table of what the process does next, and give its own count of that."""
+    """Let strace list what the process calls next, and give the process's own count of that."""
     assert watched.stdin is not None
     assert watched.stdout is not None
     if watched.stdout.readline() != READY:
         raise StorageError("the process that strace should watch has ended")
-    command = ["strace", "-c", "-o", report, "-p", str(watched.pid)]
+    command = ["strace", "-o", report, "-p", str(watched.pid)]
     with ExitStack() as ending:
         with ended_later():
             strace = ending.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-            ending.callback(strace.send_signal, signal.SIGINT)  # it lets go, and writes its table
+            ending.callback(strace.send_signal, signal.SIGINT)  # it lets go, and ends its list
         assert strace.stderr is not None
         said = strace.stderr.readline()
         if "attached" not in said:
@@ -106,12 +106,15 @@ def _of_transfers(calls: Counter[str]) -> dict[str, int]:
     return {name: calls[name] for name in sorted(WATCHED) if calls[name]}
 
 
-def _table(text: str) -> Counter[str]:
-    """Calls by name, of what `strace -c` writes: % time, seconds, usecs/call, calls, errors or none, name."""
+def _listed(text: str) -> Counter[str]:
+    """Calls by name, of what `strace` lists. Memory that the interpreter or the C library asks for is none of
+    a transfer's: a mapping of no file.
+    """
     calls: Counter[str] = Counter()
-    for row in map(str.split, text.splitlines()):
-        if len(row) in (5, 6) and row[3].isdecimal():
-            calls[_ALIASES.get(row[-1], row[-1])] += int(row[3])
+    for line in text.splitlines():
+        name, bracket, rest = line.partition("(")
+        if bracket and name.isidentifier() and not (name == "mmap" and "MAP_ANONYMOUS" in rest):
+            calls[_ALIASES.get(name, name)] += 1
     return calls
 
 

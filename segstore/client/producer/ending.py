@@ -111,7 +111,8 @@ class Ending:
             self._intake.close()
 
     def _tell(self, held: list[ProducerBatch]) -> None:
-        """Warn of what is known not to be written; the last append may still be under way."""
+        """Warn of what is known not to be written; an append that takes too long may still be under way."""
+        self._await_append()
         found = self._count([batch for batch in held if batch.done])
         lost = sum(found.counts.values())
         if lost:
@@ -143,11 +144,15 @@ class Ending:
 
     def unwritten(self) -> Unwritten:
         """What of the records that were there when it was closed is not in the log."""
+        self._await_append()
+        held, self._held = self._held, []
+        return self._count(held)
+
+    def _await_append(self) -> None:
+        """Until the sender knows what has become of the append that it is in."""
         sender, last = self._sender(), time.monotonic() + _LAST_APPEND
         while sender is not None and sender.is_sending() and time.monotonic() < last:
             time.sleep(0.001)
-        held, self._held = self._held, []
-        return self._count(held)
 
     def _count(self, batches: list[ProducerBatch]) -> Unwritten:
         counts: Counter[tuple[str, int]] = Counter()
