@@ -274,7 +274,7 @@ class Worker:
             if self._is_fenced():  # or closed
                 self.attempt("close", self.store.close)
                 self.store = segstore.open(self.root)
-        self.store.close()
+        self.attempt("close", self.store.close)  # it may have an error to tell that nobody was told yet
 
     def _is_fenced(self) -> bool:
         """As an application finds out: nothing can be written, although the disk is well."""

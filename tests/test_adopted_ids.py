@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
+import pytest
+
 from segstore.files import Files
-from segstore.storage.staging.ids import AdoptedIds, Adoption
+from segstore.storage.staging.ids import AdoptedIds, Adoption, read_adoption
 
 LONG_MS = 1 << 40
 
@@ -57,3 +60,65 @@ def test_a_forgotten_id_leaves_its_place_to_the_one_before(tmp_path: Path) -> No
     held.forget("a/2")
     adopt(held, "b/1", "b/2")
     assert kept(held) == ["a/1", "b/2"]
+
+
+class Refusing(Files):
+    """While armed, calls of one name on a path with this ending fail."""
+
+    def __init__(self, ending: str) -> None:
+        self.ending, self.armed = ending, False
+
+    def _refuse(self, path: object) -> None:
+        if self.armed and str(path).endswith(self.ending):
+            raise OSError(errno.EIO, "refused", str(path))
+
+    def read_file(self, path: Path | str, limit: int = 1 << 26) -> bytes:
+        self._refuse(path)
+        return super().read_file(path, limit)
+
+    def inode(self, file: object) -> int:
+        self._refuse(file)
+        return super().inode(file)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("before", [0, 1, 200])
+def test_a_second_copy_that_can_t_be_made_fails_no_adoption(tmp_path: Path, before: int) -> None:
+    """The id is durable by then, and what is undone after that would be acknowledged all the same."""
+    files = Refusing("/adopted")
+    held = AdoptedIds(files, str(tmp_path / "adopted"), LONG_MS, 1000)
+    adopt(held, *(f"a/{i}" for i in range(before)))
+    held._copied, files.armed = False, True
+    if before:
+        adopt(held, "b")
+        files.armed = False
+        assert read_adoption(Files(), held.path, "b") is not None
+        assert kept(ids(tmp_path, 1000))[-1] == "b"
+    else:
+        with pytest.raises(OSError, match="refused"):  # by `inode`
+            adopt(held, "b")
+        files.armed = False
+        held.forget("b")
+        assert read_adoption(Files(), held.path, "b") is None
+        assert kept(ids(tmp_path, 1000)) == []
+
+
+@pytest.mark.parametrize("before", [0, 1, 127, 200])
+def test_what_fails_as_the_second_copy_is_made_can_be_forgotten(
+    tmp_path: Path, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = ids(tmp_path, 1000)
+    adopt(held, *(f"a/{i}" for i in range(before)))
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    held._copied = False
+    with monkeypatch.context() as patched:
+        patched.setattr(held, "_rewrite_copy", fails)
+        with pytest.raises(MemoryError):
+            adopt(held, "b")
+    held.forget("b")
+    assert read_adoption(Files(), held.path, "b") is None
+    assert kept(ids(tmp_path, 1000)) == [f"a/{i}" for i in range(before)]
+    adopt(held, "c")
+    assert kept(ids(tmp_path, 1000)) == [*(f"a/{i}" for i in range(before)), "c"]

@@ -112,8 +112,9 @@ class AdoptedIds:
         with self._files.open(self.path, write=True) as handle:
             self._files.pwrite(handle, line, self._size)
             self._files.sync(handle)
-        at, self._size, self._lines = self._size, self._size + len(line), self._lines + 1
-        self._record_copy(line, at)
+        self._record_copy(line, self._size)
+        # Last: what raises before is undone by `forget`, which cuts the file to the size of before.
+        self._size, self._lines = self._size + len(line), self._lines + 1
 
     def _record_copy(self, line: bytes, at: int) -> None:
         """The id is durable already: what the disk refuses here is made up for by the next write."""
@@ -124,8 +125,7 @@ class AdoptedIds:
             with self._files.open(self._copy, write=True) as handle:
                 self._files.pwrite(handle, line, at)
         except OSError as error:
-            self._copied = False
-            log.warning("%s can't be written, and is made anew with the next id: %s", self._copy, error)
+            self._not_copied(error)
 
     def forget(self, id_: str) -> None:
         """What `record` failed to do is undone: durable when it returns; it takes no room unless the file was
@@ -175,9 +175,10 @@ class AdoptedIds:
         # First: what is dropped is not an id that the file has lost.
         self._remove_copy()
         self._files.write_atomic(self.path, data)
-        self._there, self._size, self._lines = True, len(data), len(self._held)
-        self._inode = self._files.inode(self.path)
+        inode = self._files.inode(self.path)
         self._rewrite_copy()
+        # Last: what raises before is undone by `forget`, which writes a file anew that it does not know.
+        self._there, self._inode, self._size, self._lines = True, inode, len(data), len(self._held)
 
     def _remove_copy(self) -> None:
         self._copied = False
@@ -185,13 +186,17 @@ class AdoptedIds:
             self._files.unlink(self._copy)
 
     def _rewrite_copy(self) -> None:
-        data = self._files.read_file(self.path, _MOST_BYTES) if self._there else b""
+        """As the file is. What the disk refuses, the file's reading too, is made up for by the next write."""
         try:
+            data = self._files.read_file(self.path, _MOST_BYTES) if self._files.exists(self.path) else b""
             self._files.write_atomic(self._copy, data, sync=False)
             self._copied = True
         except OSError as error:
-            self._copied = False
-            log.warning("%s can't be written, and is made anew with the next id: %s", self._copy, error)
+            self._not_copied(error)
+
+    def _not_copied(self, error: OSError) -> None:
+        self._copied = False
+        log.warning("%s can't be written, and is made anew with the next id: %s", self._copy, error)
 
 
 class _Lines(NamedTuple):

@@ -143,7 +143,8 @@ class _Sealing:
         known = self._recorded()
         if known is not None:
             self._patience = _SETTLING
-            return None if self._has_intent() else known
+            # Looked up again: an adoption that fails is forgotten first, and its intent goes then.
+            return known if not self._has_intent() and self._recorded() == known else None
         if not self._stem:
             raise StagedFilesError(f"{self._id!r} was adopted, and has been forgotten since")
         refused = take_result(self._folder, self._stem)
