@@ -26,9 +26,12 @@ from segstore import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from segstore.storage.repair import repair
 
 Store, Log = segstore.Store, segstore.PartitionLog
 Case = tuple[type[Exception], str, Callable[[Store, Log], Any]]
+
+NAMES = np.array([["a", "b"], ["c", "d"]])  # has neither truth nor hash
 
 CASES: dict[str, Case] = {
     # topics
@@ -55,6 +58,10 @@ CASES: dict[str, Case] = {
     "create-option-codec": (ConfigError, "brotli.*zstd", lambda s, t: s.create_topic("u", 1, {"compression.type": "brotli"})),
     "create-option-name": (ConfigError, "5", lambda s, t: s.create_topic("u", 1, {5: 1})),
     "create-options-list": (InvalidTypeError, "mapping.*list", lambda s, t: s.create_topic("u", 1, ["a"])),
+    "create-options-array": (InvalidTypeError, "mapping.*ndarray", lambda s, t: s.create_topic("u", 1, NAMES)),
+    "create-options-empty-list": (InvalidTypeError, "mapping.*list", lambda s, t: s.create_topic("u", 1, [])),
+    "create-array": (InvalidTypeError, "str, not ndarray", lambda s, t: s.create_topic(NAMES)),
+    "create-digits": (InvalidArgumentError, "partitions=a number of 16610 bits", lambda s, t: s.create_topic("u", 10**5000)),
     "alter-unknown-topic": (UnknownTopicOrPartitionError, "'u'", lambda s, t: s.alter_topic("u", {})),
     "alter-topic-list": (InvalidTypeError, "str, not list", lambda s, t: s.alter_topic([], {})),
     "alter-None": (InvalidTypeError, "mapping.*NoneType", lambda s, t: s.alter_topic("t", None)),
@@ -72,6 +79,8 @@ CASES: dict[str, Case] = {
     "append-header-name": (InvalidTypeError, r"headers.*bytes", lambda s, t: t.append(b"", headers=[(b"a", b"")])),
     "append-header-value": (InvalidTypeError, r"headers.*\(str, str\)", lambda s, t: t.append(b"", headers=[("a", "b")])),
     "append-header-pair": (InvalidTypeError, "headers.*'ab'", lambda s, t: t.append(b"", headers=["ab"])),
+    "append-header-surrogate": (InvalidArgumentError, r"headers\[0\].*'\\ud800'.*UTF-8", lambda s, t: t.append(b"", headers=[("\ud800", b"")])),
+    "append-header-array": (InvalidTypeError, r"headers\[0\].*\(str, bytes or None\)", lambda s, t: t.append(b"", headers=NAMES)),
     "append-time-float": (InvalidTypeError, "timestamp.*int, not float", lambda s, t: t.append(b"", timestamp=1.5)),
     "append-time-bool": (InvalidTypeError, "timestamp.*int, not bool", lambda s, t: t.append(b"", timestamp=False)),
     "append-time-below": (InvalidArgumentError, "timestamp=-2.*-1", lambda s, t: t.append(b"", timestamp=-2)),
@@ -87,6 +96,7 @@ CASES: dict[str, Case] = {
     "batch-keys-fewer": (InvalidArgumentError, "0 keys for 1 values", lambda s, t: t.append_batch([b"a"], keys=[])),
     "batch-headers-more": (InvalidArgumentError, "2 headers for 1 values", lambda s, t: t.append_batch([b"a"], headers=[[], []])),
     "batch-header-of-one": (InvalidTypeError, r"headers\[0\]", lambda s, t: t.append_batch([b"a"], headers=[5])),
+    "batch-header-surrogate": (InvalidArgumentError, r"headers\[0\]\[0\].*'\\ud800'.*UTF-8", lambda s, t: t.append_batch([b"a"], headers=[[("\ud800", b"")]])),
     "batch-times-fewer": (InvalidArgumentError, "timestamps for 2", lambda s, t: t.append_batch([b"a", b"b"], timestamps=[1])),
     "batch-times-float": (InvalidTypeError, "timestamps", lambda s, t: t.append_batch([b"a"], timestamps=[1.5])),
     "batch-times-None": (InvalidTypeError, "timestamps", lambda s, t: t.append_batch([b"a"], timestamps=[None])),
@@ -107,6 +117,11 @@ CASES: dict[str, Case] = {
     "read-bytes-float": (InvalidTypeError, "max_bytes.*float", lambda s, t: t.read(0, 1e6)),
     "read-bytes-below": (InvalidArgumentError, "max_bytes=-1", lambda s, t: t.read(0, -1)),
     "read-isolation": (InvalidArgumentError, "'snapshot'.*read_committed", lambda s, t: t.read(0, isolation_level="snapshot")),
+    "read-isolation-array": (InvalidArgumentError, r"isolation_level=array.*read_committed", lambda s, t: t.read(0, isolation_level=NAMES)),
+    "read-crcs-None": (InvalidTypeError, "check_crcs must be True or False, not NoneType", lambda s, t: t.read(0, check_crcs=None)),
+    "read-crcs-float": (InvalidTypeError, "check_crcs must be True or False, not float", lambda s, t: t.read(0, check_crcs=1.5)),
+    "read-crcs-array": (InvalidTypeError, "check_crcs must be True or False, not ndarray", lambda s, t: t.read(0, check_crcs=NAMES)),
+    "read-crcs-large": (InvalidArgumentError, f"check_crcs={2**40}: must be True or False", lambda s, t: t.read(0, check_crcs=2**40)),
     "time-str": (InvalidTypeError, "timestamp_ms.*str", lambda s, t: t.offset_for_time("now")),
     "time-float": (InvalidTypeError, "timestamp_ms.*float", lambda s, t: t.offset_for_time(1.0)),
     "delete-records-above": (OffsetOutOfRangeError, "2.* 0 to 0 .*ends at 1", lambda s, t: t.delete_records(2)),
@@ -119,6 +134,16 @@ CASES: dict[str, Case] = {
     "open-mode": (InvalidArgumentError, "mode='w'.*rw, r", lambda s, t: segstore.open(s.path, "w")),
     "open-mode-None": (InvalidArgumentError, "mode=None", lambda s, t: segstore.open(s.path, None)),
     "open-option": (ConfigError, "no setting 'segment.bytes'", lambda s, t: segstore.open(s.path, "r", config={"segment.bytes": 1 << 20})),
+    "open-path-surrogate": (InvalidArgumentError, r"path='\\ud800'", lambda s, t: segstore.open("\ud800", mode="r")),
+    "open-mode-array": (InvalidArgumentError, "mode=array.*rw, r", lambda s, t: segstore.open(s.path, NAMES)),
+    "open-options-array": (InvalidTypeError, "mapping.*ndarray", lambda s, t: segstore.open(s.path, "r", config=NAMES)),
+    "check-path-surrogate": (InvalidArgumentError, r"path='\\ud800'", lambda s, t: segstore.check("\ud800")),
+    "repair-path-list": (InvalidTypeError, "path.*list", lambda s, t: repair([])),
+    "copy-to-list": (InvalidTypeError, "target must be a str.*list", lambda s, t: segstore.copy(s.path, [])),
+    "copy-to-empty": (InvalidArgumentError, "target=''", lambda s, t: segstore.copy(s.path, "")),
+    "copy-to-nul": (InvalidArgumentError, "target='a.x00'", lambda s, t: segstore.copy(s.path, "a\0")),
+    "copy-to-surrogate": (InvalidArgumentError, r"target='\\ud800'", lambda s, t: segstore.copy(s.path, "\ud800")),
+    "close-timeout-large": (InvalidArgumentError, "timeout=10", lambda s, t: s.close(10**400)),
     "open-none-there": (StorageError, "nope", lambda s, t: segstore.open(s.path + "/nope", "r")),
     "open-a-file": (StorageError, "lock", lambda s, t: segstore.open(s.path + "/.lock")),
     "open-no-parent": (StorageError, "a/b", lambda s, t: segstore.open(s.path + "/a/b")),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import kafka
+import numpy as np
 import pytest
 from consumers import drain, earliest, fill, offsets, tp
 
@@ -31,6 +32,7 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
 UNKNOWN, STATE, ARGUMENT, TYPE = (
     UnknownTopicOrPartitionError, IllegalStateError, InvalidArgumentError, InvalidTypeError,
 )  # fmt: skip
+NAMES = np.array([["a", "b"], ["c", "d"]])  # has neither truth nor hash
 BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "an unknown topic": (lambda c: c.subscribe(["u"]), UNKNOWN, "no topic 'u'; there are: t"),
     "an unknown partition": (lambda c: c.assign([tp(7)]), UNKNOWN, "no partition 7"),
@@ -42,6 +44,12 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "both": (lambda c: c.subscribe(["t"], pattern="t"), STATE, "only one of them"),
     "a pattern that is none": (lambda c: c.subscribe(pattern="("), ARGUMENT, r"pattern='\('"),
     "a pattern of bytes": (lambda c: c.subscribe(pattern=b"t"), ARGUMENT, "regular expression"),
+    "a pattern in an array": (lambda c: c.subscribe(pattern=NAMES), ARGUMENT, "regular expression"),
+    "topics in an array of none": (
+        lambda c: c.subscribe(NAMES[:0]),
+        ARGUMENT,
+        "neither topics nor a pattern",
+    ),
     "a deaf listener": (lambda c: c.subscribe(["t"], listener=3), TYPE, "int has no on_partitions_revoked"),
     "a partition that is a str": (lambda c: c.assign(["t"]), TYPE, "a TopicPartition, not str"),
     "a plain tuple": (lambda c: c.seek(("t", 0), 0), TYPE, "a TopicPartition, not tuple"),
@@ -57,6 +65,7 @@ BAD: dict[str, tuple[Any, type[Exception], str]] = {
     "offsets of the unknown": (lambda c: c.end_offsets([tp(0, "u")]), UNKNOWN, "no topic 'u'"),
     "a wait below 0": (lambda c: c.poll(-1), ARGUMENT, "timeout_ms=-1: must be at least 0"),
     "a wait that is NaN": (lambda c: c.poll_arrow(float("nan")), ARGUMENT, "timeout_ms=nan"),
+    "a wait that no float holds": (lambda c: c.poll(10**400), ARGUMENT, "timeout_ms=10.*must"),
     "a wait that is no number": (lambda c: c.poll(None), TYPE, "timeout_ms must be a number"),
     "no records": (lambda c: c.poll(max_records=0), ARGUMENT, "max_records=0: must be at least 1"),
     "half a record": (lambda c: c.poll(max_records=1.5), TYPE, "max_records must be an int"),
@@ -79,6 +88,21 @@ def test_bad_input_is_named_and_changes_nothing(store: segstore.Store, case: str
         call(consumer)
     assert (consumer.assignment(), consumer.position(tp(0)), consumer.paused()) == ({tp(0)}, 3, set())
     assert offsets(drain(consumer)) == list(range(3, 10))
+
+
+@pytest.mark.parametrize("callback", [True, False, "f", 5, NAMES, np.array([1])])
+def test_a_callback_that_can_not_be_called(store: segstore.Store, callback: Any) -> None:
+    """The consumer closes, and its offsets are as they were."""
+    fill(store)
+    told: list[Any] = []
+    given = earliest(store, group_id="g", default_offset_commit_callback=lambda *of: told.append(of))
+    with given as consumer:
+        consumer.assign([tp(0)])
+        with pytest.raises(TYPE, match=f"callback must be a callable.* not {type(callback).__name__}"):
+            consumer.commit_async({tp(0): kafka.OffsetAndMetadata(1, "", -1)}, callback=callback)
+        assert consumer.committed(tp(0)) is None
+        consumer.commit_async({tp(0): kafka.OffsetAndMetadata(2, "", -1)})
+    assert [error for _, error in told] == [None]
 
 
 def test_what_kafka_python_raises_is_among_the_bases() -> None:

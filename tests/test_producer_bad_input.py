@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from stores import values
 from waiting import PATIENCE
@@ -25,6 +26,7 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
         yield store
 
 
+NAMES = np.array([["a", "b"], ["c", "d"]])  # has neither truth nor hash
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = {
     "a str": ({}, {"value": "x"}, errors.SerializationError, "value is str.*value_serializer"),
     "a str for a key": ({}, {"key": "x"}, errors.SerializationError, "key is str"),
@@ -52,6 +54,13 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = {
     ),
     "a header without a name": ({}, {"headers": [(None, b"b")]}, errors.InvalidTypeError, r"headers\[0\]"),
     "a header's value as a number": ({}, {"headers": [("a", 1)]}, errors.InvalidTypeError, r"headers\[0\]"),
+    "a header's name that UTF-8 lacks": (
+        {},
+        {"headers": [("\ud800", b"b")]},
+        errors.InvalidArgumentError,
+        r"headers\[0\].*UTF-8",
+    ),
+    "headers in an array": ({}, {"headers": NAMES}, errors.InvalidTypeError, "headers is ndarray"),
     "too large": (
         {"max_request_size": 1000},
         {"value": b"x" * 1000},
@@ -74,6 +83,12 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = {
         {"partition": "0"},
         errors.InvalidTypeError,
         "partition must be an int",
+    ),
+    "a partition in an array": (
+        {},
+        {"partition": np.array([1])},
+        errors.InvalidTypeError,
+        "partition must be an int, not ndarray",
     ),
     "a timestamp that is no int": ({}, {"timestamp_ms": 1.5}, errors.InvalidTypeError, "timestamp_ms"),
     "a timestamp below -1": ({}, {"timestamp_ms": -2}, errors.InvalidArgumentError, "timestamp_ms=-2"),
@@ -143,6 +158,7 @@ UNKNOWN_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
         "bootstrap_servers is refused: there is no network",
     ),
     "a value that can't be": ({"acks": 2}, 'acks=2: must be 0, 1, "all" or -1'),
+    "an array for a partitioner": ({"partitioner": NAMES}, "partitioner=array.*must be None, a callable"),
     "a value of another type": ({"batch_size": "large"}, "batch_size='large': must be an integer"),
 }
 
@@ -153,6 +169,51 @@ def test_an_unknown_option_makes_no_producer(store: segstore.Store, settings: di
     with pytest.raises(errors.ConfigError, match=match):
         Producer(store, **settings)
     assert set(threading.enumerate()) <= running
+
+
+WAITS: dict[str, tuple[Any, type[Exception]]] = {
+    "a str": ("5", errors.InvalidTypeError),
+    "a bool": (True, errors.InvalidTypeError),
+    "an array": (NAMES, errors.InvalidTypeError),
+    "a complex number": (1j, errors.InvalidTypeError),
+    "NaN": (float("nan"), errors.InvalidArgumentError),
+    "below 0": (-1, errors.InvalidArgumentError),
+    "more than a float holds": (10**400, errors.InvalidArgumentError),
+    "more digits than Python prints": (10**5000, errors.InvalidArgumentError),
+    "as many below 0": (-(10**5000), errors.InvalidArgumentError),
+}
+
+
+@pytest.mark.parametrize("call", ["flush", "close"])
+@pytest.mark.parametrize(("timeout", "error"), WAITS.values(), ids=WAITS)
+def test_a_wait_that_can_not_be_changes_nothing(
+    store: segstore.Store, call: str, timeout: Any, error: type[Exception]
+) -> None:
+    with Producer(store, linger_ms=60_000) as producer:
+        future = producer.send("t", b"x")
+        with pytest.raises(error, match=r"^timeout.* must be "):
+            getattr(producer, call)(timeout)
+        assert not future.is_done
+        producer.flush(float("inf"))
+        assert future.get(0).offset == 0
+
+
+class _Falsy:
+    """A serializer that has a length, as one with a table may."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def serialize(self, topic: str, headers: Any, data: Any) -> bytes:
+        return b"made"
+
+
+def test_a_serializer_that_is_false_is_called_all_the_same(store: segstore.Store) -> None:
+    with Producer(store, value_serializer=_Falsy()) as producer:
+        producer.send("t", b"x")
+        producer.flush()
+        producer.send("t", b"x")
+    assert values(store.partition("t")) == [b"made"] * 2
 
 
 def test_a_closed_producer_leaves_the_others_alone(store: segstore.Store) -> None:

@@ -50,4 +50,5 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # an int of more digits than Python prints
         text = f"a number of {int(value).bit_length()} bits" if isinstance(value, int) else "?"
+    text = text.replace("\n", "")  # an array's
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

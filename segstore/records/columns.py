@@ -80,7 +80,15 @@ def _pairs(of_one: Any, where: str, allowed: str) -> Iterable[tuple[bytes, Any]]
         if not good:
             what = f"({type(name).__name__}, {type(value).__name__})"
             raise InvalidTypeError(f"{where}[{j}] is {what}: {allowed}")
-        yield name.encode(), value
+        yield header_name(name, f"{where}[{j}]"), value
+
+
+def header_name(name: str, where: str) -> bytes:
+    """A header's key in UTF-8; `where` says which header it is. InvalidArgumentError."""
+    try:
+        return name.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{where} has the key {name!r:.80}: allowed is what UTF-8 has") from None
 
 
 class Columns:

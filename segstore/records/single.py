@@ -69,7 +69,11 @@ def single(
     views = _set(a.value, value, "value"), _set(a.key, key, "key")
     check_plain(sum(map(len, views)))  # before so much memory is taken
     size = sum(map(len, views)) + _ROOM
-    more = headers_of_one(headers) if headers else None
+    try:
+        some = bool(headers)
+    except ValueError:  # an array, which has no truth: what is wrong with its elements is said below
+        some = True
+    more = headers_of_one(headers) if some else None
     if more:
         size += more.c.names.data_len + more.c.values.data_len + 20 * more.c.names.n
     buffer, batches = np.empty(size, np.uint8), np.empty(1, BATCH)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numbers
 import operator
+import os
 from collections.abc import Collection
 from typing import Any
 
+import numpy as np
+
+from segstore.config.judging import shown
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
@@ -25,9 +29,8 @@ def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> in
     except TypeError:
         raise InvalidTypeError(f"{name} must be an int, not {type(value).__name__}") from None
     if (least is not None and number < least) or number > most:
-        raise InvalidArgumentError(
-            f"{name}={number}: must be {'' if least is None else f'at least {least} and '}at most {most}"
-        )
+        least_said = "" if least is None else f"at least {least} and "
+        raise InvalidArgumentError(f"{name}={shown(number)}: must be {least_said}at most {most}")
     return number
 
 
@@ -60,16 +63,44 @@ def seconds(name: str, value: Any, default: float) -> float:
     if isinstance(value, bool) or not _is_real(value):
         raise InvalidTypeError(f"{name} must be a number of seconds or None, not {type(value).__name__}")
     if not value >= 0:
-        raise InvalidArgumentError(f"{name}={value}: must be None or at least 0 seconds")
-    return float(value)
+        raise InvalidArgumentError(f"{name}={shown(value)}: must be None or at least 0 seconds")
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidArgumentError(f"{name}={shown(value)}: must be None, infinite, or fit a float") from None
 
 
 def _is_real(value: Any) -> bool:
     return isinstance(value, numbers.Real)
 
 
+def switch(name: str, value: Any) -> bool:
+    """True or False, or what counts as one: numpy's, 0 and 1."""
+    if not isinstance(value, numbers.Integral | np.bool_):
+        raise InvalidTypeError(f"{name} must be True or False, not {type(value).__name__}")
+    if value not in (0, 1):
+        raise InvalidArgumentError(f"{name}={shown(value)}: must be True or False")
+    return bool(value)
+
+
+def path(name: str, value: Any) -> str:
+    """The path of a directory, from a str, bytes or os.PathLike."""
+    try:
+        found = os.fsdecode(value)
+        os.fsencode(found)
+    except TypeError:
+        raise InvalidTypeError(f"{name} must be a str or os.PathLike, not {type(value).__name__}") from None
+    except UnicodeError:
+        raise InvalidArgumentError(
+            f"{name}={shown(value)}: must be the path of a directory, in characters that file names can have"
+        ) from None
+    if not found or "\0" in found:
+        raise InvalidArgumentError(f"{name}={shown(found)}: must be the path of a directory")
+    return found
+
+
 def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
     """One of some words."""
-    if value not in allowed:
-        raise InvalidArgumentError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
+    if not isinstance(value, str) or value not in allowed:
+        raise InvalidArgumentError(f"{name}={shown(value)}: must be one of {', '.join(allowed)}")
     return str(value)

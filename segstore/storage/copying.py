@@ -17,6 +17,7 @@ from typing import NamedTuple
 from segstore import names
 from segstore.errors import StorageError, StoreClosedError, UnknownTopicOrPartitionError, copy_of
 from segstore.files import Files
+from segstore.storage import arguments
 from segstore.storage import store as store_module
 from segstore.storage.checkpoint import try_offsets, write_offsets
 from segstore.storage.context import os_errors
@@ -56,7 +57,7 @@ def copy(
     log copied. StorageError, EBUSY where another copy is being made at `target`; CorruptRecordError where
     the end of a log can't be found.
     """
-    path = os.fsdecode(target)
+    path = arguments.path("target", target)
     with os_errors(), ExitStack() as stack:
         files = files or Files()
         store = stack.enter_context(store_module.open(source, mode="r", files=files))

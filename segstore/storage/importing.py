@@ -60,7 +60,7 @@ def importing(
                 find_topic(reader.topics(), topic)
         else:
             check_topic(topic)
-            TopicConfig.parse(config or {})
+            TopicConfig.parse({} if config is None else config)
             stack.enter_context(_perhaps_new(path, files))
         store = stack.enter_context(_opened(path, files))
         if partitions is not None:

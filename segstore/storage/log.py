@@ -178,9 +178,13 @@ class PartitionLog:
             offset = arguments.whole("offset", offset, None)
         if type(max_bytes) is not int or not 0 <= max_bytes <= arguments.INT64_MAX:
             max_bytes = arguments.whole("max_bytes", max_bytes, 0)
-        committed = isolation_level != "read_uncommitted"
+        committed = type(isolation_level) is not str or isolation_level != "read_uncommitted"
         if committed:
-            arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
+            level = arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
+            committed = level != "read_uncommitted"
+        judged = type(check_crcs) is bool
+        if not judged:
+            check_crcs = arguments.switch("check_crcs", check_crcs)
         if times is not None:
             times = arguments.span("times", times)
         try:

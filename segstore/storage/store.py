@@ -73,12 +73,9 @@ def open(
 
     StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
     """
-    try:
-        root = os.fsdecode(path)
-    except TypeError:
-        raise InvalidTypeError(f"path must be a str or os.PathLike, not {type(path).__name__}") from None
+    root = arguments.path("path", path)
     mode = arguments.one_of("mode", mode, MODES)
-    settings = StoreConfig.parse(config or {})
+    settings = StoreConfig.parse({} if config is None else config)
     files = files or Files()
     asked = FILE_MODE if file_mode is None else arguments.whole("file_mode", file_mode, None)
     if asked & MOST_MODE != asked or asked & FILE_MODE != FILE_MODE:
@@ -106,8 +103,6 @@ def _is_within_open(frame: FrameType | None) -> bool:
 
 
 def _check_root(files: Files, root: str, mode: str, file_mode: int) -> None:
-    if not root or "\0" in root:
-        raise InvalidArgumentError(f"path={root!r}: must be the path of a directory")
     with os_errors():
         if not files.exists(root):
             if mode == "r":
@@ -181,7 +176,7 @@ class Store:
         count = arguments.whole("partitions", partitions, 1, 100_000)
         check_apart("create_topic()")
         check_not_internal(name, "groups and transactions make it when they need it")
-        return self._create_topic(name, count, config or {})
+        return self._create_topic(name, count, {} if config is None else config)
 
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
         """For the engine's own topics too."""

@@ -11,7 +11,7 @@ from segstore.client.consumer.guard import alone
 from segstore.client.consumer.parts import Parts
 from segstore.client.consumer.subscription import topic_partition
 from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from segstore.errors import IllegalStateError, KafkaTimeoutError
+from segstore.errors import IllegalStateError, InvalidTypeError, KafkaTimeoutError
 
 
 class Committing(Parts):
@@ -35,8 +35,12 @@ class Committing(Parts):
         commit or close. IllegalStateError without a group, InvalidTypeError.
         """
         committed = self._subscription.consumed() if offsets is None else offsets
-        default: Any = self.config.default_offset_commit_callback
-        return self._coordination.commit_async(committed, callback or default)
+        if callback is None:
+            default: Any = self.config.default_offset_commit_callback
+            callback = default
+        elif not callable(callback):
+            raise InvalidTypeError(f"callback must be a callable, or None, not {type(callback).__name__}")
+        return self._coordination.commit_async(committed, callback)
 
     @alone
     def committed(

@@ -20,6 +20,7 @@ from segstore.client.consumer.guard import alone
 from segstore.client.consumer.interceptors import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.consumer.seeking import Seeking
+from segstore.config.judging import shown
 from segstore.errors import (
     ClientClosedError,
     InvalidArgumentError,
@@ -109,6 +110,8 @@ class Consumer(Assigning, Seeking, Committing):
             timeout = float(timeout_ms)
         except (TypeError, ValueError):
             raise InvalidTypeError(f"timeout_ms must be a number, not {type(timeout_ms).__name__}") from None
+        except OverflowError:
+            raise InvalidArgumentError(f"timeout_ms={shown(timeout_ms)}: must fit a float") from None
         if not timeout >= 0:
             raise InvalidArgumentError(f"timeout_ms={timeout_ms}: must be at least 0")
         return time.monotonic() + timeout / 1000

@@ -6,7 +6,7 @@ Threads: one, the consumer's.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -91,10 +91,10 @@ class Subscription:
         InvalidArgumentError, InvalidTypeError, InvalidTopicError: nothing is changed.
         """
         _check_listener(listener)
-        if topics and pattern:
+        compiled = None if _is_none(pattern) else _compiled(pattern)
+        if compiled is not None and not _is_none(topics):
             raise IllegalStateError(_ONE_WAY)
-        if pattern:
-            compiled = _compiled(pattern)
+        if compiled is not None:
             self._choose(Kind.PATTERN)
             self.pattern, self.topics = compiled, set()
         else:
@@ -197,10 +197,15 @@ def topic_partitions(values: Any) -> list[TopicPartition]:
     return [topic_partition(value) for value in values]
 
 
+def _is_none(given: Any) -> bool:
+    """Whether nothing is given; an array has no truth that could tell."""
+    return given is None or (isinstance(given, Sized) and len(given) == 0)
+
+
 def _names(topics: Any) -> set[str]:
     if isinstance(topics, str) or not isinstance(topics, Collection):
         raise InvalidTypeError(f"topics must be a list of str, not {type(topics).__name__}")
-    if not topics:
+    if _is_none(topics):
         raise InvalidArgumentError("neither topics nor a pattern to subscribe to")
     for name in topics:
         if not isinstance(name, str):

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from segstore.client import settings
 from segstore.client.settings import ClientSettings, duration, made, off, parts, switch
 from segstore.config.options import MAX_INT, whole
@@ -63,7 +65,8 @@ def _serializer(value: Any) -> Any:
 
 
 def _partitioner(value: Any) -> Any:
-    has = callable(getattr(value, "partition", None)) and not isinstance(value, str | bytes | bytearray)
+    sorts = isinstance(value, str | bytes | bytearray | np.ndarray)  # their `partition` is another
+    has = callable(getattr(value, "partition", None)) and not sorts
     if value is not None and not callable(value) and not has:
         raise ValueError
     return value

@@ -43,8 +43,8 @@ class Intake:
         self._interceptors = Interceptors(config.interceptors)
         self._key_bytes = serializers.serializer("key", config.key_serializer)
         self._value_bytes = serializers.serializer("value", config.value_serializer)
-        own = config.key_serializer or config.value_serializer or config.partitioner or self._interceptors
-        self.plain = not own
+        own = (config.key_serializer, config.value_serializer, config.partitioner)
+        self.plain = not self._interceptors and all(part is None for part in own)
 
     def check_open(self) -> None:
         """Whether records are taken. ClientClosedError, ForkedError."""

@@ -225,8 +225,10 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Send all that was handed over now, and wait up to `timeout` seconds until every outcome is known.
-        KafkaTimeoutError.
+        KafkaTimeoutError, InvalidTypeError, InvalidArgumentError.
         """
+        if timeout is not None:
+            timeout = arguments.seconds("timeout", timeout, 0.0)
         if isinstance(self._accumulator.refusal, ForkedError):
             raise copy_of(self._accumulator.refusal)
         self._may_wait("flush()")

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from segstore.client.structs import TopicPartition
 from segstore.errors import InvalidTypeError
+from segstore.records.columns import header_name
 
 Bytes = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -68,6 +69,7 @@ def _pair(i: int, pair: Any) -> tuple[str, bytes | None]:
     if not good or not isinstance(pair[1], bytes | bytearray | memoryview | None):
         raise InvalidTypeError(f"headers[{i}] is {pair!r:.80}: allowed is (str, bytes or None)")
     name, value = pair
+    header_name(name, f"headers[{i}]")
     return name, None if value is None else bytes(value)
 
 

@@ -23,6 +23,7 @@ from segstore.client.structs import TopicPartition
 from segstore.errors import InvalidTypeError, UnknownTopicOrPartitionError
 from segstore.mutex import calls_out
 from segstore.records import HEADER_SIZE
+from segstore.storage import arguments
 from segstore.storage.store import Store
 from segstore.storage.topic_info import INTERNAL, check_not_internal
 from segstore.storage.topics import find_topic
@@ -150,8 +151,8 @@ class Routing:
         return route
 
     def _given(self, topic: str, route: Route, partition: Any) -> PartitionQueue:
-        if isinstance(partition, bool) or not hasattr(partition, "__index__"):
-            raise InvalidTypeError(f"partition must be an int, not {type(partition).__name__}")
+        if type(partition) is not int:
+            partition = arguments.whole("partition", partition, None)
         queue = route.queues.get(partition)
         if queue is None:
             queue = self._look(topic).queues.get(partition)

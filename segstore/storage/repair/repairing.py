@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from segstore import names
 from segstore.errors import SegstoreError, StoreLockedError
 from segstore.files import Files
+from segstore.storage import arguments
 from segstore.storage import store as store_module
 from segstore.storage.aside import set_aside
 from segstore.storage.check import check
@@ -54,7 +55,7 @@ def repair(
 
     StoreLockedError, with the pid of the writer; StorageError.
     """
-    root, files = os.fsdecode(path), files or Files()
+    root, files = arguments.path("path", path), files or Files()
     with os_errors():
         with _locked(files, root):
             pass  # whoever writes is told at once

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 
 from segstore import names
 from segstore.errors import (
-    InvalidTypeError,
     KafkaTimeoutError,
     SegstoreError,
     StagedFilesError,
@@ -84,10 +83,7 @@ def _remove_unsealed(folder: Folder, staged: Iterable[StagedFile]) -> None:
 
 
 def _root(path: str | os.PathLike[str]) -> str:
-    try:
-        return os.path.abspath(os.fsdecode(path))
-    except TypeError:
-        raise InvalidTypeError(f"path must be a str or os.PathLike, not {type(path).__name__}") from None
+    return os.path.abspath(arguments.path("path", path))
 
 
 class _Sealing:

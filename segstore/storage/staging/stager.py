@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from segstore import names
 from segstore._native import lib
-from segstore.errors import IllegalStateError, InvalidTypeError, StorageError
+from segstore.errors import IllegalStateError, StorageError
 from segstore.files import Files, Handle
 from segstore.files.machine import boot_id
 from segstore.records import Encoded, batch_ptr
@@ -77,10 +77,7 @@ class Stager:
         self, path: str | os.PathLike[str], *, clock: Clock = wall_clock, files: Files | None = None
     ) -> None:
         """For the store at `path`, which is there. StorageError, InvalidTypeError."""
-        try:
-            self._root = os.path.abspath(os.fsdecode(path))
-        except TypeError:
-            raise InvalidTypeError(f"path must be a str or os.PathLike, not {type(path).__name__}") from None
+        self._root = os.path.abspath(arguments.path("path", path))
         self._files, self._clock = files or Files(), clock
         self.name = secrets.token_hex(16)
         self._folder = Folder(self._files, self._root)
