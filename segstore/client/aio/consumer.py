@@ -6,12 +6,14 @@ Threads: one event loop; calls of several tasks take turns.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from segstore.client.aio.home import Home
 from segstore.client.aio.line import Line
 from segstore.client.aio.turns import Turns
 from segstore.client.consumer import Consumer
@@ -41,18 +43,26 @@ class AsyncConsumer:
     closes.
 
     A cancelled call ends when its thread is done with it, within SLICE_MS and a read, and loses nothing: what
-    a `poll` would have given is read again. Listeners, deserializers and interceptors are called in the
-    thread.
+    a `poll` would have given is read again, as after any other exit that gives nothing. Listeners,
+    deserializers and interceptors are called in the thread. Calls in another event loop than that of the
+    first raise IllegalStateError.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Any) -> None:
         """Errors as `Consumer`."""
         self._consumer = Consumer(store, *topics, **settings)
         self._line, self._turns = Line("segstore-consumer"), Turns()
+        self._home = Home(f"<AsyncConsumer group_id={self._consumer.config.group_id}>")
+        self._astray = False  # a call that was left in the thread may be under way there
 
     async def _call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Run a method in the thread, when it is this task's turn."""
-        return await self._turns.take(lambda: self._done(functools.partial(method, *arguments, **named)))
+        return await self._turn(lambda: self._done(functools.partial(method, *arguments, **named)))
+
+    async def _turn(self, run: Callable[[], Awaitable[T]]) -> T:
+        """IllegalStateError in another event loop, where turns would never come."""
+        self._home.here()
+        return await self._turns.take(run)
 
     async def _done(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
         """What `call` gives in the thread. A task that is cancelled meanwhile waits for it and undoes it."""
@@ -60,18 +70,26 @@ class AsyncConsumer:
         return await self._run(call, undo)
 
     async def _run(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-        future = self._line.run(call)
+        made = _Undoable(call, undo)
         try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            while not future.done():
-                try:
-                    await asyncio.wait([future])
-                except asyncio.CancelledError:
-                    continue
-            if future.exception() is None and undo is not None:
-                undo()
+            return await asyncio.shield(self._line.run(made.make))
+        except Exception:  # the call's own
             raise
+        except BaseException as error:
+            # A coroutine that is closed may not wait, and its loop may be gone: the thread undoes it.
+            self._astray = True
+            self._line.later(made.take_back)
+            if isinstance(error, asyncio.CancelledError):
+                await self._all_made()
+            raise
+
+    async def _all_made(self) -> None:
+        """Wait until the thread is done with what it was asked for, although it may be cancelled again."""
+        made = self._line.run(_nothing)
+        while not made.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([made])
+        self._astray = False
 
     # --- records ----------------------------------------------------------------------------
 
@@ -91,7 +109,7 @@ class AsyncConsumer:
         while True:
             left = timeout_ms - (time.monotonic() - began) * 1000
             call = functools.partial(poll, _part(left, timeout_ms))
-            found = await self._turns.take(lambda call=call: self._done(call, self._consumer._give_back))  # type: ignore[misc]
+            found = await self._turn(lambda call=call: self._done(call, self._consumer._give_back))  # type: ignore[misc]
             if count(found) or left <= SLICE_MS:
                 return found
 
@@ -101,8 +119,10 @@ class AsyncConsumer:
     async def __anext__(self) -> ConsumerRecord:
         """The next record; ends when none comes within consumer_timeout_ms, or the consumer is closed."""
         end = time.monotonic() + self._consumer.config.consumer_timeout_ms / 1000
+        if self._home.due():
+            await asyncio.sleep(0)
         while True:
-            record, goes_on = await self._turns.take(lambda: self._next(end))
+            record, goes_on = await self._turn(lambda: self._next(end))
             if record is not None:
                 return record
             if not goes_on:
@@ -110,6 +130,9 @@ class AsyncConsumer:
 
     async def _next(self, end: float) -> tuple[ConsumerRecord | None, bool]:
         """The next record, that is there or comes within SLICE_MS; else whether to look again until `end`."""
+        if self._astray:
+            await self._run(_nothing)
+            self._astray = False
         guard, record = self._consumer._guard, self._consumer._take()
         if record is not None or guard.closed:
             return record, False
@@ -217,8 +240,10 @@ class AsyncConsumer:
     async def close(self, autocommit: bool = True) -> None:
         """See `Consumer.close`. Cancelled before it had its turn, it has done nothing."""
         guard = self._consumer._guard
+        if self._line.ended:
+            return
         try:
-            await self._turns.take(functools.partial(self._close, autocommit))
+            await self._turn(functools.partial(self._close, autocommit))
         finally:
             if guard.closed:
                 self._line.end()
@@ -234,6 +259,26 @@ class AsyncConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close(autocommit=kind is None)
+
+
+class _Undoable:
+    """A call that is made in the thread, and taken back there if it has given something."""
+
+    def __init__(self, call: Callable[[], Any], undo: Callable[[], None] | None) -> None:
+        self._call, self._undo, self._gave = call, undo, False
+
+    def make(self) -> Any:
+        result = self._call()
+        self._gave = True
+        return result
+
+    def take_back(self) -> None:
+        if self._gave and self._undo is not None:
+            self._undo()
+
+
+def _nothing() -> None:
+    """Made when all that came before is."""
 
 
 def _part(left: float, whole: float) -> float:

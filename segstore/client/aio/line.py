@@ -1,7 +1,8 @@
 """`Line`: the calls of one client of asyncio, in a thread of its own, one after the other. Nothing on disk.
 
-Threads: `run` and `end` belong to the event loop, calls are made in the line's thread. An interrupt in the
-loop leaves a call that is made, or none: behind it a `ThreadPoolExecutor` may start a second thread.
+Threads: `run` and `end` belong to the event loop, `later` to any thread; calls are made in the line's thread.
+An interrupt in the loop leaves a call that is made, or none: behind it a `ThreadPoolExecutor` may start a
+second thread.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ class Line:
         future: asyncio.Future[T] = loop.create_future()
         self._shelter.later(partial(_make, call, future, loop))
         return future
+
+    def later(self, call: Callable[[], None]) -> None:
+        """Have it made behind what came before, in any state of any loop; nobody hears of it."""
+        self._shelter.later(call)
 
     def end(self) -> None:
         """Take no more calls. Those that wait are made."""

@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.client.aio.bridge import Awaited, Bridge
+from segstore.client.aio.home import Home
 from segstore.client.aio.line import Line
 from segstore.client.aio.room import Room
 from segstore.client.aio.transactional import Transactional
 from segstore.client.producer import Producer, RecordMetadata
 from segstore.client.producer.record import MAX_RECORD_OVERHEAD
-from segstore.errors import IllegalStateError
 from segstore.records import HEADER_SIZE
 from segstore.storage.store import Store
 
@@ -46,28 +46,19 @@ class AsyncProducer(Transactional):
         self._opaque = bool(config.key_serializer or config.value_serializer or config.interceptors)
         self._room = Room(self._producer)
         self._bridge = Bridge(self._room.look)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._home = Home(repr(self))
         self._line = Line(config.client_id)
         self._stopping: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
         return f"<AsyncProducer client_id={self.config.client_id}>"
 
-    def _here(self) -> asyncio.AbstractEventLoop:
-        """The loop. IllegalStateError where it is another than that of the first call."""
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            if self._loop is not None:
-                raise IllegalStateError(f"{self!r} belongs to another event loop: make one in this")
-            self._loop = loop
-        return loop
-
     async def _call(self, method: Callable[..., T], *arguments: Any) -> T:
         """In the thread, behind earlier ones. Cancelled, it goes on. ClientClosedError."""
         return await asyncio.shield(self._begin(method, *arguments))
 
     def _begin(self, method: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        self._here()
+        self._home.here()
         return self._line.run(partial(method, *arguments))
 
     # --- sending ------------------------------------------------------------------------
@@ -82,9 +73,12 @@ class AsyncProducer(Transactional):
         headers: Any = None,
     ) -> Awaited:
         """Hand a record over: a future of where it went. Waits up to `max_block_ms` while `buffer_memory` is
-        full; cancelled meanwhile, nothing was sent. Errors as `Producer.send`.
+        full, and now and then gives way to other tasks; cancelled meanwhile, nothing was sent. Errors as
+        `Producer.send`.
         """
-        loop, need = self._here(), self._most(value, key, headers)
+        loop, need = self._home.here(), self._most(value, key, headers)
+        if self._home.due():
+            await asyncio.sleep(0)
         if not self._room.has(need):
             await self._room.wait(need)
         try:
@@ -129,7 +123,7 @@ class AsyncProducer(Transactional):
         """Belong to this event loop, as the first `send` does too; with a transactional_id see
         `Producer.init_transactions`.
         """
-        self._here()
+        self._home.here()
         if self.config.transactional_id is not None:
             await self._call(self._producer.init_transactions)
 
