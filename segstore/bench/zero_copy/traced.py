@@ -54,7 +54,11 @@ def why_not() -> str | None:
     strace = shutil.which("strace")
     if strace is None:
         return "there is no strace here"
-    tried = subprocess.run([strace, "-c", "-o", os.devnull, "true"], capture_output=True, text=True)
+    command = [strace, "-c", "-o", os.devnull, "true"]
+    with ended_later():  # a strace that Ctrl-C ends may leave what it has begun stopped for ever
+        tried = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True
+        )
     return None if tried.returncode == 0 else f"strace can't trace here: {tried.stderr.strip()}"
 
 
