@@ -9,6 +9,9 @@ A thread that was interrupted so may also wait for another thread that waits for
 interrupted call holds. So whoever comes from such a handler, and has a lock, waits for a `Mutex` of another
 thread up to `PATIENCE` seconds, and for a thread of ours not at all (`check_apart`).
 
+A lock of a thread that the interpreter ended with itself stays taken, and what it guards may be half done. So
+what needs it then is refused as well: IllegalStateError.
+
 Threads: any. Interrupts: `with` is the only way to take a lock, and no interrupt leaves it taken.
 """
 
@@ -21,7 +24,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from segstore.errors import ReentrantCallError
+from segstore.errors import IllegalStateError, ReentrantCallError
+from segstore.threads import others_are_gone
 
 if TYPE_CHECKING:
     _RLock: Any = object
@@ -71,6 +75,8 @@ class Mutex(_RLock):  # type: ignore[misc]
         return True
 
     def _wait(self) -> None:
+        if others_are_gone():
+            raise _ended()
         if LEAVES_OPEN:
             _let_go_of_dead()
         outer = under_way()
@@ -164,15 +170,29 @@ def _name(frame: FrameType) -> str:
 
 def holds_any(but: Mutex | None = None, of: Iterable[Any] | None = None) -> bool:
     """Whether this thread has a lock of ours, or one `of` these."""
-    asked = [ref() for ref in _all.copy()] if of is None else of
-    return any(m is not None and m is not but and m._is_owned() for m in asked)
+    return any(m is not but and m._is_owned() for m in _asked(of))
+
+
+def _asked(of: Iterable[Any] | None) -> list[Any]:
+    return [lock for ref in _all.copy() if (lock := ref()) is not None] if of is None else list(of)
+
+
+def _is_free(lock: Any) -> bool:
+    """Whether no other thread has it."""
+    if not lock.acquire(False):
+        return False
+    lock.release()
+    return True
 
 
 def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = None) -> None:
     """ReentrantCallError where `call` came from a handler into a call that holds a lock: a call that takes
     several locks would stop midway, one that waits for another thread could wait for itself. `but`: a lock
     that is no matter; `of`: the only ones that are, where `call` needs no other (None: all are).
+    IllegalStateError where the interpreter ended a thread that has one.
     """
+    if others_are_gone() and not all(map(_is_free, _asked(of))):
+        raise _ended(call)
     outer = under_way()
     if outer is not None and holds_any(but, of):
         raise refused(outer, call)
@@ -214,4 +234,11 @@ def refused(outer: Outer | None, call: str = "") -> ReentrantCallError:
         f"{call} was refused: it came from a signal's handler, a finalizer or a callback while {within} is "
         "under way in the same thread. Set a flag there, and call when that has returned; or let another "
         "thread call"
+    )
+
+
+def _ended(call: str = "") -> IllegalStateError:
+    return IllegalStateError(
+        f"{call or 'the call'} was refused: the interpreter ends, and has ended a thread in the midst of a "
+        "call, which has the lock. The next open recovers; threads that end before let a store close in order"
     )

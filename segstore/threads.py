@@ -7,6 +7,10 @@ between taking the lock and the block that gives it back (CPython 3.10 to 3.13).
 exception that a handler raises within them may leave their lock taken for ever. What waits here waits in one
 call of a `SimpleQueue`, which is C.
 
+When the interpreter ends, it finalizes modules after all other threads have stopped for ever, wherever they
+were (`others_are_gone`). What a finalizer calls then waits for none of them, and does itself what it would
+have handed over. A lock that such a thread held stays taken: see `segstore.mutex`.
+
 Threads: any.
 """
 
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -26,6 +31,9 @@ Lock = AbstractContextManager[object]
 
 _LONGEST_WAIT = 1e9  # seconds; a queue's wait counts in nanoseconds
 _NONE: Lock = nullcontext()
+
+others_are_gone = sys.is_finalizing
+"""Whether the interpreter ends: no other thread runs any more, and none can be started."""
 
 
 def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
@@ -41,7 +49,8 @@ def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
 
 class Latch:
     """A gate that is opened once, and stays open. A wait that an exception ends keeps nobody else waiting,
-    and an `open` that one ends may be called again.
+    and an `open` that one ends may be called again. Where the others are gone nobody opens it any more, and
+    only a wait of so many seconds waits.
     """
 
     __slots__ = ("_waiting", "is_open")
@@ -58,8 +67,8 @@ class Latch:
 
     def wait(self, seconds: float | None = None) -> bool:
         """Whether it is open; None waits as long as it takes."""
-        if self.is_open:
-            return True
+        if self.is_open or (seconds is None and others_are_gone()):
+            return self.is_open
         mine: SimpleQueue[None] = SimpleQueue()
         self._waiting.append(mine)
         try:
@@ -85,7 +94,9 @@ class Background(threading.Thread):
         self._told: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def start(self) -> None:
-        """Return when it runs. RuntimeError: the system has no more threads."""
+        """Return when it runs. RuntimeError: the system has no more threads, or the interpreter ends."""
+        if others_are_gone():
+            raise RuntimeError(f"can't start the thread {self.name}: the interpreter ends")
         # In another thread, where no signal handler runs: `Thread.start` waits for an event.
         _thread.start_new_thread(self._start, ())
         error = self._told.get()
@@ -96,8 +107,8 @@ class Background(threading.Thread):
             del error  # its traceback has this frame
 
     def is_alive(self) -> bool:
-        """Whether it runs: not when `join` has seen its end."""
-        return super().is_alive() and not self._ended.is_open
+        """Whether it runs: not when `join` has seen its end, nor when the interpreter has ended it."""
+        return super().is_alive() and not self._ended.is_open and not others_are_gone()
 
     def _start(self) -> None:
         try:
@@ -118,6 +129,8 @@ class Background(threading.Thread):
 
     def join(self, timeout: float | None = None) -> None:
         """Wait up to `timeout` seconds until it has ended, unless this is it. Not begun, it never will be."""
+        if others_are_gone():
+            return
         with self._gate:
             self._over = not self._begun
             if self._over:
@@ -130,6 +143,8 @@ def apart(run: Callable[[], T], name: str) -> T:
     """Call `run` in a thread of its own, where no signal handler runs, and give what it gives. Where an
     exception ends the wait, it goes on there to its end.
     """
+    if others_are_gone():
+        return run()
     found: list[T] = []
     failed: list[BaseException] = []
 
@@ -161,11 +176,15 @@ class Worker:
 
     def start(self) -> None:
         """Errors as `Background.start`."""
-        self._thread.start()
+        if not others_are_gone():
+            self._thread.start()
 
     def do(self, work: Callable[[], object]) -> None:
         """Have it done when what came before is."""
         self._asked.put(work)
+        if others_are_gone():
+            self._asked.put(None)
+            self._run()
 
     def result(self) -> None:
         """Wait for the oldest that was not waited for; raises what failed."""
@@ -209,6 +228,9 @@ class Shelter:
         """What `run` gives, or raises."""
         if threading.get_ident() != threading.main_thread().ident:
             return run()
+        if others_are_gone():
+            self._served.finish()
+            return run()
         told: SimpleQueue[tuple[list[T], BaseException | None]] = SimpleQueue()
         self.later(partial(_tell, run, told))
         found, error = told.get()
@@ -224,7 +246,7 @@ class Shelter:
         self._served.asked.put(work)
         if not self._started:
             self._start()
-        if self._ended:
+        if self._ended or others_are_gone():
             self._served.finish()
 
     def _start(self) -> None:
@@ -243,7 +265,9 @@ class Shelter:
     def close(self) -> None:
         """As `end`, and wait for it."""
         self.end()
-        if self._served.ident != threading.get_ident():
+        if others_are_gone():
+            self._served.finish()
+        elif self._served.ident != threading.get_ident():
             with self._served.running:
                 """It has ended, and one that comes late finds nothing."""
 

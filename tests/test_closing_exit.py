@@ -205,6 +205,80 @@ def test_what_was_sent_before_the_end_is_written(tmp_path: Path, store_dir: Path
         assert len(values(store.partition("t"), isolation_level="read_committed")) >= sent > 0
 
 
+AT_THE_VERY_END = {
+    "the store is closed": "store.close()",
+    "the store is closed with timeout=0": "store.close(timeout=0)",
+    "a member of a group is closed": "consumer.close()",
+    "the store is swept": "assert store.sweep() == ()",
+    "another store is opened and written": """
+        with segstore.open(store.path + "/../other") as other:
+            other.create_topic("u")
+            other.partition("u").append(b"y")
+            reader = segstore.Consumer(other, "u", group_id="h", auto_offset_reset="earliest")
+            assert len(reader.poll()) == 1
+            reader.close()
+        """,
+    "a worker is given work": """
+        worker.do(lambda: log.append(b"y"))
+        worker.result()
+        worker.end()
+        """,
+}
+"""What a finalizer calls when all other threads have stopped for ever; none of them may be waited for."""
+
+
+@pytest.mark.parametrize("name", AT_THE_VERY_END)
+def test_a_finalizer_at_the_very_end_waits_for_no_thread(tmp_path: Path, store_dir: Path, name: str) -> None:
+    script = f"""
+        log = store.partition("t")
+        log.append(b"x")
+        consumer = segstore.Consumer(store, "t", group_id="g", auto_offset_reset="earliest")
+        assert len(consumer.poll()) == 1
+        worker = segstore.threads.Worker("worker")
+        worker.start()
+        class Journal:
+            def __del__(self):
+                assert sys.is_finalizing()
+                {textwrap.indent(textwrap.dedent(AT_THE_VERY_END[name]).strip(), " " * 16).strip()}
+                told(1)
+        journal = Journal()
+        """
+    ended, sent = run(tmp_path, script)
+    assert (ended.returncode, ended.stderr, sent) == (0, "", 1)
+    assert not segstore.check(store_dir)
+    for path, topic, value in ((store_dir, "t", b"x"), (tmp_path / "other", "u", b"y")):
+        if path.exists():
+            with segstore.open(path) as store:
+                assert values(store.partition(topic))[:1] == [value]
+
+
+def test_a_finalizer_is_refused_what_a_thread_was_in_the_midst_of(tmp_path: Path, store_dir: Path) -> None:
+    """The interpreter has stopped it there for ever, with its locks."""
+    script = """
+        from queue import SimpleQueue
+        store.partition("t").append(b"x")
+        inbox = store._side.inbox
+        inbox._adopter.adopt = SimpleQueue().get  # of C: a function's frame would keep all of this module
+        threading.Thread(target=inbox.adopt, args=("id", []), daemon=True).start()
+        while inbox._lock.acquire(False):
+            inbox._lock.release()
+            time.sleep(0.001)
+        class Journal:
+            def __del__(self):
+                for call in (store.close, store.sweep, lambda: inbox.adopt("other", [])):
+                    try:
+                        call()
+                    except segstore.SegstoreError as error:
+                        assert "the interpreter ends" in str(error)
+                        told(1)
+        journal = Journal()
+        """
+    ended, refused = run(tmp_path, script)
+    assert (ended.returncode, ended.stderr, refused) == (0, "", 3)
+    with segstore.open(store_dir) as store:
+        assert values(store.partition("t")) == [b"x"]
+
+
 def test_a_kill_loses_what_was_not_written(tmp_path: Path, store_dir: Path) -> None:
     """os._exit is one: nothing of ours runs, and what the next open finds is whole."""
     ended, _ = run(tmp_path, "producer = count(10, linger_ms=60_000); os._exit(5)")

@@ -17,7 +17,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from segstore.logger import Logger
-from segstore.threads import Background
+from segstore.threads import Background, others_are_gone
 
 log = Logger("segstore")
 Task = Callable[[], object]
@@ -59,8 +59,10 @@ class Scheduler:
         self.after(0.0, task)
 
     def after(self, seconds: float, task: Task) -> None:
-        """Run `task` once, `seconds` from now; nothing happens when the store closes before."""
-        if self._closed:
+        """Run `task` once, `seconds` from now; nothing happens when the store closes before, or the
+        interpreter ends.
+        """
+        if self._closed or others_are_gone():
             return
         self._asked.put((time.monotonic() + seconds, next(self._count), task))
         if not self._started:
@@ -119,6 +121,6 @@ class Scheduler:
         """Wait for the running task, drop the others."""
         self._closed = True
         self._asked.put(None)
-        if self._ident != threading.get_ident():
+        if self._ident != threading.get_ident() and not others_are_gone():
             with self._running:
                 """It has ended, and one that comes late finds that all is closed."""

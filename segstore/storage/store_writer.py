@@ -33,6 +33,7 @@ from segstore.storage.staging.inbox import Inbox
 from segstore.storage.sweeper import Sweeper
 from segstore.storage.topic_admin import TopicAdmin
 from segstore.storage.topics import TopicFiles, TopicInfo
+from segstore.threads import others_are_gone
 
 
 class StoreWriter:
@@ -260,7 +261,8 @@ class StoreWriter:
             errors = self.partitions.close()
             if errors:
                 raise first_of(errors)
-            if self.partitions.settled():
+            # Threads that ended with the interpreter may have left work half done: the next open looks.
+            if self.partitions.settled() and not others_are_gone():
                 nonce = new_nonce()
                 self.partitions.checkpoint_held(nonce)
                 self._ends.sync()  # what the marker says holds after a power cut
