@@ -181,10 +181,10 @@ class Worker:
 
     def do(self, work: Callable[[], object]) -> None:
         """Have it done when what came before is."""
-        self._asked.put(work)
-        if others_are_gone():
-            self._asked.put(None)
-            self._run()
+        if others_are_gone():  # a queue of CPython 3.13 would give it to the thread that waits there for ever
+            self._do(work)
+        else:
+            self._asked.put(work)
 
     def result(self) -> None:
         """Wait for the oldest that was not waited for; raises what failed."""
@@ -203,13 +203,16 @@ class Worker:
 
     def _run(self) -> None:
         while (work := self._asked.get()) is not None and not self._over:
-            try:
-                work()
-            except BaseException as error:  # the waiting thread's
-                self._done.put(error)
-            else:
-                self._done.put(None)
+            self._do(work)
             del work
+
+    def _do(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:  # the waiting thread's
+            self._done.put(error)
+        else:
+            self._done.put(None)
 
 
 class Shelter:
@@ -243,10 +246,14 @@ class Shelter:
 
     def later(self, work: Callable[[], None]) -> None:
         """Have it done, whatever thread this is; nobody hears of what it raises."""
+        if others_are_gone():  # as in `Worker.do`
+            self._served.finish()
+            work()
+            return
         self._served.asked.put(work)
         if not self._started:
             self._start()
-        if self._ended or others_are_gone():
+        if self._ended:
             self._served.finish()
 
     def _start(self) -> None:

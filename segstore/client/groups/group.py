@@ -72,7 +72,7 @@ class Group(Roster):
         stable = self.state is State.STABLE and same and member.member_id != self.leader
         member.update(joining, now)
         if completing or stable:
-            ticket = Ticket[Joined](member.member_id)
+            ticket: Ticket[Joined] = Ticket(member.member_id)
             ticket.settle(self.place(member, told=completing))
             return ticket
         return self._rebalance.wait_for_all(member, now)
@@ -96,7 +96,7 @@ class Group(Roster):
         if not unchanged:
             return self._rebalance.wait_for_all(member, now)
         self._write({each.member_id: each.assignment for each in self.members.values()})
-        ticket = Ticket[Joined](member.member_id)
+        ticket: Ticket[Joined] = Ticket(member.member_id)
         ticket.settle(self.place(member, told=True, skip_assignment=True))
         return ticket
 
@@ -125,7 +125,7 @@ class Group(Roster):
             )
         member.beat(now)
         member.synced = True
-        ticket = Ticket[bytes](member_id)
+        ticket: Ticket[bytes] = Ticket(member_id)
         if self.state is State.STABLE:
             ticket.settle(member.assignment)
             return ticket

@@ -55,7 +55,8 @@ class Rebalance:
         """Its place, once all have joined."""
         if member.joining is not None:
             member.joining.fail(RebalanceInProgressError(f"member {member.member_id} has joined once more"))
-        ticket = member.joining = Ticket[Joined](member.member_id)
+        ticket: Ticket[Joined] = Ticket(member.member_id)
+        member.joining = ticket
         if self._group.state is not State.PREPARING_REBALANCE:
             self.prepare(now)
         self._try_complete(now)
