@@ -9,12 +9,25 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from unittest import mock
 
+from segstore import names
+from segstore.client.consumer import seat
 from segstore.client.groups import group
-from segstore.storage import follower, pipeline, shutdown, store, store_reader, sweeper, topics
+from segstore.storage import (
+    active,
+    ends,
+    follower,
+    pipeline,
+    shutdown,
+    store,
+    store_reader,
+    sweeper,
+    topics,
+)
+from segstore.storage.cleaner import offset_map
 from segstore.storage.giving_way import GivingWay
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.staging import adopter, inbox, manifest, stager
@@ -27,6 +40,7 @@ class Hand:
 
     def __init__(self, seed: object) -> None:
         self.seconds = 1e6
+        self._looks = 0
         self.rng = random.Random(f"hand {seed}")
         self.schedulers: list[HandScheduler] = []
 
@@ -35,6 +49,13 @@ class Hand:
 
     def ms(self) -> float:
         return self.seconds * 1000
+
+    def monotonic_ns(self) -> int:
+        """A millisecond later at each look, so that what is believed for a while is looked up again as often
+        in each run, however fast the machine is.
+        """
+        self._looks += 1
+        return int(self.seconds * 1e9) + self._looks * 1_000_000
 
     def run_due(self) -> int:
         """Run what is due of all schedulers, in the order in which they were made: how many tasks."""
@@ -163,21 +184,30 @@ def by_hand(hand: Hand) -> Iterator[None]:
     `time.monotonic` is the hand's: what waits by it would wait for ever, so nothing in a run may wait.
     """
     drawn = _Drawn(hand.rng)
-    with (
-        mock.patch.object(store, "Scheduler", partial(HandScheduler, hand)),
-        mock.patch.object(sweeper, "Scheduler", partial(HandScheduler, hand)),
-        mock.patch.object(inbox, "Watch", HandWatch),
-        mock.patch.object(inbox, "Background", HandBackground),
-        mock.patch.object(adopter, "_AT_A_TIME", 1),
-        mock.patch.object(pipeline, "Worker", HandWorker),
-        mock.patch.object(shutdown, "secrets", drawn),
-        mock.patch.object(stager, "secrets", drawn),
-        mock.patch.object(manifest, "secrets", drawn),
-        mock.patch.object(topics, "uuid", drawn),
-        mock.patch.object(group, "uuid", drawn),
-        mock.patch.object(store_reader, "time", _Later),
-        mock.patch.object(follower, "time", _Later),
-        mock.patch.object(GivingWay, "_wait_in_turns", lambda self, seconds: self._stopping.is_open),
-        mock.patch.object(time, "monotonic", hand.monotonic),
-    ):
+    instead: list[tuple[object, str, object]] = [
+        (store, "Scheduler", partial(HandScheduler, hand)),
+        (sweeper, "Scheduler", partial(HandScheduler, hand)),
+        (inbox, "Watch", HandWatch),
+        (inbox, "Background", HandBackground),
+        (adopter, "_AT_A_TIME", 1),
+        (pipeline, "Worker", HandWorker),
+        (shutdown, "secrets", drawn),
+        (stager, "secrets", drawn),
+        (manifest, "secrets", drawn),
+        (offset_map, "secrets", drawn),
+        (ends, "secrets", drawn),
+        (active, "random", drawn),
+        (topics, "uuid", drawn),
+        (names.new_topic_id, "__defaults__", (drawn.uuid4,)),
+        (group, "uuid", drawn),
+        (seat, "uuid", drawn),
+        (store_reader, "time", _Later),
+        (store_reader, "monotonic_ns", hand.monotonic_ns),
+        (follower, "time", _Later),
+        (GivingWay, "_wait_in_turns", lambda self, seconds: self._stopping.is_open),
+        (time, "monotonic", hand.monotonic),
+    ]
+    with ExitStack() as stack:
+        for whose, name, ours in instead:
+            stack.enter_context(mock.patch.object(whose, name, ours))
         yield

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faulty.counts import record
 from waiting import PATIENCE
 
 from .cases import CASES
+from .files import SimulatedFiles
 from .model import Wrong
 from .play import play, play_seed
 from .shrink import report, shrink
@@ -92,6 +96,23 @@ def test_the_same_seed_is_the_same_run() -> None:
         found.add(done.stdout.strip())
     assert len(found) == 1
     assert trace_of("other") not in found
+
+
+@pytest.mark.parametrize("name", ["same", "det 28"])
+def test_the_same_seed_is_the_same_run_on_a_slow_machine(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is believed for a tenth of a second lapsed in one run and not in the other; members of a group
+    drew their ids from the machine, and the assignment goes by the ids.
+    """
+    quick = trace_of(name)
+    before, calls = SimulatedFiles.before, itertools.count(1)
+
+    def slow(self: SimulatedFiles, *args: Any) -> None:
+        if next(calls) % 300 == 0:
+            time.sleep(0.11)
+        before(self, *args)
+
+    monkeypatch.setattr(SimulatedFiles, "before", slow)
+    assert trace_of(name) == quick
 
 
 def test_a_run_that_fails_is_cut_down() -> None:
