@@ -41,13 +41,15 @@ class Follower:
         log_start: Callable[[], int],
         believed: Callable[[], bool] = lambda: True,
         there: Callable[[], bool] = lambda: False,
+        same: Callable[[], bool] = lambda: True,
     ) -> None:
         """`believed()`: where nothing is published, whether that says anything: that the partition is gone,
-        or, where it is `there()`, that a writer has begun anew and has not come to it yet.
+        or, where it is `there()`, that a writer has begun anew and has not come to it yet. `same()`: whether
+        the directory is still this topic's, and not that of another one of its name.
         """
         self._pool, self.directory, self._config = pool, directory, config
         self._published, self._log_start, self._believed = published, log_start, believed
-        self._there = there
+        self._there, self._same = there, same
         self.lock = Mutex()
         self._seen: Ends | None = None
         self._view: LogView | None = None
@@ -83,11 +85,14 @@ class Follower:
         view, seen = self._view, self._seen
         if ends is None and self._was_published and self._believed():
             if not self._there():
-                raise StoreClosedError(f"{self.directory}: the topic was deleted")
+                raise self._deleted()
             if view is not None:
                 return view
         listed = self._listed(ends, seen)
-        segments = view.segments if listed and view is not None else self._segments(view)
+        if listed and view is not None:
+            segments = view.segments
+        else:
+            segments, ends = self._looked_at(view, ends)
         self._grow(segments[-1], ends)
         if ends is None:
             after = self._unpublished(segments, view if seen is None else None)
@@ -97,6 +102,24 @@ class Follower:
                 after = self._within(after, ends)
         self._seen, self._view, self._was_published = ends, after, ends is not None
         return after
+
+    def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
+        """The segments, and what was published after the look at them: below an older end compaction may have
+        taken records for others that lie behind it, and the log would seem to miss them.
+        """
+        segments = self._segments(view)
+        for _ in range(_TRIES):
+            later = self._published() if ends is not None else None
+            if ends is None or later is None:  # that the topic was deleted meanwhile, the next look finds out
+                break
+            known, ends = ends.layout, later
+            if known == later.layout:
+                break
+            segments = self._segments(view)
+        return segments, ends
+
+    def _deleted(self) -> StoreClosedError:
+        return StoreClosedError(f"{self.directory}: the topic was deleted")
 
     def _listed(self, ends: Ends | None, seen: Ends | None) -> bool:
         """Whether the segments that are known are those that are there."""
@@ -130,6 +153,8 @@ class Follower:
         found = read_only_segments(self._pool, self.directory, self._config)
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
+        if not self._same():  # after the look: a directory that has come before it is found out
+            raise self._deleted()
         if not found:
             found = [Segment(self._pool, self.directory, self._log_start(), 0, writable=False, sealed=False)]
         there = {s.base_offset: s.identity[:1] for s in found}
@@ -149,11 +174,15 @@ class Follower:
         )
 
     def _grow(self, active: Segment, ends: Ends | None) -> None:
-        """The active log's size as it is; its index is copied again only when much has come."""
+        """The active log's size as it is; its index is copied again only when much has come.
+        FileNotFoundError: it has been sealed, and compaction has put its records into another one.
+        """
         try:
             size = min(self._pool.files.size(active.path), MOST)
         except FileNotFoundError:
-            size = 0
+            if active.identity:
+                raise
+            size = 0  # no segment was found at all
         if size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
             active.attach(None)
         active.size, active.visible = size, MOST_OFFSET if ends is None else ends.end

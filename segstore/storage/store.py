@@ -231,8 +231,10 @@ class Store:
     @calls_out
     def _forget(self, name: str) -> None:
         """The topic is gone: its logs, and what layers above know of it, are not another's of that name."""
-        for key in [key for key in self._logs if key[0] == name]:
-            self._logs.pop(key, None)
+        for ref in self._logs.valuerefs():  # a list: handlers and other threads ask for logs meanwhile
+            log = ref()
+            if log is not None and log.topic == name:
+                self._logs.pop((name, log.partition), None)
         for forget in self._after_delete:
             forget(self, name)
 

@@ -26,6 +26,7 @@ _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 
 POLL_SECONDS = 0.005
 _BELIEF_NS = 100_000_000  # how long ends are believed without another look at the marker
+_BLIND_SECONDS = 1.0  # how long is slept before a look at whether the ends are still a writer's
 _LAST_WAKE = 1.0  # seconds in which a thread that was woken leaves `wait`; of a parent's none will
 _PATIENCE = 50  # milliseconds for a writer that opens or closes the store just now
 
@@ -36,6 +37,9 @@ class _Belief(NamedTuple):
     at: int
     nonce: int
     holds: bool
+
+
+_NO_BELIEF = _Belief(-_BELIEF_NS, -1, False)
 
 
 class _Topics(NamedTuple):
@@ -58,7 +62,8 @@ class StoreReader:
         self._waiting: list[int] = []  # threads
         self._followers: dict[tuple[str, int, str], Follower] = {}
         self._ends: EndsReader | None = None
-        self._belief = _Belief(-_BELIEF_NS, -1, False)
+        self._ends_path = os.path.join(context.root, names.OURS, names.ENDS)
+        self._belief = _NO_BELIEF
         self._topics = _Topics((-1, -1), frozenset(), 0, False, {})
 
     @property
@@ -117,7 +122,27 @@ class StoreReader:
             self._unpublished_start(info.name, partition),
             lambda: self._believed() or self._is_ours(),
             lambda: self._is_there(info, partition),
+            self._sameness(info, partition, directory),
         )
+
+    def _sameness(self, info: TopicInfo, partition: int, directory: str) -> Callable[[], bool]:
+        """Tells whether a directory is still this topic's: by the id in it, and where that says something
+        else, by the topic's settings. Topics without ids, of old brokers, can't be told from each other.
+        """
+        held: list[tuple[str, int]] = []  # what it told when it was
+
+        def same() -> bool:
+            told = self._topic_files.told_id(info.name, partition)
+            if told == info.topic_id:
+                return True
+            mark = told, self.context.files.inode(directory)
+            if held != [mark]:
+                if not self._is_there(info, partition):
+                    return False
+                held[:] = [mark]
+            return True
+
+        return same
 
     def _unpublished_start(self, topic: str, partition: int) -> Callable[[], int]:
         """Gives the log start offset where no end is published. The files that say it are read again when one
@@ -182,6 +207,9 @@ class StoreReader:
         held = self._belief
         if held.holds and ends.nonce == held.nonce and monotonic_ns() - held.at < _BELIEF_NS:
             return True
+        ends = self._renewed(ends)
+        if ends is None:
+            return False
         for _ in range(_PATIENCE):
             now, nonce = monotonic_ns(), ends.nonce
             marker = read_marker(self.context.files, self.context.root)
@@ -229,7 +257,7 @@ class StoreReader:
         self._waiting.append(me)  # before it looks: `close` sees the one or this sees the other
         try:
             if not self.context.closed:
-                ends.wait(seen, seconds)
+                ends.wait(seen, min(seconds, _BLIND_SECONDS))
         finally:
             self._waiting.remove(me)
 
@@ -238,10 +266,22 @@ class StoreReader:
         if self._ends is not None:
             self._ends.wake()
 
+    def _renewed(self, ends: EndsReader) -> EndsReader | None:
+        """The ends, mapped anew where another file has their name: nobody writes the one that is mapped, and
+        what it says is of a store that was here before. One that lost its name may still be a writer's.
+        """
+        try:
+            if self.context.files.inode(self._ends_path) == ends.inode:
+                return ends
+        except FileNotFoundError:
+            return ends
+        self._ends, self._belief = None, _NO_BELIEF
+        ends.wake()  # who waits for news of it looks again
+        return self._look_for_ends()
+
     def _look_for_ends(self) -> EndsReader | None:
         if self._ends is None:
-            path = os.path.join(self.context.root, names.OURS, names.ENDS)
-            self._ends = open_reader(self.context.files, path)
+            self._ends = open_reader(self.context.files, self._ends_path)
         return self._ends
 
     def abandon(self) -> None:

@@ -19,7 +19,6 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -156,12 +155,18 @@ class TopicFiles:
         except (CorruptCheckpointError, OSError) as error:
             raise unreadable(error, path) from error
 
+    def told_id(self, topic: str, partition: int) -> str:
+        """As `read_id`, "" also where what lies there can't be read."""
+        try:
+            return self.read_id(topic, partition)
+        except (CorruptCheckpointError, StorageError):
+            return ""
+
     def read_ids(self, topic: str, ids: Collection[int]) -> Counter[str]:
         """How many partitions' metadata tell which id."""
         told: Counter[str] = Counter()
         for number in ids:
-            with suppress(CorruptCheckpointError, StorageError):
-                told[self.read_id(topic, number)] += 1
+            told[self.told_id(topic, number)] += 1
         del told[""]
         return told
 

@@ -127,12 +127,19 @@ class Visible:
             holding([it.publishing for it in together.partitions], lambda: _publish(together))
 
     def publish(self) -> None:
-        """Tell other processes what of the same view is durable by now."""
-        if isinstance(self.current, Turning):
+        """Tell other processes what of the same view is durable by now. For any thread."""
+        while not self._published():
             self._publish_turned()
+
+    def _published(self) -> bool:
+        """False where others became visible together with this one, and are to be told of together."""
         with self.publishing:
-            if self.current is not None:
+            current = self.current
+            if isinstance(current, Turning) and current.together.done:
+                return False
+            if current is not None:
                 self.publisher.publish(self)
+        return True
 
     def withdraw(self) -> None:
         """The topic was deleted: readers keep what they have."""
