@@ -23,10 +23,11 @@ from compaction import (
     records,
     roll,
 )
-from stores import START_MS, Clock, in_child, killed, tree
+from stores import START_MS, Clock, in_child, killed, logs, tree
 
 import segstore
 from segstore import names
+from segstore.files import Files
 from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
 from segstore.storage.markers import end_transaction
 from segstore.storage.producing import append_batches
@@ -240,6 +241,60 @@ def test_reads_in_parallel_see_no_gap(store_dir: Path, delay: int) -> None:
                     thread.join()
         assert errors == []
         assert len(bases(store)) < 20
+
+
+def test_a_reader_misses_nothing_where_its_last_segment_goes_as_it_looks(store_dir: Path) -> None:
+    """It has listed the segments when the last one is sealed and becomes a part of the first."""
+    with open_compacted(store_dir, segment_bytes=100_000) as store:
+        for value in (b"old", b"new"):
+            put(store.partition("t"), *[(b"k%d" % i, value) for i in range(10)])
+            if value == b"old":
+                roll(store)
+        last = logs(store_dir)[-1]
+
+        class Meanwhile(Files):
+            looks = 0
+
+            def size(self, file: Any) -> int:
+                self.looks += str(file) == str(last)
+                if str(file) == str(last) and self.looks == 2:
+                    roll(store)
+                    clean(store)
+                    assert not last.exists()
+                return super().size(file)
+
+        files = Meanwhile()
+        with segstore.open(store_dir, mode="r", files=files) as other:
+            assert [(r.key, r.value) for r in other.partition("t").read(10)] == [
+                (b"k%d" % i, b"new") for i in range(10)
+            ]
+        assert files.looks >= 2
+
+
+def test_a_reader_sees_what_has_superseded_all_that_it_was_to_see(store_dir: Path) -> None:
+    """Between its looks at the published end and at the segments, records behind that end come and all below
+    it are compacted away: they would be an empty log.
+    """
+    with open_compacted(store_dir, segment_bytes=100_000) as store:
+
+        class Meanwhile(Files):
+            armed = False
+
+            def listdir(self, path: Any) -> list[str]:
+                if self.armed and str(path).endswith("t-0"):
+                    self.armed = False
+                    put(store.partition("t"), *[(b"k%d" % i, b"new") for i in range(10)])
+                    roll(store)
+                    clean(store)
+                return super().listdir(path)
+
+        put(store.partition("t"), *[(b"k%d" % i, b"old") for i in range(10)])
+        files = Meanwhile()
+        with segstore.open(store_dir, mode="r", files=files) as other:
+            log = other.partition("t")
+            files.armed = True
+            assert [(r.key, r.value) for r in log.read(0)] == [(b"k%d" % i, b"new") for i in range(10)]
+            assert not files.armed
 
 
 def test_a_file_of_the_same_size_is_another_one(store_dir: Path) -> None:

@@ -108,9 +108,14 @@ class Stats:
         except (FileNotFoundError, NotADirectoryError):
             return 0
 
-    def set_modified(self, handle: Handle, ns: int) -> None:
-        """Let a file seem to be last changed then, ns since the epoch. OSError as utimensat(2)."""
-        os.utime(handle.fd, ns=(ns, ns))
+    def set_modified(self, file: Path | Handle, ns: int) -> None:
+        """Let a file by path (no link is followed) or handle seem to be last changed then, ns since the
+        epoch. OSError as utimensat(2).
+        """
+        if isinstance(file, Handle):
+            os.utime(file.fd, ns=(ns, ns))
+        else:
+            os.utime(file, ns=(ns, ns), follow_symlinks=False)
 
     def has_passed(self, handle: Handle, ns: int) -> bool:
         """Touch a file: whether what is changed from now on has a ctime above `ns`. OSError as

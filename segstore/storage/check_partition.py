@@ -21,7 +21,8 @@ from segstore.storage.small_files import reason
 from segstore.storage.topic_info import TopicInfo
 from segstore.storage.view import LogView
 
-HALF_DONE = (names.CLEANED, names.SWAP, names.DELETED)
+HALF_DONE = (names.CLEANED, names.SWAP)
+"""What is `.deleted` waits for its time: that is no damage."""
 Look = Callable[[SegmentCheck], Iterator[Finding]]
 """Checks one segment: as `SegmentCheck.run`."""
 

@@ -97,7 +97,7 @@ class LogStart:
         """Oldest first, so that a crash leaves no gap within the log."""
         it = self._partition
         for segment in segments:
-            it.context.graveyard.put(bury_segment(segment), delay_ms)
+            it.context.graveyard.put(bury_segment(segment, it.context.clock()), delay_ms)
             it.producers.forget_snapshot(segment.base_offset)
         if segments:
             it.context.files.sync_dir(it.directory)

@@ -21,7 +21,7 @@ class Expected(NamedTuple):
 
     `recovery_point_checked`, `log_start_checked`: whether something with a checksum says so. Else a recovery
     point behind the log's end is none, and below the log start no file is touched; `log_start_claimed`: this
-    was so and told before. `told`: which of them disagree.
+    was so and told before. `now_ms`: by the store's clock. `told`: which of them disagree.
     """
 
     clean: bool
@@ -33,6 +33,7 @@ class Expected(NamedTuple):
     recovery_point_checked: bool = True
     log_start_checked: bool = True
     log_start_claimed: bool = False
+    now_ms: int = 0
     told: tuple[str, ...] = ()
 
 
@@ -72,7 +73,7 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
     segments[-1].attach(None)
     start, below = _start(segments, expected, end, told)
     claimed = bool(below) and (expected.log_start_claimed or not expected.log_start_checked)
-    gone = [] if claimed else _put_aside(segments, below, start, told)
+    gone = [] if claimed else _put_aside(segments, below, start, expected.now_ms, told)
     if claimed and not expected.log_start_claimed:
         told.append(
             f"{below} segments lie below the log start offset {start}, which nothing with a checksum"
@@ -107,14 +108,14 @@ def _start(segments: list[Segment], expected: Expected, end: int, told: list[str
     return max(first, log_start), sum(segment.base_offset <= log_start for segment in segments[1:])
 
 
-def _put_aside(segments: list[Segment], below: int, start: int, told: list[str]) -> list[str]:
+def _put_aside(segments: list[Segment], below: int, start: int, now_ms: int, told: list[str]) -> list[str]:
     """Segments below the log start offset, which a crash left, get names that end in `.deleted`: the files'
     paths.
     """
     if not below:
         return []
     told.append(f"{below} segments below the log start offset {start} were put aside, to be deleted")
-    gone = [path for segment in segments[:below] for path in bury_segment(segment)]
+    gone = [path for segment in segments[:below] for path in bury_segment(segment, now_ms)]
     segments[0].pool.files.sync_dir(segments[0].directory)
     del segments[:below]
     return gone

@@ -123,10 +123,12 @@ class PartitionLoader:
             raise
         if opened.claimed:
             self._checkpoints.claim((info.name, partition), opened.start_offset)
-        context.graveyard.put(opened.buried, info.settings.file_delete_delay_ms)
+        context.graveyard.put_found(opened.buried, info.settings.file_delete_delay_ms)
         epochs = self._begin_epoch(directory, opened, expected.clean, published)
         self._tell(directory, opened, expected)
         producers = Producers.load(context.files, directory, opened, context.clock, self._expiration_ms)
+        if producers.begun_anew:
+            self._tell_producers(directory, opened.segments[0].base_offset)
         layout = (published.layout + 1) % _LAYOUTS if published else 0
         publisher = Publisher(self._ends, key, epochs.current)
         return Partition(context, info.settings, opened, epochs, producers, publisher, start_moved, layout)
@@ -142,6 +144,12 @@ class PartitionLoader:
             done = replace(done, reason="; ".join(filter(None, (done.reason, *messages))))
         if done is not None:
             self.recovered.append(done)
+
+    def _tell_producers(self, directory: str, base: int) -> None:
+        """What the log can't say of producers is in snapshots alone, and there is none."""
+        path = os.path.join(directory, names.segment_file(base, names.SNAPSHOT))
+        done = "producers are known by the batches that are left: one that has none is taken for a new one"
+        self._context.tell(path, "there is no sound snapshot, and the log does not begin at offset 0", done)
 
     def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
         checkpoints, told = self._checkpoints, list[str]()
@@ -166,6 +174,7 @@ class PartitionLoader:
             or not recovery_point,
             log_start_checked=checked or checkpoints.is_checked(names.LOG_STARTS, key),
             log_start_claimed=checkpoints.is_claim(key),
+            now_ms=self._context.clock(),
             told=tuple(told),
         )
 

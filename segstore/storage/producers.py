@@ -35,11 +35,20 @@ log = Logger("segstore")
 
 class Producers:
     """`state` is what the log says up to its end: batches of producers go through `take` when they are
-    written, and back through `recall` where they are cut off again.
+    written, and back through `recall` where they are cut off again. `begun_anew`: no snapshot was left, and
+    the log does not begin at offset 0: who has no batch in it any more is not known.
     """
 
-    def __init__(self, files: Files, directory: str, state: ProducerState, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        state: ProducerState,
+        clock: Callable[[], int],
+        begun_anew: bool = False,
+    ) -> None:
         self._files, self._directory, self.state, self._clock = files, directory, state, clock
+        self.begun_anew = begun_anew
 
     @classmethod
     def load(
@@ -68,7 +77,7 @@ class Producers:
         for stray in set(taken) - keep:
             files.unlink(_path(directory, stray))
         state.expire(clock(), expiration_ms)
-        return cls(files, directory, state, clock)
+        return cls(files, directory, state, clock, not taken and opened.segments[0].base_offset > 0)
 
     # --- what an append does -------------------------------------------------------------
 

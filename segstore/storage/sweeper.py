@@ -172,14 +172,14 @@ class Sweeper:
         self._scheduler.close()
 
     def close(self) -> None:
-        """As `stop`, and remove what waits to be."""
+        """As `stop`, and remove what waits to be, but for what an open has found or put aside."""
         self.stop()
         with self._sweeping:
-            self._clear(all_of_them=True)
+            self._clear(closing=True)
 
-    def _clear(self, *, all_of_them: bool = False) -> None:
+    def _clear(self, *, closing: bool = False) -> None:
         """A file that can't be removed keeps nothing from being swept, nor the store from being closed."""
         try:
-            self._context.graveyard.clear(all_of_them=all_of_them)
+            self._context.graveyard.clear(closing=closing)
         except OSError as error:
             log.warning("deleted segments could not be removed: %s", error)

@@ -376,21 +376,24 @@ def _make_files(segment: Segment) -> None:
 
 def remove_segment(segment: Segment) -> None:
     """Remove a segment's files, and what an earlier try has left of them. OSError."""
-    bury_segment(segment)
+    bury_segment(segment, 0)
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
             segment.pool.files.unlink(segment.file(suffix + names.DELETED))
 
 
-def bury_segment(segment: Segment) -> list[str]:
+def bury_segment(segment: Segment, now_ms: int) -> list[str]:
     """Take a segment's names away, the log's first: it is `.deleted` then, and a crash leaves it to the next
-    open. The new paths. OSError.
+    open, which sees by the files' times that this was at `now_ms`. The new paths. OSError.
     """
     files, pool = segment.pool.files, segment.pool
     pool.forget(segment.path)
     there = []
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
+            # Another user's file keeps the time of its last write, since only its owner may set one.
+            with contextlib.suppress(PermissionError):
+                files.set_modified(segment.file(suffix), now_ms * 1_000_000)
             files.rename(segment.file(suffix), segment.file(suffix + names.DELETED))
             there.append(segment.file(suffix + names.DELETED))
     return there

@@ -129,7 +129,7 @@ def _put_in_place(partition: Partition, old: Sequence[Segment], new: Sequence[Se
     taken = {segment.base_offset for segment in new}
     for segment in old:
         if segment.base_offset not in taken:
-            buried += bury_segment(segment)
+            buried += bury_segment(segment, partition.context.clock())
     context.files.sync_dir(partition.directory)
     for segment in new:
         _rename(segment, INDEXES, names.SWAP, "")
