@@ -22,7 +22,8 @@ CONFIG = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitio
 class Kind:
     """`pattern` finds the files, `silent` are damages after which nothing need be wrong: `check` and
     `Store.mended` may say nothing. `checked`: the file has a checksum, so that each flipped bit is found.
-    `lazy`: it is mended when it is needed, or by a repair.
+    `lazy`: it is mended when it is needed, or by a repair. `refused` are damages with which the store is not
+    opened for writing until a repair. `left`: how a store is left that has the file.
     """
 
     name: str
@@ -32,10 +33,16 @@ class Kind:
     silent: frozenset[str] = frozenset()
     checked: bool = False
     lazy: bool = False
+    refused: frozenset[str] = frozenset()
+    left: tuple[str, ...] = ("closed", "killed")
 
     def may_be_silent(self, damage: str) -> bool:
         """Whether this damage may be passed over without a word, since nothing is lost by it."""
         return damage in self.silent and not (damage == "flipped" and self.checked)
+
+    def cell(self, damage: str) -> str:
+        """What the table says of it."""
+        return "refused" if damage in self.refused else "–" if self.may_be_silent(damage) else "told"
 
 
 def _kind(
@@ -46,8 +53,11 @@ def _kind(
     silent: str = "",
     checked: bool = False,
     lazy: bool = False,
+    refused: tuple[str, ...] = (),
+    left: tuple[str, ...] = ("closed", "killed"),
 ) -> Kind:
-    return Kind(name, pattern, reading, writing, frozenset(silent.split()), checked, lazy)
+    silently = frozenset(silent.split())
+    return Kind(name, pattern, reading, writing, silently, checked, lazy, frozenset(refused), left)
 
 
 KINDS = [
@@ -130,6 +140,17 @@ KINDS = [
             ("cleaner-offset-checkpoint", "where it says nothing, no gap is called damage"),
         )
     ),
+    _kind(
+        "`.kafka_cleanshutdown`", ".kafka_cleanshutdown", "the store is read as after a kill",
+        "taken for an unclean shutdown: every partition is recovered from its log; told", "missing flipped",
+        left=("closed",),
+    ),
+    _kind(
+        "`.lock`", ".lock", "not looked at",
+        "any content does; a directory is refused by an error that says to move it away, until "
+        "`check --repair` has moved it to the quarantine",
+        "missing empty cut zeroed garbage flipped", refused=("a directory",),
+    ),
 ]  # fmt: skip
 
 ROWS = {kind.name: kind for kind in KINDS}
@@ -140,8 +161,8 @@ def table() -> str:
     lines = [f"| file | opened to read | opened to write | {' | '.join(DAMAGES)} |"]
     lines.append(f"|---|---|---|{'---|' * len(DAMAGES)}")
     for kind in KINDS:
-        told = ["–" if kind.may_be_silent(damage) else "told" for damage in DAMAGES]
-        lines.append(f"| {kind.name} | {kind.reading} | {kind.writing} | {' | '.join(told)} |")
+        told = " | ".join(map(kind.cell, DAMAGES))
+        lines.append(f"| {kind.name} | {kind.reading} | {kind.writing} | {told} |")
     return "\n".join(lines) + "\n"
 
 
@@ -163,6 +184,16 @@ def flip(path: Path, bit: int) -> None:
 def _flipped(path: Path, rng: random.Random) -> None:
     if path.stat().st_size:
         flip(path, rng.randrange(path.stat().st_size * 8))
+
+
+def used_bits(path: Path) -> list[int]:
+    """Of a small file every bit; of one that is mostly zeros those of each 64 bytes that hold anything: a
+    slot of the published ends, a few entries of an index that is still preallocated.
+    """
+    data = path.read_bytes()
+    places = range(0, len(data), 64)
+    used = [at for at in places if len(data) < 4096 or any(data[at : at + 64])]
+    return [bit for at in used for bit in range(at * 8, min(at + 64, len(data)) * 8)]
 
 
 def _cut(path: Path, rng: random.Random) -> None:

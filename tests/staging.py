@@ -17,6 +17,9 @@ from waiting import PATIENCE
 import segstore
 from segstore.files import Files, Handle
 from segstore.storage.staging import Staged, Stager
+from segstore.storage.staging.folder import Folder
+from segstore.storage.staging.manifest import write_manifest
+from segstore.storage.staging.message import files_of
 
 SMALL = {"segment.bytes": 2000, "index.interval.bytes": 100}
 TINY_SEGMENTS = {"inbox.segment.bytes": 500}
@@ -95,6 +98,11 @@ def stage(
         for topic, partition in parts:
             stager.append_batch(topic, partition, rows(tag, n)[first:], batch_bytes=batch_bytes)
         return stager.finish()
+
+
+def sealed_only(path: Path, id_: str, messages: list[Staged]) -> None:
+    """As a sealer that is killed as soon as it has sealed."""
+    write_manifest(Folder(Files(), str(path)), id_, files_of(messages))
 
 
 def contents(store: segstore.Store, parts: Sequence[tuple[str, int]] = PARTS) -> list[list[bytes | None]]:

@@ -479,7 +479,7 @@ def test_what_a_killed_delete_has_left_is_put_aside_and_no_crash_shortens_its_de
             assert gone
             assert len(logs(state)) == there - gone
             assert (n == 2) or "put aside" in store.recovered[0].reason
-            clock.now += delay - 1
+            clock.now += delay // 2 - 1
             store.sweep()
             assert buried(state) == gone
             state = killed(state, tmp_path / f"killed-{n}")
@@ -488,6 +488,39 @@ def test_what_a_killed_delete_has_left_is_put_aside_and_no_crash_shortens_its_de
         store.sweep()
         assert buried(state) == 0
         assert values(store.partition("t")) == [b"value %d" % i * 5 for i in range(20, 30)]
+    assert segstore.check(state) == []
+
+
+@pytest.mark.parametrize("ends", ["closes", "kills", "both"])
+def test_no_close_shortens_the_delay_of_what_an_open_has_put_aside(
+    store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """It is counted from the putting aside, over opens that are each shorter than it."""
+    clock, delay = Clock(), 60_000
+    live = tmp_path / "live"
+    with segstore.open(live, config=QUIET, clock=clock) as store:
+        store.create_topic("t", config={"segment.bytes": 500, "file.delete.delay.ms": delay})
+        for i in range(30):
+            store.partition("t").append(b"value %d" % i * 5)
+        with monkeypatch.context() as patch:
+            patch.setattr(LogStart, "_remove", lambda *_: None)
+            store.partition("t").delete_records(20)
+        state = killed(live, tmp_path / "killed-0")
+    gone = 0
+    for n in range(6):
+        with segstore.open(state, config=QUIET, clock=clock) as store:
+            assert store.partition("t").start_offset == 20
+            gone = gone or buried(state)
+            assert buried(state) == gone > 0
+            clock.now += delay // 6 - 1
+            store.sweep()
+            dead = killed(state, tmp_path / f"killed-{n + 1}")
+        assert buried(state) == gone
+        state = dead if ends == "kills" or (ends == "both" and n % 2) else state
+    clock.now += 6
+    with segstore.open(state, config=QUIET, clock=clock) as store:
+        assert values(store.partition("t")) == [b"value %d" % i * 5 for i in range(20, 30)]
+        assert buried(state) == 0
     assert segstore.check(state) == []
 
 

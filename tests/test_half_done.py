@@ -1,5 +1,5 @@
 """Promise: what a crash leaves of a compaction swap is finished or undone at the next open; also when
-that is killed in turn."""
+that is killed in turn. `.deleted` files that are found stay for file.delete.delay.ms, which is 0 here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def four_segments(path: Path) -> Path:
     for base in range(0, N, 10):
         write_segment(path / "t-0", base, raw_batches(range(base, base + 10)))
     with segstore.open(path) as store:
-        store.alter_topic("t", {"cleanup.policy": "compact"})
+        store.alter_topic("t", {"cleanup.policy": "compact", "file.delete.delay.ms": 0})
         assert values(store.partition("t")) == BEFORE
     return path / "t-0"
 

@@ -20,6 +20,7 @@ from staging import (
     killed_adoptions,
     left_in_inbox,
     rows,
+    sealed_only,
     stage,
     unsynced,
 )
@@ -29,7 +30,7 @@ from waiting import PATIENCE
 import segstore
 from segstore import names
 from segstore.files import Files
-from segstore.storage.staging import Staged, seal
+from segstore.storage.staging import seal
 from segstore.storage.staging.ids import read_adoption
 
 N = 16
@@ -82,15 +83,6 @@ def test_killed_at_each_call_of_adoption(tmp_path: Path, case: str) -> None:
     for nth, path in killed_adoptions(state, tmp_path, lambda files, p: adopt(files, p, options)):
         check_whole(path, before, f"{case}, call {nth}")
         assert left_in_inbox(path) == [], f"call {nth}"
-
-
-def sealed_only(path: Path, id_: str, messages: list[Staged]) -> None:
-    """As a sealer that is killed as soon as it has sealed."""
-    from segstore.storage.staging.folder import Folder
-    from segstore.storage.staging.manifest import write_manifest
-    from segstore.storage.staging.message import files_of
-
-    write_manifest(Folder(Files(), str(path)), id_, files_of(messages))
 
 
 def test_killed_at_each_call_of_staging(tmp_path: Path) -> None:

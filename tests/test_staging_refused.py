@@ -354,7 +354,7 @@ def test_what_can_t_be_put_aside_is_told_once_however_often_it_is_looked_at(
             inbox._look()
         waiting.told()
         told = [record.getMessage() for record in caplog.records]
-        assert sum("is refused: " in line for line in told) == 1
+        assert sum(" is no manifest: " in line and "-> refused" in line for line in told) == 1
         assert sum("can't be adopted now: " in line for line in told) == 1
         assert sum("left in" in line for line in told) == (place == "quarantine")
         assert not any(record.exc_info for record in caplog.records)

@@ -42,6 +42,19 @@ def check_readable(files: Files, root: str) -> None:
                 raise
 
 
+def free_lock(files: Files, root: str) -> str:
+    """Move a directory that lies in the place of the lock file into the quarantine, for a repair: its path
+    there, "" where there is none. A lock file that another process has made there meanwhile stays. OSError.
+    """
+    path = os.path.join(root, names.LOCK)
+    if not files.exists(path) or files.is_symlink(path) or not files.is_directory(path):
+        return ""
+    try:
+        return put_aside(files, root, path, directory_only=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
 def set_aside(files: Files, root: str) -> list[tuple[str, str]]:
     """Free these places, and those where they are written before they get their names: the paths that
     something else had, and where that is now. OSError.

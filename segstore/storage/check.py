@@ -79,7 +79,8 @@ def is_at_rest(files: Files, root: str) -> tuple[bool, list[Finding]]:
     except OSError as error:
         if error.errno not in NOT_A_FILE:
             raise
-        message = f"{error.strerror}: move it away, so that the store can be opened for writing"
+        done = "move it away, or have a repair do it, so that the store can be opened for writing"
+        message = f"{error.strerror}: {done}"
         return True, [Finding(path, None, None, message)]
 
 

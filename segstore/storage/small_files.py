@@ -32,6 +32,8 @@ NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 CHECKSUM = "crc32c"
 _DEEPEST = 20  # brackets that are open at once in what is written here, and more
+# A checksum whose name is damaged; no file of an older segstore ends so.
+_NAMELESS = re.compile(rb',\n "[^"\n]{6}": "[0-9a-f]{8}"\n}\n\Z')
 _TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
 
 
@@ -75,7 +77,7 @@ def unseal(data: bytes) -> tuple[Any, bool]:
     held = parse_json(data)
     tail = _TAIL.search(data)
     if tail is None:
-        if isinstance(held, dict) and CHECKSUM in held:
+        if isinstance(held, dict) and (CHECKSUM in held or _NAMELESS.search(data)):
             raise ValueError("its checksum is not where it must be")
         return held, False
     if int(tail[1], 16) != crc(data[: tail.start()]):
@@ -186,9 +188,10 @@ def reason(error: Exception) -> str:
 # --- what is no file ------------------------------------------------------------------------
 
 
-def put_aside(files: Files, root: str, path: str) -> str:
+def put_aside(files: Files, root: str, path: str, *, directory_only: bool = False) -> str:
     """Move what lies in the place of a small file into the quarantine, whatever it is: its path there.
-    OSError, where it can't be moved (a mount point).
+    `directory_only`: ENOTDIR where it is no directory any more. OSError, where it can't be moved (a mount
+    point).
     """
     directory = os.path.join(root, names.OURS, names.QUARANTINE)
     for made in (os.path.dirname(directory), directory):
@@ -197,7 +200,7 @@ def put_aside(files: Files, root: str, path: str) -> str:
             files.mkdir(made)
             files.sync_dir(os.path.dirname(made))
     target = next(free for free in _names_for(root, path, directory) if not files.exists(free))
-    files.rename(path, target)
+    files.rename(os.path.join(path, "") if directory_only else path, target)
     files.sync_dir(directory)
     files.sync_dir(os.path.dirname(path))
     return target

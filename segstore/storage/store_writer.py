@@ -293,5 +293,8 @@ def _take_lock(context: Context) -> Handle:
     except OSError as error:
         if error.errno != errno.EISDIR:
             raise
-        hint = "A directory lies in the place of the lock file: move it away, and open the store again"
+        hint = (
+            "A directory lies in the place of the lock file: move it away, and open the store again "
+            "(`segstore check --repair` moves it to the quarantine)"
+        )
         raise StorageError(error.errno, hint, path) from error

@@ -22,7 +22,7 @@ from segstore.errors import SegstoreError, StoreLockedError
 from segstore.files import Files
 from segstore.storage import arguments
 from segstore.storage import store as store_module
-from segstore.storage.aside import set_aside
+from segstore.storage.aside import free_lock, set_aside
 from segstore.storage.check import check
 from segstore.storage.context import os_errors
 from segstore.storage.enclosed import kept_mode
@@ -57,10 +57,14 @@ def repair(
     """
     root, files = arguments.path("path", path), files or Files()
     with os_errors():
+        files.listdir(root)
+        moved = free_lock(files, root)
+        lock = os.path.join(root, names.LOCK)
+        freed = [Repaired(lock, None, None, "a directory", f"moved to {moved}")] if moved else []
         with _locked(files, root):
             pass  # whoever writes is told at once
         found = check(root, progress=progress)
-        return list(_repair(files, root, found, quarantine, progress)) if found else []
+        return freed + (list(_repair(files, root, found, quarantine, progress)) if found else [])
 
 
 def _repair(
@@ -95,7 +99,6 @@ def _repair(
 @contextmanager
 def _locked(files: Files, root: str) -> Iterator[None]:
     lock = os.path.join(root, names.LOCK)
-    files.listdir(root)
     try:
         held = files.lock(lock)
     except BlockingIOError:

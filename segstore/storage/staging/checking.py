@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from segstore import names
 from segstore.config import StoreConfig
-from segstore.errors import CorruptCheckpointError, StagedFilesError
+from segstore.errors import CorruptCheckpointError, InvalidRecordError, RecordTooLargeError, StagedFilesError
 from segstore.files import Files
 from segstore.storage.context import wall_clock
 from segstore.storage.finding import Finding
@@ -18,7 +18,9 @@ from segstore.storage.staging.folder import Folder
 from segstore.storage.staging.ids import damaged_lines, missing_ids, read_adoption
 from segstore.storage.staging.intent import read_intent
 from segstore.storage.staging.leftovers import leftovers
-from segstore.storage.staging.manifest import read_manifest
+from segstore.storage.staging.manifest import Manifest, read_manifest
+from segstore.storage.staging.verifying import examine
+from segstore.storage.topics import TopicFiles
 
 _NEXT = "an open for writing"
 
@@ -64,11 +66,27 @@ def _check_sealed(folder: Folder) -> Iterator[Finding]:
         except StagedFilesError as error:
             yield Finding(path, None, None, reason(error))
             continue
+        waits = read_adoption(folder.files, folder.adopted, manifest.id) is None
         missing = [file.name for file in manifest.files if not folder.files.exists(folder.staged(file))]
-        if missing and read_adoption(folder.files, folder.adopted, manifest.id) is None:
+        if missing and waits:
             yield Finding(path, None, None, f"{len(missing)} staged files are missing: {missing[0]}")
-        else:
-            yield Finding(path, None, None, f"{manifest.id!r} is sealed and waits: {_NEXT} adopts it")
+            continue
+        wrong = list(_damaged(folder, manifest)) if waits else []
+        yield from wrong
+        done = "refuses" if wrong else "adopts"
+        yield Finding(path, None, None, f"{manifest.id!r} is sealed and waits: {_NEXT} {done} it")
+
+
+def _damaged(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
+    """Staged files of topics that are there, which can't be adopted as they are. OSError."""
+    topics = TopicFiles(folder.files, folder.root).load()[0]
+    for file in manifest.files:
+        info, path = topics.get(file.topic), folder.staged(file)
+        if info is not None and info.topic_id == file.topic_id:
+            try:
+                examine(folder.files, path, file, info.settings)
+            except (StagedFilesError, RecordTooLargeError, InvalidRecordError) as error:
+                yield Finding(path, None, None, str(error).removeprefix(path).lstrip(": "))
 
 
 def _check_left(folder: Folder) -> Iterator[Finding]:
@@ -77,3 +95,7 @@ def _check_left(folder: Folder) -> Iterator[Finding]:
     gathered = [folder.gathered] if folder.files.exists(folder.gathered) else []
     for path in (*map(folder.stager, stagers), *small, *gathered):
         yield Finding(path, None, None, f"left by a process that is gone: {_NEXT} removes it")
+    whose = [folder.owner(name) for name in folder.stagers() if folder.is_stagers(name)]
+    for path in (*whose, *map(folder.result, folder.of_kind(names.RESULT))):
+        if folder.files.exists(path) and not folder.files.is_file(path):
+            yield Finding(path, None, None, "no regular file: it goes to the quarantine when its time comes")

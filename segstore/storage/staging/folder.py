@@ -16,20 +16,30 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from segstore import names
 from segstore.files import Files
+from segstore.logger import Logger
 from segstore.storage.enclosed import check_places
+from segstore.storage.small_files import put_aside
 from segstore.storage.staging.message import StagedFile
 from segstore.storage.topics import NOT_A_FILE
 
+log = Logger("segstore")
+
+
+def _warn(path: str, message: str, done: str) -> None:
+    log.warning("%s: %s; %s", path, message, done)
+
 
 class Folder:
-    """The inbox of the store at `root`."""
+    """The inbox of the store at `root`. `tell` is told of what was no file where one must be: its path, what
+    is wrong with it, what was done about it (`Context.tell`).
+    """
 
-    def __init__(self, files: Files, root: str) -> None:
-        self.files, self.root = files, root
+    def __init__(self, files: Files, root: str, tell: Callable[[str, str, str], None] = _warn) -> None:
+        self.files, self.root, self._tell = files, root, tell
         self.ours = os.path.join(root, names.OURS)
         self.path = os.path.join(self.ours, names.INBOX)
         self.sealed = os.path.join(self.path, names.SEALED)
@@ -114,9 +124,15 @@ class Folder:
     # --- removal --------------------------------------------------------------
 
     def unlink(self, path: str) -> None:
-        """Remove a file, or find it gone. OSError."""
-        with contextlib.suppress(FileNotFoundError):
+        """Remove a file, or find it gone; a directory in its place is moved to the quarantine. OSError."""
+        try:
             self.files.unlink(path)
+        except FileNotFoundError:
+            pass
+        except (IsADirectoryError, PermissionError):
+            if self.files.is_symlink(path) or not self.files.is_directory(path):
+                raise
+            self._tell(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
 
     def remove_staged(self, files: Iterable[StagedFile]) -> None:
         """Remove staged files, and the directories that have none then and whose stagers don't live.

@@ -56,7 +56,7 @@ class Inbox:
     ) -> None:
         """OSError."""
         self._context, self._config, self._topics, self._nudge = context, config, topics, nudge
-        self._folder = Folder(context.files, context.root)
+        self._folder = Folder(context.files, context.root, context.tell)
         self._folder.prepare()
         # What goes on failing is told once: why a stem, by its name, can't be adopted now; (stem,): why it is
         # refused; "left-overs" and "looking".
@@ -128,7 +128,7 @@ class Inbox:
                 f"the adoption of {manifest.id!r} was begun, and {path}, which says what was appended, is "
                 "damaged: look for its records before they are sealed again"
             )
-            self._refuse(stem, manifest, StagedFilesError(reason))
+            self._refuse(stem, manifest, StagedFilesError(reason), told=True)
 
     def begin(self) -> None:
         """Adopt what waits, and from now on whatever is sealed. OSError."""
@@ -242,10 +242,18 @@ class Inbox:
             return
         self._adopter.clear(manifest)
 
-    def _refuse(self, stem: str, manifest: Manifest | None, error: SegstoreError) -> None:
-        """It goes to the quarantine with its files, and the sealer is told. OSError."""
+    def _refuse(
+        self, stem: str, manifest: Manifest | None, error: SegstoreError, *, told: bool = False
+    ) -> None:
+        """It goes to the quarantine with its files, and the sealer is told. `told`: the damage that is the
+        reason is in `Store.mended` already. OSError.
+        """
         if self._told.is_new((stem,), error):  # what can't be put aside is refused at each look
-            log.warning("%s is refused: %s", stem, error)
+            if isinstance(error, StagedFilesError) and not told:
+                aside = os.path.join(self._folder.quarantine, stem)
+                self._context.tell(self._folder.manifest(stem), str(error), f"refused, and moved to {aside}")
+            else:
+                log.warning("%s is refused: %s", stem, error)
         write_result(self._folder, stem, error)
         for file in () if manifest is None else manifest.files:
             if self._folder.is_stagers(file.stager):

@@ -18,6 +18,7 @@ from segstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from segstore.storage.framed import frame, unframe
+from segstore.storage.small_files import NOT_A_FILE
 from segstore.storage.staging.folder import Folder
 
 _KNOWN = {
@@ -51,7 +52,15 @@ def take_result(folder: Folder, stem: str) -> SegstoreError | None:
         error = _KNOWN[held["error"]](*held["arguments"])
     except FileNotFoundError:
         return None
+    except OSError as damage:
+        if damage.errno not in NOT_A_FILE:
+            raise
+        error = _unknown(damage)
     except (ValueError, KeyError, TypeError) as damage:
-        error = SegstoreError(f"it was refused, and why can't be read: {damage}")
+        error = _unknown(damage)
     folder.unlink(folder.result(stem))
     return error
+
+
+def _unknown(damage: Exception) -> SegstoreError:
+    return SegstoreError(f"it was refused, and why can't be read: {damage}")

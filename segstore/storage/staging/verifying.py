@@ -86,11 +86,9 @@ def verify(files: Files, path: str, file: StagedFile, config: TopicConfig, segme
         raise StagedFilesError(
             f"{path} is for the internal topic {file.topic!r}, which takes no staged files"
         )
-    with contextlib.suppress(FileNotFoundError):  # told when it is opened
-        files.take_own(path)  # it may be stamped where it lies, and appended to
+    _take_own(files, path)
     with open_staged(files, path) as handle:
-        if files.size(handle) != file.size:
-            raise StagedFilesError(f"{path} has {files.size(handle):,} bytes, not {file.size:,}")
+        _check_size(files, handle, path, file)
         try:
             return _Look(path, file, config, segment_bytes).run(files, handle)
         except _MovedError:
@@ -99,6 +97,29 @@ def verify(files: Files, path: str, file: StagedFile, config: TopicConfig, segme
             return _Look(path, file, config, segment_bytes).run(files, handle)
         except _MovedError:
             raise StagedFilesError(f"{path}: its offsets are not side by side") from None
+
+
+def examine(files: Files, path: str, file: StagedFile, config: TopicConfig) -> None:
+    """Whether `verify` would take it, without a change to anything; the errors of `verify`. Offsets that are
+    not side by side are put right by `verify`.
+    """
+    with open_staged(files, path) as handle, contextlib.suppress(_MovedError):
+        _check_size(files, handle, path, file)
+        _Look(path, file, config, file.size + 1).run(files, handle)
+
+
+def _take_own(files: Files, path: str) -> None:
+    """It may be stamped where it lies, and appended to."""
+    try:
+        files.take_own(path)
+    except OSError as error:
+        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # these are told when it is opened
+            raise
+
+
+def _check_size(files: Files, handle: Handle, path: str, file: StagedFile) -> None:
+    if files.size(handle) != file.size:
+        raise StagedFilesError(f"{path} has {files.size(handle):,} bytes, not {file.size:,}")
 
 
 def open_staged(files: Files, path: str) -> Handle:
