@@ -17,6 +17,7 @@ import sys
 import threading
 from collections import deque
 
+from segstore.errors import IllegalStateError
 from segstore.mutex import holds_any
 from segstore.threads import Background, Latch
 
@@ -95,7 +96,7 @@ class _Carrier:
             self._thread = Background(self._run, "segstore-log")
             try:
                 self._thread.start()
-            except RuntimeError:  # the interpreter ends, or the system has no more threads
+            except IllegalStateError:
                 self._run()
         return handled
 

@@ -26,10 +26,12 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+from segstore.errors import IllegalStateError
+
 T = TypeVar("T")
 Lock = AbstractContextManager[object]
 
-_LONGEST_WAIT = 1e9  # seconds; a queue's wait counts in nanoseconds
+_LONGEST_WAIT = 1e9  # seconds; the wait of a `SimpleQueue` counts in nanoseconds
 _NONE: Lock = nullcontext()
 
 others_are_gone = sys.is_finalizing
@@ -91,20 +93,30 @@ class Background(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._do, self._gate, self._ended = run, threading.Lock(), Latch()
         self._begun = self._over = False
-        self._told: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._told: SimpleQueue[list[BaseException]] = SimpleQueue()
 
     def start(self) -> None:
-        """Return when it runs. RuntimeError: the system has no more threads, or the interpreter ends."""
+        """Return when it runs. IllegalStateError: the system has no more threads, or the interpreter ends,
+        which CPython 3.12.0 and 3.12.1 take to begin when the main thread has come to its end.
+        """
         if others_are_gone():
-            raise RuntimeError(f"can't start the thread {self.name}: the interpreter ends")
+            raise self._refused("the interpreter ends")
         # In another thread, where no signal handler runs: `Thread.start` waits for an event.
-        _thread.start_new_thread(self._start, ())
-        error = self._told.get()
         try:
-            if error is not None:
-                raise error
-        finally:
-            del error  # its traceback has this frame
+            _thread.start_new_thread(self._start, ())
+        except RuntimeError as error:
+            raise self._refused(error) from None
+        if failed := self._told.get():
+            # A traceback that has this frame finds an empty list there.
+            if isinstance(failed[0], RuntimeError):
+                raise self._refused(failed.pop())
+            raise failed.pop()
+
+    def _refused(self, reason: object) -> IllegalStateError:
+        return IllegalStateError(
+            f"the thread {self.name} can't be started: {reason}. Open stores and make producers before the "
+            "main thread ends (let it join the others), and where the system has threads left"
+        )
 
     def is_alive(self) -> bool:
         """Whether it runs: not when `join` has seen its end, nor when the interpreter has ended it."""
@@ -114,12 +126,12 @@ class Background(threading.Thread):
         try:
             super().start()
         except BaseException as error:
-            self._told.put(error)
+            self._told.put([error])
 
     def run(self) -> None:
         with self._gate:
             self._begun = not self._over
-        self._told.put(None)
+        self._told.put([])
         if not self._begun:
             return
         try:
@@ -141,7 +153,7 @@ class Background(threading.Thread):
 
 def apart(run: Callable[[], T], name: str) -> T:
     """Call `run` in a thread of its own, where no signal handler runs, and give what it gives. Where an
-    exception ends the wait, it goes on there to its end.
+    exception ends the wait, it goes on there to its end. Where no thread can be started, it is called here.
     """
     if others_are_gone():
         return run()
@@ -155,7 +167,10 @@ def apart(run: Callable[[], T], name: str) -> T:
             failed.append(error)
 
     thread = Background(call, name)
-    thread.start()
+    try:
+        thread.start()
+    except IllegalStateError:
+        return run()
     thread.join()
     if failed:
         raise failed.pop()
@@ -166,34 +181,34 @@ class Worker:
     """A thread that does what it is given, one after the other: `do`, then `result`. Used by one thread.
 
     `end` may be called again and again, and by any: when it returns nothing is done, and nothing will be.
+    Where no thread can be started, `do` does the work where it is called.
     """
 
     def __init__(self, name: str) -> None:
         self._asked: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
-        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._over = False
+        self._done: SimpleQueue[list[BaseException]] = SimpleQueue()
+        self._over = self._alone = False
         self._thread = Background(self._run, name)
 
     def start(self) -> None:
-        """Errors as `Background.start`."""
-        if not others_are_gone():
+        """Before the first `do`."""
+        try:
             self._thread.start()
+        except IllegalStateError:
+            self._alone = True
 
     def do(self, work: Callable[[], object]) -> None:
         """Have it done when what came before is."""
-        if others_are_gone():  # a queue of CPython 3.13 would give it to the thread that waits there for ever
+        if self._alone or others_are_gone():
+            # In the end a queue of CPython 3.13 would give it to the thread that waits there for ever.
             self._do(work)
         else:
             self._asked.put(work)
 
     def result(self) -> None:
         """Wait for the oldest that was not waited for; raises what failed."""
-        error = self._done.get()
-        try:
-            if error is not None:
-                raise error
-        finally:
-            del error  # its traceback has this frame
+        if failed := self._done.get():
+            raise failed.pop()
 
     def end(self) -> None:
         """Wait for what is under way; the rest is never done."""
@@ -210,9 +225,9 @@ class Worker:
         try:
             work()
         except BaseException as error:  # the waiting thread's
-            self._done.put(error)
+            self._done.put([error])
         else:
-            self._done.put(None)
+            self._done.put([])
 
 
 class Shelter:
@@ -234,14 +249,11 @@ class Shelter:
         if others_are_gone():
             self._served.finish()
             return run()
-        told: SimpleQueue[tuple[list[T], BaseException | None]] = SimpleQueue()
+        told: SimpleQueue[tuple[list[T], list[BaseException]]] = SimpleQueue()
         self.later(partial(_tell, run, told))
-        found, error = told.get()
-        try:
-            if error is not None:
-                raise error
-        finally:
-            del error  # its traceback has this frame
+        found, failed = told.get()
+        if failed:
+            raise failed.pop()
         return found.pop()
 
     def later(self, work: Callable[[], None]) -> None:
@@ -259,7 +271,7 @@ class Shelter:
     def _start(self) -> None:
         try:
             Background(self._served.run, self._name).start()
-        except RuntimeError:  # the system has no more threads
+        except IllegalStateError:
             self._served.finish()
         else:
             self._started = True  # last: where that was interrupted, nobody knows whether it has begun
@@ -310,8 +322,8 @@ class _Served:
                     work()
 
 
-def _tell(run: Callable[[], T], told: SimpleQueue[tuple[list[T], BaseException | None]]) -> None:
+def _tell(run: Callable[[], T], told: SimpleQueue[tuple[list[T], list[BaseException]]]) -> None:
     try:
-        told.put(([run()], None))
+        told.put(([run()], []))
     except BaseException as error:  # the waiting thread's
-        told.put(([], error))
+        told.put(([], [error]))
