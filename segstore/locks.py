@@ -25,7 +25,8 @@ class _Closable(Protocol):
     def close(self) -> None: ...
 
 
-_held: weakref.WeakSet[_Closable] = weakref.WeakSet()
+_held: set[weakref.ref[_Closable]] = set()
+"""Copied in one step of C, so that whatever opens a file meanwhile does no harm."""
 
 
 def take(handle: _Closable) -> None:
@@ -33,7 +34,7 @@ def take(handle: _Closable) -> None:
 
     BlockingIOError where anybody else has a lock on it.
     """
-    _held.add(handle)
+    _held.add(weakref.ref(handle, _held.discard))
     fcntl.fcntl(handle.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
 
 
@@ -45,8 +46,10 @@ def holder(fd: int) -> int | None:
 
 
 def _close_inherited() -> None:
-    for handle in list(_held):
-        handle.close()
+    for ref in _held.copy():
+        handle = ref()
+        if handle is not None:
+            handle.close()
 
 
 os.register_at_fork(after_in_child=_close_inherited)

@@ -28,9 +28,10 @@ from segstore.errors import IllegalStateError, ReentrantCallError
 from segstore.threads import others_are_gone
 
 if TYPE_CHECKING:
-    _RLock: Any = object
+    OwnedLock: Any = object
 else:
-    _RLock = type(threading.RLock())  # it knows its owner, and is taken by one step of C
+    # It knows its owner; one step of C takes it, and one, in `with`, lets go of it.
+    OwnedLock = type(threading.RLock())
 
 PATIENCE = 2.0
 """Seconds. Longer than any lock is held, but by who waits for a disk that stands still."""
@@ -45,7 +46,7 @@ _on_purpose: set[CodeType] = set()
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Mutex(_RLock):  # type: ignore[misc]
+class Mutex(OwnedLock):  # type: ignore[misc]
     """A lock that the thread which has it may not take again: ReentrantCallError."""
 
     entered = 0
@@ -173,7 +174,8 @@ def holds_any(but: Mutex | None = None, of: Iterable[Any] | None = None) -> bool
     return any(m is not but and m._is_owned() for m in _asked(of))
 
 
-def _asked(of: Iterable[Any] | None) -> list[Any]:
+def _asked(of: Iterable[Any] | None = None) -> list[Any]:
+    """These locks, or all of ours that there are."""
     return [lock for ref in _all.copy() if (lock := ref()) is not None] if of is None else list(of)
 
 
@@ -203,21 +205,25 @@ def let_go_of_left() -> None:
     is under way: other threads, for which this one is about to wait, may wait for them.
     """
     if under_way() is None:
-        _let_go([lock for ref in _all.copy() if (lock := ref()) is not None])
+        _let_go(_asked())
 
 
 def _let_go_of_dead() -> None:
     """The same in the midst of a call: locks that this thread has, but no `with` block of it.
 
     A frame that is gone may have left its id to a later one of the same function, whose lock is then kept.
+    A lock that a handler's outer call is only taking does not know its block yet.
     """
     alive: set[int] = set()
+    being_taken: set[int] = set()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         alive.add(id(frame))
+        if frame.f_code is Mutex.__enter__.__code__:
+            being_taken.add(id(frame.f_locals["self"]))
         frame = frame.f_back
-    mutexes = (lock for ref in _all.copy() if isinstance(lock := ref(), Mutex))
-    _let_go([lock for lock in mutexes if lock.entered not in alive])
+    held = [lock for lock in _asked() if isinstance(lock, Mutex) and id(lock) not in being_taken]
+    _let_go([lock for lock in held if lock.entered not in alive])
 
 
 def _let_go(locks: list[Any]) -> None:

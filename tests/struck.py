@@ -15,12 +15,13 @@ from types import FrameType
 from typing import Any
 
 import segstore
+from segstore.client.consumer.guard import Guard
 from segstore.mutex import Mutex
 
 _HERE = os.path.dirname(segstore.__file__)
 _PLACES = {"call", "return", "c_return"}
-_TAKEN = Mutex.__enter__.__code__
-"""`with` calls it, and goes on in its block: CPython runs no handler when it returns."""
+_TAKEN = {Mutex.__enter__.__code__, Guard.__enter__.__code__}
+"""`with` calls them, and goes on in its block: CPython runs no handler when they return."""
 
 
 def _is_lost(frame: FrameType | None) -> bool:
@@ -49,7 +50,7 @@ def struck(
     def profile(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal raised, seen
         if event in _PLACES and frame.f_code.co_filename.startswith(within):
-            if _is_lost(frame) or (event == "return" and (frame.f_code is _TAKEN or _is_kept(frame))):
+            if _is_lost(frame) or (event == "return" and (frame.f_code in _TAKEN or _is_kept(frame))):
                 return
             seen += 1
             if seen == left[0]:

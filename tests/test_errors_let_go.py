@@ -461,7 +461,7 @@ def describe(error: BaseException) -> str:
         above = above.f_back
     for frame in frames:
         names = [name for name, value in list(frame.f_locals.items()) if _leads(value, error, 3)]
-        if names and "/segstore/" in frame.f_code.co_filename:
+        if names and frame.f_code.co_filename.startswith(str(PACKAGE)):
             found.add(f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}: {names}")
     return f"{error!r}: {sorted(found)}"
 

@@ -15,12 +15,15 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.client.groups.alarm import Alarm
+from segstore.errors import IllegalStateError
 from segstore.storage.ends import EndsWriter
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store import Store
 from segstore.storage.store_writer import StoreWriter
 from segstore.storage.visible import Visible
 from segstore.threads import Background, Latch, Shelter, Worker, holding
+
+PACKAGE = str(Path(segstore.__file__).parent)
 
 # What is raised within a destructor, or a generator that is dropped, is told and passed over.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -32,14 +35,20 @@ def test_a_destructor_of_what_was_never_begun(kind: type) -> None:
     kind.__new__(kind).__del__()
 
 
-def test_an_open(store_dir: Path, rng: random.Random) -> None:
-    """The directory is the next one's, whatever was begun, and by one or two."""
+PARTS = 8
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_an_open(store_dir: Path, rng: random.Random, part: int) -> None:
+    """The directory is the next one's, whatever was begun, and by one or two. Each part goes through all of
+    an open with places of its own; together they have one of 13.
+    """
     with segstore.open(store_dir) as store:
         store.create_topic("t")
         store.partition("t").append(b"a")
     place, raised = 0, 1
     while raised:
-        place += rng.randint(1, 25)
+        place += rng.randint(1, 25 * PARTS)
         places = [place, rng.randint(1, 60)][: rng.randint(1, 2)]
         raised = struck(lambda: segstore.open(store_dir).close(), *places)
         with segstore.open(store_dir) as store:
@@ -88,7 +97,7 @@ def test_an_open_that_was_interrupted_twice_leaves_no_thread(
 
     def profile(frame: FrameType, event: str, _argument: object) -> None:
         nonlocal seen
-        if event in ("call", "c_return") and "segstore" in frame.f_code.co_filename:
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
             seen += 1
             if seen == place:
                 raise KeyboardInterrupt
@@ -194,7 +203,7 @@ def test_a_shelter_goes_on_where_its_caller_was_interrupted() -> None:
 
 def test_a_shelter_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_thread: Background) -> None:
-        raise RuntimeError("can't start new thread")
+        raise IllegalStateError("no more threads")
 
     shelter = Shelter("of a test")
     monkeypatch.setattr(Background, "start", refused)

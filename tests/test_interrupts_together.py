@@ -13,6 +13,7 @@ from producers import send
 from struck import struck
 
 import segstore
+from segstore.mutex import Mutex
 from segstore.storage.markers import end_transaction
 
 # A generator that is dropped is ended where an exception is told and passed over.
@@ -69,6 +70,42 @@ def test_at_each_place(store_dir: Path, rng: random.Random, commit: bool) -> Non
             ending.strike(first, rng.randint(1, 40))
         assert first > 300
         assert all(ending.seen.values()), ending.seen
+
+
+class Late(Mutex):
+    """A lock that is asked for before a transaction's end, struck at `place`, and taken behind it."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__()
+        self.ending, self.place, self.raised = ending, 0, 0
+
+    def __enter__(self) -> bool:
+        place, self.place = self.place, 0
+        if place:
+            self.raised = struck(partial(end_transaction, self.ending.logs, 1, 0, 0, True), place)
+        return super().__enter__()
+
+
+def test_a_flush_in_another_thread_does_not_tell_of_one_partition_alone(store_dir: Path) -> None:
+    """It waits to publish the partition's recovery point while the interrupt comes."""
+    with segstore.open(store_dir) as store, segstore.open(store_dir, "r") as reader:
+        store.create_topic("t", 2)
+        ending = Ending(store, reader, commit=True)
+        visible = ending.logs[0]._writing().visible
+        late = visible.publishing = Late(ending)
+        place = late.raised = 1
+        while late.raised:
+            begun = [log.end_offset for log in ending.logs]
+            for log in ending.logs:
+                send(log, 1, place, 1, txn=True)
+            late.place = place
+            visible.publish()
+            ending._check(begun, (place,))
+            end_transaction(ending.logs, 1, 0, 0, True)
+            place += 1
+        assert place > 100
+        assert ending.seen["elsewhere"]
+        assert ending.seen["none"]
 
 
 def test_a_delete_that_is_asked_for_again_is_told_to_others(store_dir: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import random
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -302,6 +304,30 @@ def test_a_lock_that_another_thread_waits_for_with_one_that_this_thread_wants(
         assert not left.owned
     thread.join(60)
     assert not thread.is_alive()
+
+
+class Handled:
+    """In place of the module `sys` for `mutex`: a handler looks for left locks as one is taken."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def _getframe(self, depth: int) -> FrameType:
+        if sys._getframe(1).f_code is mutex.Mutex.__enter__.__code__:
+            self.times += 1
+            mutex._let_go_of_dead()
+        return sys._getframe(depth + 1)
+
+
+def test_a_lock_that_a_handler_comes_into_the_taking_of_stays_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython 3.10: the handler's append waited for a lock, and let go of the one that `send` was taking."""
+    monkeypatch.setattr(mutex, "LEAVES_OPEN", True)
+    handled = Handled()
+    monkeypatch.setattr(mutex, "sys", handled)
+    lock = mutex.Mutex()
+    with lock:
+        assert lock.owned
+    assert handled.times == 1
 
 
 class Failing:

@@ -21,7 +21,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore import errors
-from segstore.client.producer import Producer
+from segstore.client.producer import Producer, delivery
 from segstore.storage.told import Told
 
 
@@ -398,6 +398,38 @@ def test_a_delivery_that_timed_out_tells_the_last_error_and_has_it_as_cause(
                 assert "No space left on device" in str(caught.value)
             fault.code = 0
             assert producer.send("a", b"y").get(PATIENCE).offset == 0
+
+
+@pytest.mark.parametrize("held_back_s", [0, 3_600])
+def test_a_batch_that_timed_out_behind_another_is_tried_once_without_it(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch, held_back_s: float
+) -> None:
+    """The disk has room for the small record alone, and both run out of time at one look."""
+    monkeypatch.setattr(delivery, "_HELD_BACK", held_back_s)
+    clock, sent, sizes = turned(monkeypatch), threading.Event(), []
+
+    def too_large(name: str, args: tuple[Any, ...]) -> None:
+        if not args[0].path.endswith(".log"):
+            return
+        sizes.append(len(args[1]))
+        if sizes[-1] > 10_000:
+            assert sent.wait(PATIENCE)
+            clock.ahead += 60
+            raise full()
+
+    with failing(store_dir, too_large) as (store, files):
+        with Producer(store, delivery_timeout_ms=60_000) as producer:
+            files.arm(1, 1 << 30)
+            large, small = producer.send("a", b"y" * 90_000), producer.send("a", b"z" * 100)
+            sent.set()
+            with pytest.raises(errors.KafkaTimeoutError, match="No space left"):
+                large.get(PATIENCE)
+            if held_back_s:
+                assert small.get(PATIENCE).offset == 0
+            else:
+                with pytest.raises(errors.KafkaTimeoutError, match="No space left"):
+                    small.get(PATIENCE)
+        assert len([size for size in sizes if size < 10_000]) == (1 if held_back_s else 0)
 
 
 def test_a_full_disk_is_told_once_where_nobody_hears_of_records(

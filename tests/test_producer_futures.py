@@ -112,3 +112,40 @@ def test_linger_gathers_and_then_sends(store: segstore.Store, monkeypatch: pytes
             producer._accumulator.gate.wake()
         futures[-1].get(PATIENCE)
         assert store.partition("t").read(0).batches["count"].tolist() == [10]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error"),
+    [
+        ("1", errors.InvalidTypeError),
+        (b"1", errors.InvalidTypeError),
+        ([], errors.InvalidTypeError),
+        (True, errors.InvalidTypeError),
+        (1j, errors.InvalidTypeError),
+        (-1, errors.InvalidArgumentError),
+        (float("nan"), errors.InvalidArgumentError),
+        (10**400, errors.InvalidArgumentError),
+    ],
+    ids=repr,
+)
+def test_a_time_to_wait_that_is_none(store: segstore.Store, timeout: Any, error: type[Exception]) -> None:
+    with Producer(store, linger_ms=60_000) as producer:
+        future = producer.send("t", b"x")
+        for _ in range(2):  # before it is done, and after
+            with pytest.raises(error, match=r"timeout.* must be .*seconds|timeout.* must be None") as caught:
+                future.get(timeout)
+            assert isinstance(caught.value, errors.SegstoreError)
+            producer.flush()
+        assert future.get(PATIENCE).offset == 0
+
+
+@pytest.mark.parametrize("add", ["add_callback", "add_errback", "add_both"])
+@pytest.mark.parametrize("given", [None, b"f", "f", 5, ""], ids=repr)
+def test_a_callback_that_can_not_be_called(store: segstore.Store, add: str, given: Any) -> None:
+    with Producer(store, linger_ms=60_000) as producer:
+        future = producer.send("t", b"x")
+        for _ in range(2):
+            with pytest.raises(errors.InvalidTypeError, match=f"f={given!r} must be a callable, not"):
+                getattr(future, add)(given)
+            producer.flush()
+        assert future.get(PATIENCE).offset == 0

@@ -7,11 +7,13 @@ import math
 import random
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -302,3 +304,30 @@ def test_metrics_may_be_off(store: segstore.Store) -> None:
     with Producer(store, metrics_enabled=False) as producer:
         producer.send("t", b"x").get(PATIENCE)
         assert producer.metrics() is None
+
+
+@pytest.mark.parametrize("second", [0, 1, 2, 3, 4, 5, 6])
+def test_interrupts_as_a_batch_is_opened_take_no_memory_along(store: segstore.Store, second: int) -> None:
+    """Nor does a second one that comes as the block of a batch without a record is given back."""
+    with Producer(store, linger_ms=5, batch_size=200, buffer_memory=400, max_request_size=400) as producer:
+        producer.send("t", b"x" * 60).get(PATIENCE)  # what is looked up once would be struck alone
+        for place in count(1):
+            came = struck(lambda: producer.send("t", b"x" * 60), place)
+            if second:
+                struck(producer.flush, second)
+            producer.flush(PATIENCE)
+            assert producer._accumulator.pool.available == 400, place
+            if not came:
+                break
+        assert place > 10
+
+
+def test_who_waits_for_memory_and_is_gone_holds_nobody_up() -> None:
+    """Two interrupts may keep `wait_until` from taking a thread out of the line."""
+    pool = BufferPool(100, 10)
+    gone: Waiter = SimpleQueue()
+    pool._waiters.append(weakref.ref(gone))
+    assert not pool.allocate(10)
+    del gone
+    assert pool.waiting == 0
+    assert pool.allocate(10)

@@ -362,7 +362,6 @@ def test_a_lock_that_is_held_for_who_waits_is_not_waited_for_for_ever(
 
 def test_another_thread_s_consumer_is_told_so_still(log: segstore.PartitionLog) -> None:
     consumer = segstore.Consumer(log._store, "t")
-    consumer._guard.enter()
     said: list[BaseException] = []
 
     def poll() -> None:
@@ -372,9 +371,9 @@ def test_another_thread_s_consumer_is_told_so_still(log: segstore.PartitionLog) 
             said.append(error)
 
     thread = threading.Thread(target=poll)
-    thread.start()
-    thread.join()
-    consumer._guard.leave()
+    with consumer._guard:
+        thread.start()
+        thread.join()
     assert len(said) == 1
     consumer.close()
 
@@ -403,3 +402,31 @@ def test_the_harness_finds_what_is_planted(planted: str, tmp_path: Path) -> None
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
     assert run.returncode != 0, run.stdout
+
+
+class _Asking(str):
+    """A name that asks for a log when it is compared: so does a handler that comes in between."""
+
+    store: segstore.Store
+    asked: list[segstore.PartitionLog]
+
+    def __eq__(self, other: object) -> bool:
+        partition = len(self.asked)
+        if partition < 50:
+            self.asked.append(self.store.partition("other", partition))
+        return str.__eq__(self, str(other))
+
+    __hash__ = str.__hash__
+
+
+def test_a_topic_is_deleted_while_others_are_asked_for(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("other", 50)
+        store.create_topic("t", 2)
+        logs = [store.partition("t", n) for n in range(2)]
+        name = _Asking("t")
+        name.store, name.asked = store, []
+        store._forget(name)
+        assert len(name.asked) > 0
+        assert all(store.partition("t", n) is not logs[n] for n in range(2))
+        assert all(store.partition("other", n) is log for n, log in enumerate(name.asked))

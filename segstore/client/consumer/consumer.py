@@ -7,6 +7,7 @@ Nothing on disk of its own. Threads: one at a time; another is told so (Concurre
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -51,6 +52,12 @@ class Consumer(Assigning, Seeking, Committing):
     def __init__(self, store: Store, *topics: str, **settings: Any) -> None:
         """ConfigError, InvalidTypeError, UnknownTopicOrPartitionError."""
         super().__init__(store, settings)
+        parts = self.config.key_deserializer, self.config.value_deserializer
+        closes = [getattr(part, "close", None) for part in parts]
+        self._left_open: list[Callable[[], object]] = [
+            *(self._subscription.unsubscribe, self._iteration.clear, self._interceptors.close),
+            *(close for close in closes if close is not None),
+        ]
         if topics:
             self.subscribe(topics)
         self._ending = Ending(self)
@@ -155,8 +162,7 @@ class Consumer(Assigning, Seeking, Committing):
     def __next__(self) -> ConsumerRecord:
         """The next record. Ends when none comes within consumer_timeout_ms, or the consumer is closed."""
         guard = self._guard
-        guard.enter()
-        try:
+        with guard:
             if guard.closed:
                 self._check_store()
             deadline = None
@@ -164,8 +170,6 @@ class Consumer(Assigning, Seeking, Committing):
                 deadline = deadline or time.monotonic() + self.config.consumer_timeout_ms / 1000
                 if not self._fill(deadline):
                     break
-        finally:
-            guard.leave()
         if record is None:
             raise StopIteration
         return record
@@ -192,14 +196,11 @@ class Consumer(Assigning, Seeking, Committing):
 
     def _take(self) -> ConsumerRecord | None:
         guard = self._guard
-        guard.enter()
-        try:
+        with guard:
             if guard.closed:
                 self._check_store()
                 return None
             return self._iteration.take()
-        finally:
-            guard.leave()
 
     def _give_back(self) -> None:
         """Let what the last poll gave be given again; nothing where the consumer was closed meanwhile."""
@@ -220,23 +221,33 @@ class Consumer(Assigning, Seeking, Committing):
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
         """Give all up. A second call does nothing, nor does one after the store was closed, which has ended
         the consumer, or in a child of a fork, which has none. The store stays open. Where an interrupt kept
-        it from leaving its group, it is not closed, and another call goes on.
+        it from leaving its group, it is not closed; another call goes on there, and with those deserializers
+        and interceptors whose own `close` it kept from its end.
         """
         guard = self._guard
-        if guard.closed or self._store._context.forked:
+        if self._store._context.forked:
             guard.closed = True
             return
+        if self._is_ended() or (guard.closed and guard.is_within(sys._getframe())):
+            return
+        entered = False
         try:
-            guard.enter()
-        except StoreClosedError:
-            return  # another thread closes the store, and with it the consumer
-        try:
-            if not guard.closed:
+            with guard:
+                entered = True
                 self._end(autocommit, timeout_ms)
-        finally:
-            guard.leave()
+        except StoreClosedError:
+            if entered:
+                raise
+            # Another thread closes the store, and with it the consumer.
+
+    def _is_ended(self) -> bool:
+        """Whether it is closed, and nothing of that is left to do."""
+        return self._guard.closed and not self._left_open
 
     def _end(self, autocommit: bool, timeout_ms: float | None = None) -> None:
+        if self._guard.closed:
+            self._close_parts()
+            return
         try:
             self._coordination.close(autocommit, timeout_ms)
         finally:
@@ -245,13 +256,15 @@ class Consumer(Assigning, Seeking, Committing):
                 self._close_parts()
 
     def _close_parts(self) -> None:
-        self._subscription.unsubscribe()
-        self._iteration.clear()
-        self._interceptors.close()
-        for part in (self.config.key_deserializer, self.config.value_deserializer):
-            close = getattr(part, "close", None)
-            if close is not None:
-                close()
+        """One after the other; the one that an interrupt comes into stays the next."""
+        left = self._left_open
+        while left:
+            try:
+                left[0]()
+            except Exception:
+                del left[0]
+                raise
+            del left[0]
 
     def __enter__(self) -> Self:
         return self

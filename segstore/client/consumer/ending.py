@@ -40,18 +40,17 @@ class Ending:
         are committed where all that was given has been seen to.
         """
         consumer = self._consumer()
-        if consumer is None or consumer._guard.closed:
+        if consumer is None or consumer._is_ended():
             return
         guard = consumer._guard
         if not guard.end(deadline, consumer._store._wake):
             log.warning("%r was in use when its store was closed: it is not closed in order", consumer)
             return
-        try:
-            consumer._end(orderly and guard.at_rest())
-        except SegstoreError as error:  # as a member's that another one has fenced
-            log.warning("%r could not be closed in order: %s", consumer, error)
-        finally:
-            guard.leave()
+        with guard:
+            try:
+                consumer._end(orderly and guard.at_rest())
+            except SegstoreError as error:  # as a member's that another one has fenced
+                log.warning("%r could not be closed in order: %s", consumer, error)
 
     def unwritten(self) -> Unwritten:
         """Nothing."""

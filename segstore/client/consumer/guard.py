@@ -7,13 +7,18 @@ leave its call, and the consumer refuses all calls from then on.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from segstore.errors import ClientClosedError, ConcurrentModificationError, SegstoreError, StoreClosedError
-from segstore.mutex import refused, under_way
+from segstore.mutex import OwnedLock, refused, under_way
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,45 +26,67 @@ _NAMES = ("co_name", "co_qualname")  # of a function's code; Python 3.10 has the
 _AGAIN = 0.01  # seconds after which a thread that waits is woken again
 
 
-class Guard:
-    """Held within each method; the thread that holds it may enter again where the method has called the
-    application (a listener that seeks). A handler that comes into a method at any other place may not.
+class Guard(OwnedLock):  # type: ignore[misc]
+    """Held within each method, by `with guard` and with `guard` as the name of a local; the thread that holds
+    it may enter again where the method has called the application (a listener that seeks). A handler that
+    comes into a method at any other place may not.
 
     `given_up`: who was within a method when the store began to close has left it, and was given nothing.
     """
 
+    def __new__(cls, _store: str) -> Self:
+        """A lock takes no arguments."""
+        return super().__new__(cls)  # type: ignore[no-any-return]
+
     def __init__(self, store: str) -> None:
         self.closed = self.given_up = False
         self._store = store
-        self._lock = threading.RLock()
-        self._user = self._last = self._depth = 0
+        self._user = self._last = 0
         self._ender: int | None = None  # the thread that closes the store
+        self._is_left = False  # by who was within a method then
 
-    def enter(self) -> None:
+    def __enter__(self) -> bool:
         """ConcurrentModificationError where another thread is within a method; StoreClosedError where another
-        one closes the store; ReentrantCallError where a handler came into a method of this thread.
+        one closes the store; ReentrantCallError where a handler came into a method of this thread. No
+        interrupt leaves it taken: see `Mutex`.
         """
-        if self._lock._is_owned():  # type: ignore[attr-defined]
-            self._check_nested()
-        if not self._lock.acquire(blocking=False):
-            if self._ender is not None:
-                raise StoreClosedError(f"{self._store} is being closed")
-            raise ConcurrentModificationError(
-                f"a consumer is not made for several threads, and thread {self._user} uses it"
-            )
-        self._user = threading.get_ident()
-        self._depth += 1
+        if self._is_owned() and not self._is_left:  # the store may be closed by what a method calls
+            self._check_nested(sys._getframe(1))
+        thread = threading.get_ident()
+        try:
+            # Behind `end`, who is within a method has come in late, is refused, and leaves at once.
+            if not self.acquire(self._is_left and thread == self._ender):
+                raise self._in_use()
+            self._user, self._is_left = thread, False
+        except BaseException:
+            try:
+                self.release()  # the first call here: a second interrupt comes behind it
+            except RuntimeError:
+                """It was not taken."""
+            raise
+        return True
 
-    def _check_nested(self) -> None:
+    def _in_use(self) -> SegstoreError:
+        if self._ender is not None:
+            return StoreClosedError(f"{self._store} is being closed")
+        return ConcurrentModificationError(
+            f"a consumer is not made for several threads, and thread {self._user} uses it"
+        )
+
+    def _check_nested(self, method: FrameType) -> None:
         outer = under_way()
-        # Where an interrupt has left the lock taken, no method is under way.
         if outer is not None and any(frame.f_locals.get("guard") is self for frame in outer.frames()):
             raise refused(outer, "a consumer's method")
+        if not self.is_within(method):  # CPython has left it taken behind a `with`: see `mutex.LEAVES_OPEN`
+            while self._is_owned():
+                self.release()
 
-    def leave(self) -> None:
-        """The other half of `enter`."""
-        self._depth -= 1
-        self._lock.release()
+    def is_within(self, method: FrameType) -> bool:
+        """Whether this call of a method came from another one that this thread is in."""
+        frame = method.f_back
+        while frame is not None and frame.f_locals.get("guard") is not self:
+            frame = frame.f_back
+        return frame is not None
 
     def check(self) -> None:
         """Within: whether the consumer may be used. ClientClosedError, StoreClosedError."""
@@ -82,23 +109,33 @@ class Guard:
     @property
     def entered(self) -> bool:
         """Whether this thread is within a method."""
-        return self._depth > 0 and self._user == threading.get_ident()
+        return bool(self._is_owned())
 
     def end(self, deadline: float, wake: Callable[[], None]) -> bool:
-        """Enter to end the consumer: `wake` has who is within a method look at `ending`. False: that one did
-        not leave before `deadline` (monotonic seconds).
+        """Before who ends the consumer enters: nobody else is within a method, nor will be for long. `wake`
+        has who is look at `ending`. False: that one did not leave before `deadline` (monotonic seconds).
         """
         self._ender = threading.get_ident()
-        while not self._lock.acquire(blocking=False):
+        seconds = 0.0
+        while not self._is_free(seconds):
             left = deadline - time.monotonic()
             wake()
             if left <= 0:
                 return False
-            if self._lock.acquire(timeout=min(left, _AGAIN)):
-                break
-        self._last, self._user = self._user, threading.get_ident()
-        self._depth += 1
+            seconds = min(left, _AGAIN)
+        self._last, self._is_left = self._user, True
         return True
+
+    def _is_free(self, seconds: float) -> bool:
+        """Whether no other thread is within a method; waits so long for that."""
+        try:
+            found: bool = self.acquire(True, seconds)
+        finally:
+            try:
+                self.release()
+            except RuntimeError:
+                """It is another one's."""
+        return found
 
     def at_rest(self) -> bool:
         """Within `end`: whether what polls gave was seen to. Another thread that used the consumer last, and
@@ -128,12 +165,9 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
     @functools.wraps(method)
     def guarded(self: G, /, *args: P.args, **kwargs: P.kwargs) -> R:
         guard = self._guard
-        guard.enter()
-        try:
+        with guard:
             guard.check()
             return method(self, *args, **kwargs)
-        finally:
-            guard.leave()
 
     # What is told of the stack, as in a ReentrantCallError, names the method.
     names = {name: getattr(method.__code__, name) for name in _NAMES if hasattr(method.__code__, name)}

@@ -92,14 +92,14 @@ class Accumulator:
         return max(self._batch_size, size + HEADER_SIZE)
 
     def _open_batch(self, queue: PartitionQueue, size: int, waiter: Waiter | None) -> bool:
-        room, block = max(self._room, size), self._block(size)
-        if not self.pool.allocate(block, waiter):
+        room, queue.created = max(self._room, size), time.monotonic()
+        # First: where an interrupt comes behind `allocate`, the sender finds the block, and gives it back.
+        self._schedule.open[queue] = None
+        if not self.pool.allocate(self._block(size), waiter, queue):
+            self._schedule.open.pop(queue, None)
             self.gate.wake()  # what lingers is sent now
             return False
-        # Nothing is called from `allocate` on, so that no interrupt comes before the block has its owner.
-        queue.block, queue.room, queue.left = block, room, room - size
-        self._schedule.open[queue] = None
-        queue.created = time.monotonic()
+        queue.room, queue.left = room, room - size
         if not self._linger or len(self._schedule.open) == 1:
             self.gate.wake()
         return True
@@ -126,13 +126,12 @@ class Accumulator:
 
     def _seal(self, queue: PartitionQueue) -> None:
         if queue.seal(time.monotonic(), self.incomplete.batches, self._schedule.sealed) is None:
-            block, queue.block = queue.block, 0
-            self.pool.free(block)
+            self.pool.give_back(queue)
         self._schedule.open.pop(queue, None)
 
     def _seal_all(self) -> None:
         for queue in list(self.queues.values()):
-            if queue.records:
+            if queue.records or queue.block:
                 self._seal(queue)
 
     # --- draining, by the sender --------------------------------------------------------

@@ -10,17 +10,27 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from segstore.errors import BufferExhaustedError
 
-_LONGEST_WAIT = 1e9  # seconds; a queue's wait counts in nanoseconds
-
+_AGAIN = 1.0
+"""Seconds. Who waits asks so often in any case: interrupts can take a `wake` away."""
 
 Waiter = SimpleQueue[None]
 """A thread that waits for memory: it gets an item when there may be some."""
+
+
+class Owner:
+    """What has memory: `block` bytes."""
+
+    __slots__ = ("block",)
+
+    def __init__(self) -> None:
+        self.block = 0
 
 
 class BufferPool:
@@ -33,7 +43,9 @@ class BufferPool:
         self._unpooled, self._free = total, 0
         self.made = self.reused = self.exhausted = 0
         self.waited_seconds = 0.0
-        self._waiters: deque[Waiter] = deque()
+        # Weak: who is taken out of `wait_until` by two interrupts, of which the second one keeps the first's
+        # `finally` from its work, is not waited for.
+        self._waiters: deque[weakref.ref[Waiter]] = deque()
 
     @property
     def available(self) -> int:
@@ -43,18 +55,24 @@ class BufferPool:
     @property
     def waiting(self) -> int:
         """Threads that wait for memory."""
-        return len(self._waiters)
+        return sum(entry() is not None for entry in list(self._waiters))
 
-    def allocate(self, size: int, waiter: Waiter | None = None) -> bool:
-        """Take `size` bytes, if they are free and nobody waits who came before `waiter`."""
-        first = self._waiters[0] if self._waiters else waiter
+    def allocate(self, size: int, waiter: Waiter | None = None, owner: Owner | None = None) -> bool:
+        """Take `size` bytes, if they are free and nobody waits who came before `waiter`. They are `owner`'s,
+        whose `block` says so, in one step: no interrupt comes between taking and owning.
+        """
+        while self._waiters and self._waiters[0]() is None:
+            self._waiters.popleft()
+        first = self._waiters[0]() if self._waiters else waiter
         if first is not waiter or self.available < size:
             return False
-        self._take(size)
+        self._take(size, owner or Owner())
         return True
 
-    def _take(self, size: int) -> None:
+    def _take(self, size: int, owner: Owner) -> None:
+        # In each of the two branches nothing is called, and nothing jumps.
         if size == self.block_size and self._free:
+            owner.block = size
             self._free -= 1
             self.reused += 1
             return
@@ -62,9 +80,21 @@ class BufferPool:
         while self._unpooled < size:
             self._free -= 1
             self._unpooled += self.block_size
+        owner.block = size
         self._unpooled -= size
         if size == self.block_size:
             self.made += 1
+
+    def give_back(self, owner: Owner) -> None:
+        """Free what `owner` has: as `free`, in one step."""
+        size = owner.block
+        if size == self.block_size:
+            owner.block = 0
+            self._free += 1
+        else:
+            owner.block = 0
+            self._unpooled += size
+        self.wake()
 
     # --- who waits, without the lock -----------------------------------------------------------
 
@@ -73,18 +103,18 @@ class BufferPool:
         asked again when memory has become free, up to `max_block` seconds. BufferExhaustedError.
         """
         me: Waiter = SimpleQueue()
-        began = time.monotonic()
+        entry, began = weakref.ref(me), time.monotonic()
         try:
-            self._waiters.append(me)
+            self._waiters.append(entry)
             while not allocated(me):
                 left = began + max_block - time.monotonic()
                 if left <= 0:
                     raise self._exhausted(size, max_block)
                 with contextlib.suppress(Empty):
-                    me.get(timeout=min(left, _LONGEST_WAIT))
+                    me.get(timeout=min(left, _AGAIN))
         finally:
-            if me in self._waiters:
-                self._waiters.remove(me)
+            if entry in self._waiters:
+                self._waiters.remove(entry)
             self.waited_seconds += time.monotonic() - began
             self.wake()  # the next in line may have room already
 
@@ -97,8 +127,10 @@ class BufferPool:
 
     def wake(self) -> None:
         """Have those who wait ask again. For any thread, also without the lock."""
-        for waiter in list(self._waiters):
-            waiter.put(None)
+        for entry in list(self._waiters):
+            waiter = entry()
+            if waiter is not None:
+                waiter.put(None)
 
     def free(self, size: int) -> None:
         """Give `size` bytes back."""

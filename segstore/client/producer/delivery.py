@@ -33,6 +33,9 @@ from segstore.storage.told import Told
 
 log = Logger("segstore")
 
+_HELD_BACK = 0.1
+"""Seconds that a batch may be late for one try of its own, after the one before it has run out of time."""
+
 
 class Delivery:
     """`aborted`: what is not written yet is not tried again, and fails with it."""
@@ -56,7 +59,6 @@ class Delivery:
 
     def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:
         """See to an outcome for each: those that are to be tried again, which may be all."""
-        batches = self.without_expired(batches)
         refusal = None if self._transactions is None else self._transactions.refusal()
         if refusal is not None:
             self.fail(batches, refusal)
@@ -73,12 +75,16 @@ class Delivery:
         return [] if error is None else self._after(error, batches, renewed)
 
     def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Those that `delivery_timeout_ms` leaves; the others fail."""
+        """Those of a partition, oldest first, that `delivery_timeout_ms` leaves; the others fail. Those that
+        only waited behind the first are tried once without it, if they are late by less than `_HELD_BACK`.
+        """
         least = time.monotonic() - self._timeout
-        expired = [batch for batch in batches if batch.created <= least]
-        for batch in expired:
-            self.fail([batch], self._timed_out(batch))
-        return [batch for batch in batches if not batch.done] if expired else batches
+        if not batches or batches[0].created > least:
+            return batches
+        for batch in batches:
+            if batch is batches[0] or batch.created <= least - _HELD_BACK:
+                self.fail([batch], self._timed_out(batch))
+        return [batch for batch in batches if not batch.done]
 
     def _timed_out(self, batch: ProducerBatch) -> KafkaTimeoutError:
         """`__cause__`: what the last try of its partition has met since the batch was made, if any did."""

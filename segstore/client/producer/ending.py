@@ -33,7 +33,8 @@ from segstore.storage.clients import CLOSE_TIMEOUT, Turn, Unwritten
 log = Logger("segstore")
 
 _LAST_APPEND = 5.0  # seconds that the append which the sender is in may take, once the store is closed
-_live: weakref.WeakSet[Ending] = weakref.WeakSet()
+_live: set[weakref.ref[Ending]] = set()
+"""Copied in one step of C: where a thread makes a producer meanwhile, the iteration of a `WeakSet` fails."""
 
 
 class Ending:
@@ -56,7 +57,7 @@ class Ending:
         self._held: list[ProducerBatch] = []  # when the store began to close
         self._parts_told = False
         sender.ending = self
-        _live.add(self)
+        _live.add(weakref.ref(self, _live.discard))
 
     # --- closing ------------------------------------------------------------------------------
 
@@ -195,12 +196,16 @@ def _quietly(
     return excepthook
 
 
+def _all_live() -> list[Ending]:
+    return [ending for ref in _live.copy() if (ending := ref()) is not None]
+
+
 def _end_all() -> None:
     """What was sent is written. A daemon thread that goes on sending is refused, and if it does not see to
     that, it ends as the interpreter would have ended it: without a word.
     """
     threading.excepthook = _quietly(threading.excepthook)
-    live = list(_live)
+    live = _all_live()
     deadline = time.monotonic() + CLOSE_TIMEOUT
     for ending in live:
         if not ending._forked():
@@ -210,7 +215,7 @@ def _end_all() -> None:
 
 
 def _forked() -> None:
-    for ending in list(_live):
+    for ending in _all_live():
         ending.abandon()
 
 

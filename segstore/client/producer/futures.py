@@ -13,9 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from segstore.client.producer.record import RecordMetadata
-from segstore.errors import KafkaTimeoutError, copy_of
+from segstore.config.judging import shown
+from segstore.errors import InvalidTypeError, KafkaTimeoutError, copy_of
 from segstore.logger import Logger
 from segstore.mutex import calls_out
+from segstore.storage import arguments
 from segstore.threads import Latch
 
 if TYPE_CHECKING:
@@ -62,7 +64,11 @@ class FutureRecordMetadata:
         return self.exception is not None
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait up to `timeout` seconds. Raises what failed; KafkaTimeoutError when the time is over."""
+        """Wait up to `timeout` seconds. Raises what failed; KafkaTimeoutError when the time is over;
+        InvalidTypeError, InvalidArgumentError.
+        """
+        if timeout is not None:
+            timeout = arguments.seconds("timeout", timeout, 0.0)
         if not self._holder.done:
             self._holder.lock.check_wait("get()")
             self._wait(timeout)
@@ -91,16 +97,17 @@ class FutureRecordMetadata:
     # --- callbacks ----------------------------------------------------------------------
 
     def add_callback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
-        """Call f(*args, RecordMetadata, **kwargs) when the record is in the log."""
-        return self._when_done(partial(f, *args, **kwargs), None)
+        """Call f(*args, RecordMetadata, **kwargs) when the record is in the log. InvalidTypeError."""
+        return self._when_done(_prepared(f, args, kwargs), None)
 
     def add_errback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
-        """Call f(*args, exception, **kwargs) when the record is known not to get there."""
-        return self._when_done(None, partial(f, *args, **kwargs))
+        """Call f(*args, exception, **kwargs) when the record is known not to get there. InvalidTypeError."""
+        return self._when_done(None, _prepared(f, args, kwargs))
 
     def add_both(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
-        """Call f with whichever it is."""
-        return self._when_done(partial(f, *args, **kwargs), partial(f, *args, **kwargs))
+        """Call f with whichever it is. InvalidTypeError."""
+        prepared = _prepared(f, args, kwargs)
+        return self._when_done(prepared, prepared)
 
     def _when_done(self, callback: Callback | None, errback: Callback | None) -> Self:
         with self._holder.lock:
@@ -112,6 +119,12 @@ class FutureRecordMetadata:
                 return self
         run_callback(self, callback, errback)
         return self
+
+
+def _prepared(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callback:
+    if not callable(f):
+        raise InvalidTypeError(f"f={shown(f)} must be a callable, not {type(f).__name__}")
+    return partial(f, *args, **kwargs)
 
 
 @calls_out

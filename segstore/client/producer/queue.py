@@ -10,6 +10,7 @@ from collections import deque
 from typing import Any
 
 from segstore.client.producer.batch import ProducerBatch, Waiting
+from segstore.client.producer.buffer_pool import Owner
 from segstore.client.producer.futures import FutureRecordMetadata
 from segstore.client.producer.lock import ProducerLock
 from segstore.client.structs import TopicPartition
@@ -18,7 +19,7 @@ from segstore.threads import Latch
 NO_BLOCK = -1
 
 
-class PartitionQueue:
+class PartitionQueue(Owner):
     """`left`: bytes that the open batch still takes, NO_BLOCK where none is open.
 
     A record that was appended while its batch was being sealed lies in the list without a block until the
@@ -26,7 +27,7 @@ class PartitionQueue:
     """
 
     __slots__ = (
-        *("append", "batches", "block", "callbacks", "created", "done", "error", "latch", "left", "lock"),
+        *("append", "batches", "callbacks", "created", "done", "error", "latch", "left", "lock"),
         *("produced", "records", "retry_at", "rich", "room", "stamped", "topic_partition"),
     )
 
@@ -36,7 +37,7 @@ class PartitionQueue:
         self.append = self.records.append
         self.batches: deque[ProducerBatch] = deque()
         self.left = NO_BLOCK
-        self.block = 0  # bytes of the pool that the open batch holds
+        super().__init__()  # `block`: bytes of the pool that the open batch holds
         self.room = 0  # bytes of records that it had room for
         self.created = 0.0  # when it was opened, monotonic seconds
         # Whether a record ever had more than a value, or a time of its own. Set before it is appended and

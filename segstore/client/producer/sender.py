@@ -106,6 +106,7 @@ class Sender(Background):
                 pass
 
     def _send_or_keep(self, queue: PartitionQueue, batches: list[ProducerBatch]) -> None:
+        batches = self._delivery.without_expired(batches)
         if self._throttle.bound is not None:
             batches = self._admitted(queue, batches)
         left = self._delivery.send(batches)
@@ -116,7 +117,6 @@ class Sender(Background):
     def _admitted(self, queue: PartitionQueue, batches: list[ProducerBatch]) -> list[ProducerBatch]:
         """What the client's byte rate lets go now; the others are put back, and hold their memory."""
         delivery = self._delivery
-        batches = delivery.without_expired(batches)
         if delivery.aborted is not None:
             delivery.fail(batches, delivery.aborted)
             return []
