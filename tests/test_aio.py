@@ -9,13 +9,19 @@ from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from consumers import LONG_MS, append, fill, offsets, tp
 
 import segstore
 from segstore.client.aio import AsyncConsumer
 from segstore.client.consumer import Consumer
-from segstore.errors import ClientClosedError, InvalidArgumentError, RecordDeserializationError
+from segstore.errors import (
+    ClientClosedError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    RecordDeserializationError,
+)
 
 
 @pytest.fixture
@@ -203,3 +209,19 @@ def test_errors_come_through(store: segstore.Store) -> None:
                     await consumer.poll(wrong)
 
     run(main)
+
+
+@pytest.mark.parametrize("wrong", [None, "x", b"x", [], {}, (1, 2), np.array([1, 2])], ids=repr)
+@pytest.mark.parametrize("call", ["poll", "poll_arrow"])
+def test_a_time_to_wait_that_is_no_number(store: segstore.Store, call: str, wrong: Any) -> None:
+    fill(store)
+
+    async def main() -> list[int]:
+        async with earliest(store, "t") as consumer:
+            with pytest.raises(
+                InvalidTypeError, match=f"timeout_ms must be a number, not {type(wrong).__name__}"
+            ):
+                await getattr(consumer, call)(wrong)
+            return offsets((await consumer.poll())[tp(0)])
+
+    assert run(main) == list(range(10))

@@ -370,3 +370,17 @@ def test_a_loop_that_is_gone_harms_nobody(
 def test_settings_are_the_producers(store: segstore.Store) -> None:
     with pytest.raises(errors.ConfigError, match="linger_mss"):
         AsyncProducer(store, linger_mss=5)
+
+
+def test_a_stop_that_can_not_be_asked_for_has_stopped_nothing(store: segstore.Store) -> None:
+    async def main() -> None:
+        producer = AsyncProducer(store)
+        for wrong in ("5", -1, float("nan"), []):
+            with pytest.raises(errors.SegstoreError, match=r"timeout.* must be"):
+                await producer.stop(wrong)  # type: ignore[arg-type]
+        assert (await producer.send_and_wait("t", b"x")).offset == 0
+        await producer.stop()
+        with pytest.raises(errors.ClientClosedError):
+            await producer.send("t", b"y")
+
+    run(main)

@@ -15,7 +15,7 @@ import pytest
 from partitions import Partition
 
 from segstore._native import lib
-from segstore.errors import CorruptRecordError, InvalidArgumentError
+from segstore.errors import CorruptRecordError, InvalidArgumentError, InvalidTypeError
 from segstore.records import (
     BATCH,
     CODECS,
@@ -167,6 +167,18 @@ def test_take(records: Records) -> None:
     assert list(taken) == [EXPECTED[0], EXPECTED[2], EXPECTED[5]]
     assert taken.next_offset == 6
     assert taken.to_arrow()["offset"].to_pylist() == [0, 2, 5]
+
+
+@pytest.mark.parametrize("wrong", [None, "1", b"1", 1.0, float("nan"), [], np.array([1, 2])], ids=repr)
+def test_from_an_offset_that_is_none(records: Records, wrong: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=f"offset must be an int, not {type(wrong).__name__}"):
+        records.from_offset(wrong)
+
+
+@pytest.mark.parametrize("wrong", [None, True, 5, [True], [[True] * 6], [1] * 6, "x"], ids=repr)
+def test_take_with_a_mask_that_is_none(records: Records, wrong: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"mask is .* of shape .*must be bool of shape \(6,\)"):
+        records.take(wrong)
 
 
 def test_equality_and_pickle(records: Records) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ pytest.importorskip("pyspark", "4.2")
 from segstore.spark.lookup import Lookup
 from segstore.spark.offsets import from_json, to_json
 from segstore.spark.options import KNOWN, SourceOptions, parse_options
+from segstore.spark.sink_options import parse_sink_options
 
 PATH = {"path": "/store"}
 T = {**PATH, "subscribe": "t"}
@@ -140,6 +142,30 @@ def test_refused(name: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse_options(given)
     assert [part for part in said if part not in str(raised.value)] == [], str(raised.value)
+
+
+WRONG_TYPES: dict[str, tuple[Any, Any, str]] = {
+    "None": ("path", None, "option path=None: must be a str, not NoneType"),
+    "bytes": ("path", b"/s", "option path=b'/s': must be a str, not bytes"),
+    "an int": ("path", 5, "option path=5: must be a str, not int"),
+    "a list": ("subscribe", ["t"], "option subscribe=['t']: must be a str, not list"),
+    "a number": ("minPartitions", 5, "option minPartitions=5: must be a str, not int"),
+    "a truth": ("failOnDataLoss", True, "option failOnDataLoss=True: must be a str, not bool"),
+    "a name that is None": (None, "x", "option None: its name must be a str, not NoneType"),
+    "a name of bytes": (b"path", "x", "option b'path': its name must be a str, not bytes"),
+    "a NUL": ("path", "/a\0b", "option path='/a\\x00b': must be the path of a directory"),
+    "a surrogate": ("path", "/\ud800", "option path='/\\ud800': must be the path of a directory"),
+    "nothing": ("path", "", "option path is missing"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TYPES)
+def test_what_is_no_text_or_no_path(name: str) -> None:
+    option, value, said = WRONG_TYPES[name]
+    for parse, more in ((parse_options, T), (partial(parse_sink_options, streaming=False), PATH)):
+        with pytest.raises(ConfigError) as raised:
+            parse({**more, option: value})  # type: ignore[dict-item, operator]
+        assert said in str(raised.value)
 
 
 ONLY_ELSEWHERE: dict[str, tuple[dict[str, str], bool, str]] = {

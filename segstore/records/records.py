@@ -6,6 +6,7 @@ retention or compaction has removed its segment.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
-from segstore.errors import needing
+from segstore.errors import InvalidArgumentError, InvalidTypeError, needing
 from segstore.records.header import BATCH
 from segstore.records.lazy import ByteColumn, HeaderColumn, chunks
 
@@ -139,13 +140,24 @@ class Records:
         return Records(self.arena, matrix, next_offset, self.batches, self._with_headers)
 
     def from_offset(self, offset: int) -> Records:
-        """The records at or above `offset`, over the same memory."""
+        """The records at or above `offset`, over the same memory. InvalidTypeError."""
+        try:
+            offset = operator.index(offset)
+        except TypeError:
+            raise InvalidTypeError(f"offset must be an int, not {type(offset).__name__}") from None
         matrix = self._matrix
         skip = first_at(matrix, offset) if matrix.shape[1] else 0
         return self._with(matrix[:, skip:], self.next_offset) if skip else self
 
     def take(self, mask: NDArray[np.bool_]) -> Records:
-        """The records where the boolean `mask` (one per record) is true; `next_offset` stays."""
+        """The records where the boolean `mask` (one per record) is true; `next_offset` stays.
+        InvalidArgumentError.
+        """
+        mask = np.asarray(mask)
+        if mask.dtype != np.bool_ or mask.shape != (len(self),):
+            raise InvalidArgumentError(
+                f"mask is {mask.dtype} of shape {mask.shape}: must be bool of shape ({len(self)},)"
+            )
         return self._with(np.compress(mask, self._matrix, axis=1), self.next_offset)
 
     def __iter__(self) -> Iterator[Record]:

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from segstore.errors import ConfigError
+from segstore.errors import ConfigError, InvalidArgumentError
 from segstore.spark.offsets import OffsetSpec, by_json, by_timestamp, by_word
-from segstore.spark.parsing import assigned, duration_ms, flag, one_of, positive, topics
+from segstore.spark.parsing import assigned, by_lower_names, duration_ms, flag, one_of, positive, topics
+from segstore.storage import arguments
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
@@ -81,7 +82,7 @@ class SourceOptions:
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
     """ConfigError names the option, its value and what is allowed."""
-    options = {name.lower(): value for name, value in given.items()}
+    options = by_lower_names(given)
     _check_known(options)
     starting, ending = _spec(options, _STARTING), _spec(options, _ENDING)
     strategy = _get(options, "startingOffsetsByTimestampStrategy") or "error"
@@ -135,7 +136,10 @@ def store_path(options: Mapping[str, str]) -> str:
     path = re.sub(r"^file:(//)?(?=/)", "", options.get("path", ""))
     if not path:
         raise ConfigError('option path is missing: .option("path", "/the/store"), or .load("/the/store")')
-    return path
+    try:
+        return arguments.path("option path", path)
+    except InvalidArgumentError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _subscription(options: Mapping[str, str]) -> Subscription:

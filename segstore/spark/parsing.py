@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from segstore.client.structs import TopicPartition
+from segstore.config.judging import shown
 from segstore.errors import ConfigError
 from segstore.names import MAX_PARTITION
 
@@ -26,6 +27,16 @@ _UNITS_US = {
 }
 _INT64 = 1 << 63
 Default = TypeVar("Default")
+
+
+def by_lower_names(given: Mapping[str, Any]) -> dict[str, str]:
+    """Options by their names in lower case, which Spark does not tell apart; names and values are str."""
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"option {shown(name)}: its name must be a str, not {type(name).__name__}")
+        if not isinstance(value, str):
+            raise ConfigError(f"option {name}={shown(value)}: must be a str, not {type(value).__name__}")
+    return {name.lower(): value for name, value in given.items()}
 
 
 def whole(option: str, text: str, least: int = 0) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from segstore.errors import ConfigError
 from segstore.spark.columns import HEADERS
 from segstore.spark.options import needs_broker, store_path
-from segstore.spark.parsing import duration_ms
+from segstore.spark.parsing import by_lower_names, duration_ms
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -49,7 +49,7 @@ class SinkOptions:
 
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """ConfigError names the option, its value and what is allowed."""
-    options = {name.lower(): value for name, value in given.items()}
+    options = by_lower_names(given)
     _check_known(options)
     job = options.get("jobid")
     if job is not None and (streaming or not 0 < len(job) <= 500 or not job.isprintable()):

@@ -105,10 +105,10 @@ class AsyncConsumer:
     async def _sliced(
         self, poll: Callable[[float], Any], count: Callable[[Any], int], timeout_ms: float
     ) -> Any:
-        began = time.monotonic()
+        deadline = self._consumer._deadline(timeout_ms)
         while True:
-            left = timeout_ms - (time.monotonic() - began) * 1000
-            call = functools.partial(poll, _part(left, timeout_ms))
+            left = (deadline - time.monotonic()) * 1000
+            call = functools.partial(poll, _part(left))
             found = await self._turn(lambda call=call: self._done(call, self._consumer._give_back))  # type: ignore[misc]
             if count(found) or left <= SLICE_MS:
                 return found
@@ -137,7 +137,7 @@ class AsyncConsumer:
         if record is not None or guard.closed:
             return record, False
         left = (end - time.monotonic()) * 1000
-        deadline = time.monotonic() + _part(left, left) / 1000
+        deadline = time.monotonic() + _part(left) / 1000
         found = await self._done(functools.partial(self._consumer._fill_alone, deadline))
         return None, found or not (left <= SLICE_MS or guard.closed or guard.ending)
 
@@ -281,6 +281,6 @@ def _nothing() -> None:
     """Made when all that came before is."""
 
 
-def _part(left: float, whole: float) -> float:
-    """How long the next slice waits; a wrong time is left for the poll to refuse."""
-    return whole if not whole >= 0 else min(max(left, 0), SLICE_MS)
+def _part(left: float) -> float:
+    """How long the next slice waits, of so many ms that are left."""
+    return min(max(left, 0), SLICE_MS)

@@ -20,6 +20,7 @@ from segstore.client.aio.transactional import Transactional
 from segstore.client.producer import Producer, RecordMetadata
 from segstore.client.producer.record import MAX_RECORD_OVERHEAD
 from segstore.records import HEADER_SIZE
+from segstore.storage import arguments
 from segstore.storage.store import Store
 
 if TYPE_CHECKING:
@@ -128,7 +129,11 @@ class AsyncProducer(Transactional):
             await self._call(self._producer.init_transactions)
 
     async def stop(self, timeout: float | None = None) -> None:
-        """See `Producer.close`. Cancelled, or called again, it goes on, and another call waits for it."""
+        """See `Producer.close`. Cancelled, or called again, it goes on, and another call waits for it.
+        InvalidTypeError, InvalidArgumentError: nothing was begun.
+        """
+        if timeout is not None:
+            timeout = arguments.seconds("timeout", timeout, 0.0)
         if self._stopping is None:
             self._stopping = self._begin(self._close, timeout)
         await asyncio.shield(self._stopping)
