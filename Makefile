@@ -14,7 +14,7 @@ PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: crash faults simulate storm help demo quick test test-rest test-all counts lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
+.PHONY: crash faults simulate storm groups help demo quick test test-rest test-all counts lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -129,6 +129,9 @@ faults: $(VENV)/.built  ## each call of each operation fails, each power cut and
 
 storm: $(VENV)/.built  ## storms of Ctrl-C, single and paired, at any moment of anything for SECONDS=600 (ARGS="--only logs --first seed")
 	cd tests && ../$(BIN)/python -m storm --seconds $(SECONDS) $(ARGS)
+
+groups: $(VENV)/.built  ## groups whose members pause, vanish and die, judged by Jepsen's anomalies, for SECONDS=600 (ARGS="--first seed")
+	cd tests && ../$(BIN)/python -m jepsen --seconds $(SECONDS) $(ARGS)
 
 simulate: $(VENV)/.built  ## a store against a model, SEEDS=200 runs of STEPS=5000; what fails is shrunk (FIRST=seed)
 	cd tests && ../$(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))

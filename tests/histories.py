@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 Part = tuple[str, int]
@@ -29,12 +29,18 @@ class Send(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """What one poll gave of one partition. `owner` changes with every assignment of that partition."""
+    """What one poll gave of one partition. `owner` changes with every assignment of that partition, and with
+    every seek. `whole`: it was read up to the end that there was when it began.
+    """
 
     owner: str
     part: Part
     records: list[tuple[int, str]]
     committed_only: bool
+    group: str = ""
+    member: str = ""
+    generation: int = -1
+    whole: bool = False
 
 
 class End(NamedTuple):
@@ -44,15 +50,35 @@ class End(NamedTuple):
     how: str
 
 
-class Commit(NamedTuple):
-    """A committed offset of the group that was acknowledged."""
+class Take(NamedTuple):
+    """A member was given a partition: its next poll begins where the group has committed."""
+
+    owner: str
+    part: Part
+    group: str
+
+
+class Ask(NamedTuple):
+    """A commit of an offset of the group begins."""
 
     part: Part
     offset: int
+    group: str
+    member: str
+    generation: int
 
 
-Event = Send | Poll | End | Commit
-KINDS = {kind.__name__: kind for kind in (Send, Poll, End, Commit)}
+class Commit(NamedTuple):
+    """A committed offset of the group that was acknowledged; by whom, where an `Ask` came before it."""
+
+    part: Part
+    offset: int
+    group: str = ""
+    member: str = ""
+
+
+Event = Send | Poll | End | Take | Ask | Commit
+KINDS = {kind.__name__: kind for kind in (Send, Poll, End, Take, Ask, Commit)}
 
 
 def to_line(event: Event) -> bytes:
@@ -78,33 +104,50 @@ def _event(line: bytes) -> Event:
 class History:
     """The events of all runs over one store, in the order in which they were told."""
 
-    def __init__(self, events: Iterable[Event], log: Log, committed: Log, group: Mapping[Part, int]) -> None:
+    def __init__(
+        self,
+        events: Iterable[Event],
+        log: Log,
+        committed: Log,
+        group: Mapping[Part, int],
+        starts: Mapping[Part, int] | None = None,
+    ) -> None:
+        """`starts`: the log start offsets; what was below them was removed."""
         self.events, self.log, self.committed, self.group = list(events), log, committed, group
+        self.starts = starts or {}
         self.sends = [e for e in self.events if isinstance(e, Send)]
         self.polls = [e for e in self.events if isinstance(e, Poll)]
         self.ends = {e.txn: e.how for e in self.events if isinstance(e, End)}
 
     def anomalies(self) -> list[str]:
         """Everything that must not be; empty for a sound history."""
-        checks = (
+        return [found for check in self._checks() for found in check()]
+
+    def _checks(self) -> list[Callable[[], Iterable[str]]]:
+        return [
             self._lost, self._inconsistent, self._duplicate, self._disordered, self._aborted,
             self._uncommitted, self._skipped, self._unseen, self._lost_commits,
-        )  # fmt: skip
-        return [found for check in checks for found in check()]
+        ]  # fmt: skip
 
     def _lost(self) -> Iterable[str]:
         """Lost write: acknowledged (and of no transaction, or a committed one), and not there."""
         for send in self.sends:
             if send.offset < 0 or (send.txn and self.ends.get(send.txn) != "committed"):
                 continue
+            if send.offset < self.starts.get(send.part, 0):
+                continue
             if self.committed[send.part].get(send.offset) != send.value:
                 yield f"lost write: {send}, there: {self.committed[send.part].get(send.offset)}"
 
     def _inconsistent(self) -> Iterable[str]:
         """Inconsistent offsets: an offset that was seen with two values."""
+        removed: dict[tuple[Part, int], str] = {}
         for poll in self.polls:
             for offset, value in poll.records:
-                later = self.log[poll.part].get(offset)
+                if offset < self.starts.get(poll.part, 0):
+                    later = removed.setdefault((poll.part, offset), value)
+                else:
+                    later = self.log[poll.part].get(offset, "nothing")
                 if later != value:
                     yield f"inconsistent offset: {poll.part} {offset}: {value}, later {later}"
 

@@ -53,7 +53,7 @@ class Membership(RuleBasedStateMachine):
         self.seen: set[tuple[TopicPartition, int]] = set()
         self.before: dict[TopicPartition, int] = {}
         self.places: list[ConsumerGroupMetadata] = []
-        self.generation = 0
+        self.generation = self.kept = 0
         self.open()
         for topic in TOPICS:
             self.store.create_topic(topic, partitions=2)
@@ -156,6 +156,7 @@ class Membership(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.store.close()
         self.consumers.clear()
+        self.generation = self.kept
         self.open()
 
     # --- commits -----------------------------------------------------------------------------------
@@ -218,6 +219,10 @@ class Membership(RuleBasedStateMachine):
         generation = self.coordinator.generation(GROUP)
         assert generation == -1 or generation >= self.generation
         self.generation = max(generation, self.generation)
+        # As in Kafka: one whose leader never brought an assignment is written nowhere, and nobody can commit
+        # in it.
+        if self.coordinator.state(GROUP) in (State.STABLE, State.EMPTY):
+            self.kept = self.generation
         committed = {tp: at.offset for tp, at in offsets(self.store).fetch(GROUP).items()}
         for tp, before in self.before.items():
             assert committed[tp] >= before

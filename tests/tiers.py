@@ -63,7 +63,7 @@ KINDS = {
         0.3,
         (
             *("test_hostile", "test_shrinking", "test_hard_links", "test_*damaged*", "test_small_files"),
-            "test_repair_rot",
+            *("test_repair_rot", "test_passing_errors"),
         ),
     ),
     "interrupts": Kind(
@@ -79,7 +79,7 @@ KINDS = {
     "strace": Kind(0.3, ("test_seam",), names=frozenset({"strace"})),
     "kills": Kind(
         0.2,
-        ("*_kill", "test_crash_loop"),
+        ("*_kill", "test_crash_loop", "test_jepsen"),
         names=frozenset({"SIGKILL", "KillingFiles", "killed_at_each_call", "in_child"}),
     ),
     "programs": Kind(

@@ -1,0 +1,1 @@
+"""Groups whose members fail, judged by Jepsen's anomalies, see `__main__`."""
