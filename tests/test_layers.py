@@ -23,7 +23,8 @@ LAYERS = [
     {"storage"},
     {"records", "index", "logger"},
     {"files", "names", "config", "mutex"},
-    {"errors", "main_interpreter", "locks", "sending", "threads"},
+    {"main_interpreter", "locks", "sending", "threads"},
+    {"errors"},
     {"_native"},
 ]
 RANK = {part: row for row, parts in enumerate(LAYERS) for part in parts}

@@ -358,7 +358,8 @@ int64_t seg_ring_send(seg_ring *r, int out, const seg_window *w, int64_t positio
  * on and a leader epoch: 12 bytes a batch, outside its CRC. The next offset; -errno, or SEG_E_COLUMN at
  * what is no header of a whole batch (those before it have theirs then). */
 int64_t seg_restamp(int fd, int64_t end, int64_t base_offset, int32_t leader_epoch);
-/* Wait until anything was renamed into a directory that is watched, or it was stopped: 1; 0 after timeout_ms or at a signal; -errno. */
+/* Wait until anything was renamed into a directory that is watched, or it was stopped: 1; 0 after timeout_ms
+ * or at a signal; -errno. */
 int64_t seg_watch_wait(int fd, int32_t timeout_ms);
 /* End the wait, also the next one. 0, -errno. */
 int64_t seg_watch_stop(int fd);

@@ -85,7 +85,6 @@ int64_t seg_pread(int fd, uint8_t *buf, int64_t len, int64_t offset)
     return done;
 }
 
-/* Not repeated, whatever it says: the second call may succeed over lost pages. */
 static int64_t nanoseconds(struct timespec t)
 {
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
@@ -115,6 +114,7 @@ int64_t seg_stat(const char *path, int32_t follow, seg_status *out)
     return failed < 0 ? -errno : tell(&found, out);
 }
 
+/* Not repeated, whatever it says: the second call may succeed over lost pages. */
 int64_t seg_fdatasync(int fd, int32_t *failed)
 {
     if (fdatasync(fd) == 0)

@@ -12,6 +12,7 @@ from .changes import ALIKE, BY_FD, NEVER, Change, plain
 
 _LINE = re.compile(r"(\d+) +(?:<\.\.\. (\w+) resumed>|(\w+)\()(.*)")
 _UNFINISHED = "<unfinished ...>"
+_BEGUN_ANEW = " = ? ERESTART"  # by the kernel: it is listed again
 _FD = re.compile(r"-?\d+<(.*)>(?:\(deleted\))?")
 
 
@@ -35,7 +36,7 @@ def _calls(trace: Iterable[str]) -> Iterator[tuple[str, str]]:
         rest = begun.pop(thread, "") + rest if resumed else rest
         if rest.endswith(_UNFINISHED):
             begun[thread] = rest.removesuffix(_UNFINISHED)
-        else:
+        elif _BEGUN_ANEW not in rest:
             yield call or resumed, rest
 
 

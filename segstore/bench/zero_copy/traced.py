@@ -112,12 +112,14 @@ def _of_transfers(calls: Counter[str]) -> dict[str, int]:
 
 def _listed(text: str) -> Counter[str]:
     """Calls by name, of what `strace` lists. Memory that the interpreter or the C library asks for is none of
-    a transfer's: a mapping of no file.
+    a transfer's: a mapping of no file. A call that the kernel begins anew is listed twice, and counts once.
     """
     calls: Counter[str] = Counter()
     for line in text.splitlines():
         name, bracket, rest = line.partition("(")
-        if bracket and name.isidentifier() and not (name == "mmap" and "MAP_ANONYMOUS" in rest):
+        if name == "mmap" and "MAP_ANONYMOUS" in rest:
+            continue
+        if bracket and name.isidentifier() and " = ? ERESTART" not in rest:
             calls[_ALIASES.get(name, name)] += 1
     return calls
 
