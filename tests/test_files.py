@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -299,12 +300,49 @@ def test_directories_are_told_from_files_and_links_from_both(tmp_path: Path) -> 
     ]
 
 
+def test_the_real_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = tmp_path / "a directory ü"
+    there.mkdir()
+    (tmp_path / "link").symlink_to(there.name)
+    (tmp_path / "ring").symlink_to("ring")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(there)
+    real = os.path.realpath(there)
+    for path in (there, tmp_path / "link", ".", f"../{there.name}/", os.fsencode(there)):
+        assert files.real_path(path) == real
+    assert files.real_path(tmp_path / "link" / "no" / "such") == os.path.join(real, "no", "such")
+    assert files.real_path("to come") == os.path.join(real, "to come")
+    assert files.real_path("../dangling") == os.path.join(os.path.dirname(real), "dangling")
+    assert files.real_path("x/" * 2500) == os.path.join(real, *["x"] * 2500)
+    deep = there / "deep"
+    deep.mkdir()
+    (tmp_path / "into").symlink_to(deep)
+    for path in ("into/..", "no/such/../..", "into/no/../such/../.."):
+        assert files.real_path(tmp_path / path) == os.path.realpath(tmp_path / path), path
+    for path, number in ((tmp_path / "ring", errno.ELOOP), (tmp_path / "file" / "x", errno.ENOTDIR)):
+        with pytest.raises(OSError, match=re.escape(str(path))) as raised:
+            files.real_path(path)
+        assert raised.value.errno == number
+    with pytest.raises(OSError) as raised:
+        files.real_path("x" * 300)
+    assert raised.value.errno == errno.ENAMETOOLONG
+
+
 def test_what_is_known_of_a_name_comes_from_c_of_ours(path: Path) -> None:
     """CPython 3.10 raises SystemError in its own stat calls where two signals come whose handlers raise."""
     files, called = Files(), set[str]()
     files.open(path, create=True, write=True).close()
     looks = [files.exists, files.is_symlink, files.is_directory, files.is_file, files.check_directory]
-    looks += [files.mode, files.size, files.inode, files.identity, files.links, files.modified]
+    looks += [
+        files.mode,
+        files.size,
+        files.inode,
+        files.identity,
+        files.links,
+        files.modified,
+        files.real_path,
+    ]
 
     def profile(_frame: object, event: str, argument: object) -> None:
         if event == "c_call":

@@ -260,6 +260,28 @@ def test_python_s_fstat_has_no_part_in_a_roll(store_dir: Path, monkeypatch: pyte
         assert values_from(log, 0) == [b"%d" % number for number in range(30)]
 
 
+def test_python_s_status_calls_have_no_part_in_an_open(
+    store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two signals within `os.path.realpath`, which asks `os.lstat`, made an open raise SystemError."""
+
+    def fails(*_: object, **__: object) -> os.stat_result:
+        raise SystemError("<class 'KeyboardInterrupt'> returned a result with an exception set")
+
+    for name in ("stat", "lstat", "fstat"):
+        monkeypatch.setattr(os, name, fails)
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.partition("t").append(b"one")
+        with segstore.open(store_dir, mode="r") as reader:
+            assert values_from(reader.partition("t"), 0) == [b"one"]
+        segstore.copy(store_dir, tmp_path / "copy")
+    with segstore.open(store_dir) as store:
+        assert values_from(store.partition("t"), 0) == [b"one"]
+    monkeypatch.undo()
+    assert segstore.check(tmp_path / "copy") == []
+
+
 @pytest.mark.parametrize("left", ["token", "publishing"])
 def test_a_lock_that_an_interrupt_left_taken(store_dir: Path, left: str) -> None:
     """CPython 3.10 leaves a `with` block open where a second interrupt comes with the first one raised."""

@@ -70,7 +70,7 @@ OS_CALLS = {
         "fstat",
     ),
 }
-PATH_CALLS = {"exists", "lexists", "isfile", "isdir", "getsize", "getmtime", "samefile"}
+PATH_CALLS = {"exists", "lexists", "isfile", "isdir", "islink", "getsize", "getmtime", "samefile", "realpath"}
 PATH_METHODS = {"read_bytes", "read_text", "write_bytes", "write_text", "touch", "iterdir"}
 FILE_MODULES = {"pathlib", "shutil", "tempfile", "fcntl", "glob", "io"}
 

@@ -250,6 +250,8 @@ typedef struct seg_status {
 } seg_status;
 int64_t seg_fstat(int fd, seg_status *out); /* 0 */
 int64_t seg_stat(const char *path, int32_t follow, seg_status *out); /* 0 */
+/* The path without links, as realpath(3), at most 4,096 bytes with the zero behind it. 0, -errno. */
+int64_t seg_realpath(const char *path, char *out);
 /* Have the kernel begin to write what is dirty of these bytes; a later seg_fdatasync waits for it. */
 int64_t seg_start_sync(int fd, int64_t offset, int64_t len);
 int64_t seg_fallocate(int fd, int64_t offset, int64_t len);

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -112,6 +113,11 @@ int64_t seg_stat(const char *path, int32_t follow, seg_status *out)
     struct stat found;
     int failed = follow ? stat(path, &found) : lstat(path, &found);
     return failed < 0 ? -errno : tell(&found, out);
+}
+
+int64_t seg_realpath(const char *path, char *out)
+{
+    return realpath(path, out) == NULL ? -errno : 0;
 }
 
 /* Not repeated, whatever it says: the second call may succeed over lost pages. */

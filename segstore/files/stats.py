@@ -15,6 +15,8 @@ from segstore._native import ffi, lib
 from segstore.files.handle import Handle, Path
 from segstore.sending.results import checked
 
+_PATH_MAX = 4096  # bytes, with the zero at its end
+
 
 def status(handle: Handle) -> Any:
     """What fstat(2) tells of an open file: a `seg_status`. OSError as fstat(2).
@@ -40,6 +42,23 @@ def status_of(path: Path, *, follow: bool = False) -> Any:
 
 class Stats:
     """Sizes in bytes, times in ns since the epoch."""
+
+    def real_path(self, path: Path) -> str:
+        """The absolute path without symbolic links, as realpath(3); of a name that nothing has, that of its
+        directory, and the name. OSError (ELOOP, EACCES, ENOTDIR).
+
+        By C for the same reason as `status`: `os.path.realpath` asks `os.lstat`.
+        """
+        out = ffi.new("char[]", _PATH_MAX)
+        there, missing = os.fsdecode(path), ""
+        if not os.path.isabs(there):
+            there = os.path.join(os.getcwd(), there)
+        while (code := lib.seg_realpath(os.fsencode(there), out)) == -errno.ENOENT:
+            there, name = os.path.split(there)
+            missing = os.path.join(name, missing)
+        if code < 0:
+            raise OSError(-code, os.strerror(-code), os.fspath(path))
+        return os.path.normpath(os.path.join(os.fsdecode(ffi.string(out)), missing))
 
     def exists(self, path: Path) -> bool:
         """Whether anything has this name. OSError where that can't be told (EACCES)."""

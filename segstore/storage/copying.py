@@ -61,7 +61,7 @@ def copy(
     with os_errors(), ExitStack() as stack:
         files = files or Files()
         store = stack.enter_context(store_module.open(source, mode="r", files=files))
-        if _lies_in(path, store.path):
+        if _lies_in(files, path, store.path):
             raise StorageError(errno.EINVAL, "a store can't be copied into itself", path)
         stack.enter_context(_only_one(files, _half(path)))
         made = None
@@ -83,8 +83,8 @@ def copy(
     return made
 
 
-def _lies_in(path: str, root: str) -> bool:
-    path, root = os.path.realpath(path), os.path.realpath(root)
+def _lies_in(files: Files, path: str, root: str) -> bool:
+    path, root = files.real_path(path), files.real_path(root)
     return path != root and os.path.commonpath((path, root)) == root
 
 

@@ -92,7 +92,7 @@ def open(
         except StoreLockedError:
             if _is_within_open(sys._getframe(1)):  # a signal's handler opens what is just being opened
                 raise
-            let_go_of_lost(root)
+            let_go_of_lost(files, root)
         return Store(context, StoreWriter(context, settings))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import StorageError, StoreLockedError, first_of
-from segstore.files import Handle
+from segstore.files import Files, Handle
 from segstore.mutex import Mutex
 from segstore.storage.aside import check_readable, set_aside
 from segstore.storage.context import Context
@@ -44,7 +44,7 @@ class StoreWriter:
         self._closing, self._tried = Mutex(), False
         self._thread = threading.get_ident()
         self.owner: Callable[[], object] | None = None  # the store, as long as anybody has it
-        root, me = os.path.realpath(context.root), weakref.ref(self)
+        root, me = context.files.real_path(context.root), weakref.ref(self)
         self._held = _take_lock(context)
         _begun[root] = me  # nothing is called in between: no interrupt comes there
         try:
@@ -273,12 +273,12 @@ class StoreWriter:
 _begun: dict[str, weakref.ref[StoreWriter]] = {}
 
 
-def let_go_of_lost(root: str) -> None:
+def let_go_of_lost(files: Files, root: str) -> None:
     """End a writer of this directory that nobody has, where Ctrl-C came while this thread, or one that has
     handed it over, opened or closed it. The collector finds stores first that nobody has.
     """
     gc.collect()
-    begun = _begun.get(os.path.realpath(root))
+    begun = _begun.get(files.real_path(root))
     writer = None if begun is None else begun()
     if writer is not None and writer.is_lost:
         writer.let_go()
