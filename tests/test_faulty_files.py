@@ -19,7 +19,17 @@ from segstore.files import Files
 from segstore.sending import Sending
 
 READS = {
-    *("pread", "pread_into", "seek_batch", "read_by", "read_file", "listdir", "directories", "is_symlink"),
+    *(
+        "pread",
+        "pread_into",
+        "seek_batch",
+        "read_by",
+        "read_file",
+        "listdir",
+        "directories",
+        "is_symlink",
+        "real_path",
+    ),
     *("size", "identity", "inode", "changed", "modified", "exists", "lock_holder", "is_locked"),
     *("check_directory", "is_directory", "is_file", "irregular", "mode", "links", "boot"),
 }
