@@ -40,7 +40,10 @@ check-machine:
 	  echo "Install one (Debian, Ubuntu: apt-get install gcc libc6-dev), or name it: make CC=clang"; exit 1; } >&2
 
 # Packages come from the network, Spark's 400 MB among them: what to do where that fails is said after pip's own words.
-pip_install = PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q $(1) || { \
+# A cache that can't be written (a read-only home) makes pip fail as it builds a package: it goes without.
+pip_install = cache=$$($(BIN)/python -m pip cache dir 2>/dev/null); \
+	mkdir -p "$$cache" 2>/dev/null && [ -w "$$cache" ] || export PIP_NO_CACHE_DIR=1; \
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install -q $(1) || { \
 	  echo "pip could not install what segstore's targets need; its own words are above."; \
 	  echo "It needs a package index (the network, or PIP_INDEX_URL) and about 1.5 GB of disk; make goes on from here when called again."; exit 1; } >&2
 
