@@ -23,7 +23,7 @@ from harness import Results, by_turns, keep_ratios
 import segstore
 from segstore.config import StoreConfig
 from segstore.storage import cleaner
-from segstore.storage.walk import walk
+from segstore.storage.segment.batch_scan import walk
 
 MIB = int(os.environ.get("SEGSTORE_COMPACT_MIB", "128"))
 VALUE_BYTES = 200

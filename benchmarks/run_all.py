@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from segstore.bench import write
-from segstore.bench.ending import ended_by_signals, status
+from segstore.cli.signals import ended_by_signals, status
 
 from . import baseline, readme
 from .steps import ROOT, Step, finished

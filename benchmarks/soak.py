@@ -35,7 +35,7 @@ from soak_load import (
 )
 
 import segstore
-from segstore.storage.handles import default_limit
+from segstore.storage.handle_pool import default_limit
 
 SWEEP_S = 6.0  # that a sweep of the other partitions, and a swap, may take on a loaded machine
 ROOM = 64 * MIB  # of memory, that allocators and caches may come to take after the beginning

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from segstore.bench.ending import EndedError, ended_later
+from segstore.cli.signals import EndedError, ended_later
 
 ROOT = Path(__file__).parents[1]
 PATIENCE, LAST = 5.0, 30.0  # seconds until an interrupted step gets a signal of ours, and until it is killed

@@ -2,10 +2,11 @@
 
 Reading the source, in six entry points:
 
-1. `segstore.storage.log.PartitionLog`: what an application calls; checks arguments and delegates.
-2. `segstore.storage.writer.LogWriter`: how records get offsets and reach the disk, roll, and are put back.
-3. `segstore.storage.reader`: how records are found and read, without a lock.
-4. `segstore.storage.recovery.PartitionRecovery`: what happens after a crash, as numbered steps.
+1. `segstore.storage.store.partition_log.PartitionLog`: what an application calls; it checks arguments and
+   delegates.
+2. `segstore.storage.log.writer.LogWriter`: how records get offsets, reach the disk, roll, and are put back.
+3. `segstore.storage.log.read`: how records are found and read, without a lock.
+4. `segstore.storage.log.recovery.PartitionRecovery`: what happens after a crash, as numbered steps.
 5. `segstore.records`: the bytes of a record batch, as columns; `segstore/_native/cdef.h` is its C half.
 6. `segstore.files.Files`: the only way to the file system, where tests put faults.
 
@@ -49,23 +50,23 @@ from segstore.errors import (
     UnwrittenRecordsError,
 )
 from segstore.records import Record, Records
-from segstore.storage.log import PartitionLog
-from segstore.storage.store import Store
-from segstore.storage.topics import TopicInfo
+from segstore.storage.meta.topics import TopicInfo
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     from segstore.client.aio import AsyncConsumer, AsyncProducer
-    from segstore.client.checking import check
     from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
-    from segstore.client.opening import open
     from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
-    from segstore.client.structs import (
+    from segstore.coordinator.checking import check
+    from segstore.coordinator.open import open
+    from segstore.coordinator.structs import (
         ConsumerGroupMetadata,
         OffsetAndMetadata,
         OffsetAndTimestamp,
         TopicPartition,
     )
-    from segstore.storage.check import Finding
+    from segstore.storage.check.check import Finding
     from segstore.storage.copying import Copied, copy
     from segstore.storage.transfer.probing import transfer_methods
 
@@ -127,17 +128,17 @@ __all__ = [
 
 _WHEN_ASKED_FOR = {
     "segstore.client.aio": ("AsyncConsumer", "AsyncProducer"),
-    "segstore.client.checking": ("check",),
+    "segstore.coordinator.checking": ("check",),
     "segstore.client.consumer": ("Consumer", "ConsumerRebalanceListener", "ConsumerRecord"),
-    "segstore.client.opening": ("open",),
+    "segstore.coordinator.open": ("open",),
     "segstore.client.producer": ("Producer", "ProducerRecord", "RecordMetadata"),
-    "segstore.client.structs": (
+    "segstore.coordinator.structs": (
         "ConsumerGroupMetadata",
         "OffsetAndMetadata",
         "OffsetAndTimestamp",
         "TopicPartition",
     ),
-    "segstore.storage.check": ("Finding",),
+    "segstore.storage.check.check": ("Finding",),
     "segstore.storage.copying": ("Copied", "copy"),
     "segstore.storage.transfer.probing": ("transfer_methods",),
 }

@@ -124,7 +124,7 @@ def calls_out(function: F) -> F:
     return function
 
 
-_FRONTS = {"cli", "spark", "bench"}
+_FRONTS = {"cli", "demo", "spark", "bench"}
 """Applications of this package."""
 _BETWEEN = {"contextlib", "functools", "threading", "concurrent.futures.thread", "concurrent.futures._base"}
 """What stands on the stack between two functions of ours."""

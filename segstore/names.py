@@ -24,7 +24,7 @@ TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 
-# What a suffix may carry in addition: see `storage.loader` for the states.
+# What a suffix may carry in addition: see `storage.segment.segment_files` for the states.
 DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
@@ -53,7 +53,7 @@ QUOTAS_COPY = "quotas.copy"
 TOPICS = "topics"
 SWEEPS = "sweeps.json"
 
-# Within the inbox: see `storage.staging`.
+# Within the inbox: see `storage.inbox` and `storage.staging`.
 SEALED = "sealed"
 GATHERED = "gathered"
 OWNER = "owner"

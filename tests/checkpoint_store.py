@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from waiting import PATIENCE
 
 import segstore
-from segstore.client.filetree import File, FileTree, Snapshot, read_file
+from segstore.filetree import File, FileTree, Snapshot, read_file
 from segstore.spark import checkpoints
 from segstore.spark.checkpointing import Checkpoints
 

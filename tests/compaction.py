@@ -13,7 +13,7 @@ import segstore
 from segstore.config import StoreConfig
 from segstore.files import Files, Handle
 from segstore.storage import cleaner
-from segstore.storage.walk import walk
+from segstore.storage.segment.batch_scan import walk
 
 DAY = 86_400_000
 CONFIG = {

@@ -10,7 +10,7 @@ from waiting import PATIENCE
 
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRecord
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 
 LONG_MS = PATIENCE * 1000
 

@@ -13,11 +13,11 @@ import kafka_tools
 from stores import Clock
 
 import segstore
-from segstore.client.groups.offsets import TOPIC, GroupOffsets, GroupRecord, MemberRecord
-from segstore.client.shared import shared
-from segstore.client.structs import OffsetAndMetadata, TopicPartition
+from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets, GroupRecord, MemberRecord
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.files import Files
-from segstore.storage import markers
+from segstore.storage.log import transaction_markers
 
 SMALL = {"offsets.topic.num.partitions": 3}
 DAY_MS = 86_400_000
@@ -51,7 +51,7 @@ def end(store: segstore.Store, group: str, producer_id: int, commit: bool) -> No
     """What the transaction coordinator does when a producer's transaction ends."""
     offsets = offsets_of(store)
     number = offsets.partition_for(group)
-    markers.end_transaction([store.partition(TOPIC, number)], producer_id, 0, 0, commit)
+    transaction_markers.end_transaction([store.partition(TOPIC, number)], producer_id, 0, 0, commit)
     offsets.complete(producer_id, commit, [number])
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
-from segstore.client.groups.coordinator import GroupCoordinator
-from segstore.client.groups.membership import State
-from segstore.client.groups.offsets import GroupOffsets
-from segstore.client.shared import shared
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.group.membership import State
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import TopicPartition
 from segstore.files import Files, Handle
 
 COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}

@@ -15,8 +15,8 @@ from segstore.index.txn_index import AbortedTxn, format_entries
 from segstore.records import Columns, Template, decode, scan
 from segstore.records.control import parse_control
 from segstore.records.header import TRANSACTIONAL_FLAG
-from segstore.storage.producer_state import ProducerState
-from segstore.storage.producing import Appended, append_batches
+from segstore.storage.log.append import Appended, append_batches
+from segstore.storage.producers.producer_state import ProducerState
 
 TXN = TRANSACTIONAL_FLAG
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import segstore
-from segstore.client.quotas.quotas import quotas
+from segstore.coordinator.quotas.quotas import quotas
 from segstore.storage.staging import Stager, seal
 
 CONFIG = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}

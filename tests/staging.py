@@ -16,10 +16,10 @@ from waiting import PATIENCE
 
 import segstore
 from segstore.files import Files, Handle
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.manifest import write_manifest
+from segstore.storage.inbox.staged_file import files_of
 from segstore.storage.staging import Staged, Stager
-from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.manifest import write_manifest
-from segstore.storage.staging.message import files_of
 
 SMALL = {"segment.bytes": 2000, "index.interval.bytes": 100}
 TINY_SEGMENTS = {"inbox.segment.bytes": 500}

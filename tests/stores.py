@@ -15,7 +15,7 @@ from waiting import until
 
 import segstore
 from segstore.records import Columns, Template, encode
-from segstore.storage.appending import append_one
+from segstore.storage.log.validator import append_one
 
 START_MS = 1_700_000_000_000
 

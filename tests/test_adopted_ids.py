@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from segstore.files import Files
-from segstore.storage.staging.ids import AdoptedIds, Adoption, read_adoption
+from segstore.storage.inbox.adopted_ids import AdoptedIds, Adoption, read_adoption
 
 LONG_MS = 1 << 40
 

@@ -20,7 +20,7 @@ import segstore
 from segstore import errors
 from segstore.client.aio import AsyncConsumer, AsyncProducer
 from segstore.client.consumer import Consumer
-from segstore.client.structs import OffsetAndMetadata
+from segstore.coordinator.structs import OffsetAndMetadata
 
 SMALL = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
 MOST_STEPS = 60

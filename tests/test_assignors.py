@@ -18,9 +18,16 @@ from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAs
 from kafka.coordinator.assignors.sticky.user_data import StickyAssignorUserData
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from segstore.client.groups.assignors import ASSIGNORS, Assignment, Members, Partitions, Subscription, by_name
-from segstore.client.groups.assignors.sticky import decode_user_data, encode_user_data
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.group.assignors import (
+    ASSIGNORS,
+    Assignment,
+    Members,
+    Partitions,
+    Subscription,
+    by_name,
+)
+from segstore.coordinator.group.assignors.sticky import decode_user_data, encode_user_data
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidArgumentError
 
 TOPICS = ("a", "b", "c", "d", "é")

@@ -15,7 +15,7 @@ import pytest
 from cli import start_program
 from waiting import PATIENCE, until
 
-from segstore.bench.ending import EndedError, ended_by_signals, ended_later, status
+from segstore.cli.signals import EndedError, ended_by_signals, ended_later, status
 
 ROOT = Path(__file__).parents[1]
 STATUSES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}

@@ -9,7 +9,7 @@ import pytest
 from cli import ok
 
 from segstore.bench import load
-from segstore.bench.showing import MODULES, about, all_in, said
+from segstore.bench.show import MODULES, about, all_in, said
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ import segstore
 from segstore.bench.machine import filesystem
 from segstore.bench.results import Results, load, write
 from segstore.bench.terminal import table
-from segstore.bench.zero_copy import cold, cores, layout, running, traced
+from segstore.bench.zero_copy import cold, cores, layout, run, traced
 from segstore.bench.zero_copy.cells import BARE, KIB, LOG, OS_SENDFILE, SIZES, Group, Plan
 from segstore.bench.zero_copy.contenders import unavailable
 from segstore.bench.zero_copy.measure import CPU, FIGURES, THROUGHPUT, sample
@@ -41,7 +41,7 @@ def found(disk_dir: Path) -> Results:
     place = disk_dir / "zero-copy"
     place.mkdir()
     allowed = os.sched_getaffinity(0)
-    results = running.run(place, SHORT, lambda done, total, what: None, strace=False)
+    results = run.run(place, SHORT, lambda done, total, what: None, strace=False)
     assert os.listdir(place) == []
     assert children() == []
     assert os.sched_getaffinity(0) == allowed
@@ -141,7 +141,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        running.run(tmp_path, SHORT, progress, strace=False)
+        run.run(tmp_path, SHORT, progress, strace=False)
     assert os.listdir(tmp_path) == []
     assert children() == []
 

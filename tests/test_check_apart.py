@@ -12,9 +12,9 @@ from stores import write_topic
 
 import segstore
 from segstore.errors import StorageError
-from segstore.storage.check_apart import Part, check_part, check_rest, parts
-from segstore.storage.check_segment import SegmentCheck
-from segstore.storage.markers import end_transaction
+from segstore.storage.check.by_segment import Part, check_part, check_rest, parts
+from segstore.storage.check.segment import SegmentCheck
+from segstore.storage.log.transaction_markers import end_transaction
 
 SMALL = {"segment.bytes": 400, "index.interval.bytes": 100}
 

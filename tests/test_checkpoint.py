@@ -1,4 +1,4 @@
-"""segstore.storage.checkpoint: Kafka's text formats, and which epoch an offset is of."""
+"""segstore.storage.meta.offset_checkpoints: Kafka's text formats, and which epoch an offset is of."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from partitions import broker_partitions
 
 from segstore.errors import CorruptCheckpointError, InvalidArgumentError
 from segstore.files import Files
-from segstore.storage.checkpoint import (
+from segstore.storage.meta.offset_checkpoints import (
     LeaderEpochs,
     format_leader_epochs,
     format_offsets,

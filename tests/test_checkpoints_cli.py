@@ -11,7 +11,7 @@ from cli import json_lines, ok, run
 from stores import START_MS, Clock, tree
 
 import segstore
-from segstore.client.filetree import FileTree, file_tree
+from segstore.filetree import FileTree, file_tree
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from stores import tree
 
 import segstore
-from segstore.client.filetree import File, file_tree
+from segstore.filetree import File, file_tree
 
 PATHS = st.sampled_from(["/a", "/a/b", "/a/b/c", "/d", "/d/e", "/a/e", "/f"])
 

@@ -14,14 +14,7 @@ from stores import Clock, killed, killed_at_each_call, tree
 
 import segstore
 from segstore import errors
-from segstore.client.filetree import (
-    FileTree,
-    file_tree,
-    floor,
-    history,
-    restore,
-    snapshot,
-)
+from segstore.filetree import FileTree, file_tree, floor, history, restore, snapshot
 
 
 def opened(path: Path, **options: object) -> segstore.Store:

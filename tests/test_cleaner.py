@@ -15,7 +15,7 @@ from segstore.records import Columns
 from segstore.records.header import DELETE_HORIZON_FLAG
 from segstore.storage import cleaner
 from segstore.storage.cleaner import dirtiness
-from segstore.storage.producing import append_batches, append_record
+from segstore.storage.log.append import append_batches, append_record
 
 
 def test_the_latest_of_each_key_stays_with_its_offset(store_dir: Path) -> None:

@@ -15,8 +15,8 @@ from stores import START_MS, Clock, killed
 import segstore
 from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
 from segstore.storage.cleaner import cleaning
-from segstore.storage.markers import end_transaction
-from segstore.storage.producing import append_batches
+from segstore.storage.log.append import append_batches
+from segstore.storage.log.transaction_markers import end_transaction
 
 SEEDS = 20
 CODECS = [None, "none", "zstd", "lz4", "snappy", "gzip"]

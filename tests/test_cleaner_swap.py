@@ -29,8 +29,8 @@ import segstore
 from segstore import names
 from segstore.files import Files
 from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
-from segstore.storage.markers import end_transaction
-from segstore.storage.producing import append_batches
+from segstore.storage.log.append import append_batches
+from segstore.storage.log.transaction_markers import end_transaction
 
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 

@@ -16,8 +16,8 @@ from segstore.errors import OutOfOrderSequenceError
 from segstore.index import txn_index
 from segstore.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, Columns, Template
 from segstore.records.header import DELETE_HORIZON_FLAG
-from segstore.storage.markers import end_transaction
-from segstore.storage.producing import append_batches
+from segstore.storage.log.append import append_batches
+from segstore.storage.log.transaction_markers import end_transaction
 
 Pair = tuple[bytes, "bytes | None"]
 

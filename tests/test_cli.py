@@ -12,7 +12,7 @@ from cli import COMMAND, json_lines, ok, run
 from waiting import PATIENCE
 
 import segstore
-from segstore.cli.app import commands, one_line
+from segstore.cli.app import COMMANDS, one_line
 
 NAMES = [
     *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
@@ -22,7 +22,7 @@ NAMES = [
 
 def test_no_arguments_print_help_with_every_command() -> None:
     shown = ok().stdout
-    assert list(commands.commands) == NAMES
+    assert list(COMMANDS) == NAMES
     assert [name for name in NAMES if f" {name} " not in shown] == []
 
 
@@ -161,6 +161,29 @@ def test_topics_of_a_broker(golden: Path) -> None:
     assert rows["flights-none"]["partitions"][0]["start_offset"] == 2879
     assert not rows["edge"]["ours"]
     assert "a broker's" in ok("topics", "-s", golden / "clean").stdout
+
+
+def test_a_command_brings_nothing_that_another_one_needs(store_dir: Path) -> None:
+    with segstore.open(store_dir):
+        """So that there is a store."""
+    code = """
+import sys
+from segstore.cli import main
+try:
+    main(["topics", "-s", sys.argv[1]])
+except SystemExit as end:
+    assert end.code == 0
+others = ("segstore.bench", "segstore.demo", "segstore.spark", "pyspark", "pyarrow", "matplotlib")
+print([name for name in sys.modules if name.startswith(others)])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(store_dir)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_interrupt_while_it_starts() -> None:

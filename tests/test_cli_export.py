@@ -23,7 +23,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
-from segstore.storage.producing import append_batches
+from segstore.storage.log.append import append_batches
 
 FORMATS = ["parquet", "arrow", "ndjson"]
 ROWS = [

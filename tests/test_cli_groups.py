@@ -11,8 +11,8 @@ from group_records import at, member, offsets_of, opened, record, tp
 from waiting import PATIENCE
 
 import segstore
-from segstore.client.groups.assignors import Subscription
-from segstore.client.groups.protocol import encode_assignment, encode_subscription
+from segstore.coordinator.consumer_protocol import encode_assignment, encode_subscription
+from segstore.coordinator.group.assignors import Subscription
 
 TOLD = encode_subscription(Subscription(("t",)))
 

@@ -12,7 +12,7 @@ from cli import json_lines, ok, run, start_program
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.client.partitioner import partition_for_key
+from segstore.client.producer.partitioner import partition_for_key
 
 B64 = ["/w==", "base64"]
 NOON = 1372680000000  # 2013-07-01T12:00:00Z

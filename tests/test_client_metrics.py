@@ -11,8 +11,8 @@ from kafka.metrics import MetricConfig
 from kafka.metrics.stats import Avg, Count, Max, Rate
 
 import segstore
-from segstore.client.metrics import Sensor
 from segstore.client.producer import Producer
+from segstore.coordinator.metrics import Sensor
 
 
 class Clock:

@@ -24,17 +24,17 @@ import segstore
 from segstore import errors
 from segstore.client.consumer import Consumer, guard
 from segstore.client.consumer import ending as consumer_ending
-from segstore.client.filetree.trees import file_tree
-from segstore.client.groups.admin import Groups
-from segstore.client.groups.coordinator import GroupCoordinator
 from segstore.client.producer import Producer
 from segstore.client.producer import ending as producer_ending
-from segstore.client.quotas import quotas
-from segstore.client.shared import shared
+from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.quotas import quotas
+from segstore.coordinator.shared import shared
+from segstore.filetree.trees import file_tree
 from segstore.spark.checkpointing import Checkpoints
-from segstore.storage import clients as clients_module
-from segstore.storage import store as store_module
-from segstore.storage.clients import Clients, Turn
+from segstore.storage.store import clients as clients_module
+from segstore.storage.store import store as store_module
+from segstore.storage.store.clients import Clients, Turn
 
 SMALL = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
 FULL = OSError(28, "No space left on device")
@@ -170,7 +170,7 @@ def test_what_is_not_written_is_raised(
     timeout: float,
 ) -> None:
     store, sent = unwritable(store_dir)
-    monkeypatch.setattr("segstore.storage.store.CLOSE_TIMEOUT", timeout)
+    monkeypatch.setattr("segstore.storage.store.store.CLOSE_TIMEOUT", timeout)
     leave = partial(store.__exit__, None, None, None) if how == "with" else partial(store.close, timeout)
     with pytest.raises(errors.UnwrittenRecordsError) as caught:
         leave()
@@ -194,7 +194,7 @@ def test_an_exception_that_leaves_the_block_is_not_replaced(
     kind: type[BaseException],
 ) -> None:
     store, sent = unwritable(store_dir)
-    monkeypatch.setattr("segstore.storage.store.CLOSE_TIMEOUT", 0.05)
+    monkeypatch.setattr("segstore.storage.store.store.CLOSE_TIMEOUT", 0.05)
     with pytest.raises(kind, match="mine"), store:
         raise kind("mine")
     judge_told(store_dir, sent, caplog)
@@ -208,7 +208,7 @@ def test_ctrl_c_while_the_store_waits_is_raised_and_the_number_is_logged(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("segstore.client.producer.incomplete.Incomplete.wait", interrupt)
+    monkeypatch.setattr("segstore.client.producer.incomplete_batches.Incomplete.wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
         store.close()
     judge_told(store_dir, sent, caplog)

@@ -13,7 +13,7 @@ from waiting import PATIENCE
 
 import segstore
 from segstore.client.producer import producer as producer_module
-from segstore.storage import store as store_module
+from segstore.storage.store import store as store_module
 
 HEAD = """
 import asyncio, atexit, gc, logging, os, sys, threading, time

@@ -16,8 +16,8 @@ from stores import Clock, records, values
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.storage.partition import Partition
-from segstore.storage.pending import AppendQueue
+from segstore.storage.log.append_queue import AppendQueue
+from segstore.storage.log.partition import Partition
 
 THREADS = 6
 ENCODE = sys.modules["segstore.records.encode"]  # by that name the package exports its function

@@ -17,7 +17,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRebalanceListener, ConsumerRecord
-from segstore.client.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from segstore.coordinator.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from segstore.errors import (
     ClientClosedError,
     ConcurrentModificationError,

@@ -19,7 +19,7 @@ from waiting import PATIENCE
 
 import segstore
 from segstore.client.consumer import Consumer
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import CorruptRecordError, RecordDeserializationError, SerializationError
 
 

@@ -20,7 +20,7 @@ from waiting import until
 
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRebalanceListener
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import StoreClosedError, UnknownTopicOrPartitionError
 
 

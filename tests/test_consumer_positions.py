@@ -10,7 +10,7 @@ from consumers import drain, earliest, fill, offsets, tp
 
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRecord
-from segstore.client.structs import OffsetAndMetadata, OffsetAndTimestamp
+from segstore.coordinator.structs import OffsetAndMetadata, OffsetAndTimestamp
 from segstore.errors import (
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import segstore
+from segstore.client.consumer.arrow_tables import table
 from segstore.client.consumer.records import Deserializers, consumer_records
-from segstore.client.consumer.tables import table
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.records import arrow
 
 ROWS: dict[str, tuple[Any, ...]] = {

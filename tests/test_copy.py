@@ -16,8 +16,8 @@ import segstore
 from segstore.errors import StorageError
 from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
 from segstore.storage.context import wall_clock
-from segstore.storage.markers import end_transaction
-from segstore.storage.producing import append_batches
+from segstore.storage.log.append import append_batches
+from segstore.storage.log.transaction_markers import end_transaction
 
 # One of each root: all that lies in it is copied.
 WHOLE_ROOTS = [source for source in broker_partitions() if source.path.name == "flights-txn-0"]

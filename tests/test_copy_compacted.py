@@ -13,7 +13,7 @@ from stores import START_MS, Clock
 from test_cleaner_transactions import Writer
 
 import segstore
-from segstore.storage import store as store_module
+from segstore.storage.store import store as store_module
 
 
 def supersede(store: segstore.Store, n: int = 40) -> None:

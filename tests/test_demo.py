@@ -16,18 +16,18 @@ from terminal import CTRL_C, Terminal
 from waiting import PATIENCE
 
 import segstore
-from segstore.cli.demo.crew import PARTITIONS as LIVE_PARTITIONS
-from segstore.cli.demo.crew import TOPIC as LIVE_TOPIC
-from segstore.cli.demo.group import GROUP, GroupView
-from segstore.cli.demo.kill import killed_midway
-from segstore.cli.demo.ledger import Ledger
-from segstore.cli.demo.live import live
-from segstore.cli.demo.screen import Screen
-from segstore.cli.demo.steps import create_topic
 from segstore.client.consumer import ConsumerRecord
-from segstore.client.partitioner import partition_for_key
+from segstore.client.producer.partitioner import partition_for_key
+from segstore.demo.crew import PARTITIONS as LIVE_PARTITIONS
+from segstore.demo.crew import TOPIC as LIVE_TOPIC
+from segstore.demo.flights import ALL, PARTITIONS, TOPIC, load
+from segstore.demo.group import GROUP, GroupView
+from segstore.demo.kill import killed_midway
+from segstore.demo.ledger import Ledger
+from segstore.demo.live import live
+from segstore.demo.screen import Screen
+from segstore.demo.steps import create_topic
 from segstore.errors import StorageError
-from segstore.flights import ALL, PARTITIONS, TOPIC, load
 
 pytest.importorskip("pyarrow")
 
@@ -142,7 +142,7 @@ def test_the_kill_may_come_late(store_dir: Path, monkeypatch: pytest.MonkeyPatch
                 self.wait(LATE)
             super().kill()
 
-    monkeypatch.setattr("segstore.cli.demo.kill.subprocess.Popen", Slow)
+    monkeypatch.setattr("segstore.demo.kill.subprocess.Popen", Slow)
     create_topic(Screen(), str(store_dir))
     acknowledged = killed_midway(Screen(), str(store_dir), 1000)
     with segstore.open(store_dir) as store:
@@ -153,12 +153,12 @@ def test_the_kill_may_come_late(store_dir: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def nobody_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The step that takes another process is left out."""
-    monkeypatch.setattr("segstore.cli.demo.killed_midway", lambda *_: [0] * PARTITIONS)
+    monkeypatch.setattr("segstore.demo.command.killed_midway", lambda *_: [0] * PARTITIONS)
 
 
 @pytest.mark.usefixtures("nobody_killed")
 def test_what_was_not_seen_is_a_failure(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segstore.cli.demo.crew.Ledger", LossyLedger)
+    monkeypatch.setattr("segstore.demo.crew.Ledger", LossyLedger)
     result = run("demo", "--records", 1000, "--speed", 4, "--no-spark", "--keep", store_dir)
     assert result.exit_code == 1
     assert re.search(

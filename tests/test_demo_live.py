@@ -13,19 +13,19 @@ import pytest
 from waiting import PATIENCE
 
 import segstore
-from segstore.cli.demo.board import EVENTS, Rates, Row, Status, frame
-from segstore.cli.demo.ledger import Ledger, total
 from segstore.client.consumer import ConsumerRecord
 from segstore.client.producer import RecordMetadata
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
+from segstore.demo.board import EVENTS, Rates, Row, Status, frame
+from segstore.demo.ledger import Ledger, total
 
 pytest.importorskip("pyarrow")
 
 from rich.console import Console
 
-from segstore.cli.demo.crew import Plan
-from segstore.cli.demo.replay import DAY_MS, HALVES, Pace, Replay
-from segstore.flights import Flights, load
+from segstore.demo.crew import Plan
+from segstore.demo.flights import Flights, load
+from segstore.demo.replay import DAY_MS, HALVES, Pace, Replay
 
 PARTITIONS = 2
 ROWS = 3

@@ -16,22 +16,22 @@ import pytest
 from waiting import PATIENCE
 
 import segstore
-from segstore.cli.demo.driver import Driver, session_members
-from segstore.cli.demo.interrupted import LastBatch, last_batch
-from segstore.cli.demo.screen import Screen
-from segstore.cli.demo.stream_board import EVENTS, Progress
-from segstore.cli.demo.two_drivers import Job, NotRunError, run_killed, run_to_the_end
-from segstore.client.filetree import file_tree
+from segstore.demo.drivers import Driver, session_members
+from segstore.demo.flights import ALL, Flights, load
+from segstore.demo.interrupted import LastBatch, last_batch
+from segstore.demo.screen import Screen
+from segstore.demo.stream_board import EVENTS, Progress
+from segstore.demo.two_drivers import Job, NotRunError, run_killed, run_to_the_end
 from segstore.errors import StorageError
-from segstore.flights import ALL, Flights, load
+from segstore.filetree import file_tree
 from segstore.storage.staging import Stager, seal
 
 pytest.importorskip("pyarrow")
 
 from rich.console import Console
 
-from segstore.cli.demo.answer import COLUMNS, batch_answer, compare, streamed_answer
-from segstore.cli.demo.stream import late_hours, rows, stream
+from segstore.demo.answer import COLUMNS, batch_answer, compare, streamed_answer
+from segstore.demo.stream import late_hours, rows, stream
 
 RECORDS = 2000
 HOUR_MS = 3_600_000
@@ -55,7 +55,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     def make(source: str) -> Job:
         (tmp_path / "stand_in.py").write_text(BEGIN + source)
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-        monkeypatch.setattr("segstore.cli.demo.driver._MODULE", "stand_in")
+        monkeypatch.setattr("segstore.demo.drivers._MODULE", "stand_in")
         return Job(str(tmp_path / "store"), 100, 24, str(tmp_path))
 
     return make

@@ -14,7 +14,7 @@ from stores import killed, killed_at_each_call, logs, raw_batches, write_segment
 
 import segstore
 from segstore.files import Files
-from segstore.storage.checkpoint import LeaderEpochs
+from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.repair import repair
 
 SMALL = {"segment.bytes": 600, "file.delete.delay.ms": 0}

@@ -15,7 +15,7 @@ from staging import inbox
 import segstore
 from segstore import names
 from segstore.errors import InvalidArgumentError, SegstoreError
-from segstore.storage.importing import importing
+from segstore.storage.bulk_import import importing
 
 PARTITIONS, RECORDS = 2, 12
 SMALL = {"segment.bytes": 1000, "index.interval.bytes": 150}

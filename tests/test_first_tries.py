@@ -21,7 +21,7 @@ from segstore.errors import (
     OffsetOutOfRangeError,
     RecordTooLargeError,
 )
-from segstore.storage import appending
+from segstore.storage.log import validator
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_record_that_expires_at_once_is_told_once(
     store: segstore.Store, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seconds since the epoch, given for milliseconds, are in January 1970."""
-    monkeypatch.setattr(appending, "_told", set())
+    monkeypatch.setattr(validator, "_told", set())
     store.create_topic("kept", config={"retention.ms": 1000, "segment.bytes": 1 << 20})
     store.create_topic("compacted", config={"retention.ms": 1000, "cleanup.policy": "compact"})
     with caplog.at_level(logging.WARNING, "segstore"):

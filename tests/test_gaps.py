@@ -14,9 +14,9 @@ from stores import killed_at_each_call, raw_batches, write_segment
 import segstore
 from segstore.files import Files
 from segstore.storage import cleaner
-from segstore.storage.checked_copy import read_copy, write_copy
+from segstore.storage.meta.checked_copy import read_copy, write_copy
+from segstore.storage.meta.small_files import seal, unseal
 from segstore.storage.repair import repair
-from segstore.storage.small_files import seal, unseal
 
 CHECKPOINT = "cleaner-offset-checkpoint"
 DELETE = {"cleanup.policy": "delete"}

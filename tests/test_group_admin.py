@@ -12,13 +12,13 @@ from stores import START_MS, Clock
 from waiting import until
 
 import segstore
-from segstore.client.groups.admin import Groups
-from segstore.client.groups.assignors import Subscription
-from segstore.client.groups.offsets import TOPIC
-from segstore.client.groups.protocol import encode_assignment, encode_subscription
-from segstore.client.groups.reset import Reset
-from segstore.client.shared import shared
-from segstore.client.structs import OffsetAndMetadata, TopicPartition
+from segstore.coordinator.consumer_protocol import encode_assignment, encode_subscription
+from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.assignors import Subscription
+from segstore.coordinator.group.reset import Reset
+from segstore.coordinator.offsets.group_offsets import TOPIC
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     GroupNotFoundError,
     InvalidArgumentError,

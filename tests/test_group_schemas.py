@@ -18,19 +18,19 @@ from stores import START_MS, append_inner
 
 import segstore
 from segstore import names
-from segstore.client.groups import schemas
-from segstore.client.groups.admin import Groups
-from segstore.client.groups.assignors import Subscription
-from segstore.client.groups.offsets import TOPIC, GroupOffsets
-from segstore.client.groups.protocol import (
+from segstore.coordinator.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from segstore.client.groups.schemas_wire import array, byte_string, int16, int32, int64, string
-from segstore.client.javahash import partition_of
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.assignors import Subscription
+from segstore.coordinator.java_hash import partition_of
+from segstore.coordinator.kafka_schema import array, byte_string, int16, int32, int64, string
+from segstore.coordinator.offsets import schema
+from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -129,24 +129,24 @@ OFFSETS = {
 
 @pytest.mark.parametrize("version", OFFSETS)
 def test_an_offset_of_every_version(version: int) -> None:
-    found = schemas.parse_offset(OFFSETS[version])
+    found = schema.parse_offset(OFFSETS[version])
     assert found.offset == at(5, "né", 7 if version >= 3 else -1)
     assert (found.timestamp, found.expires) == (START_MS, START_MS + 9 if version == 1 else -1)
-    commit = schemas.Commit(at(5, "né", 7), START_MS)
-    assert schemas.offset_value(commit) == OFFSETS[3]
+    commit = schema.Commit(at(5, "né", 7), START_MS)
+    assert schema.offset_value(commit) == OFFSETS[3]
 
 
 @pytest.mark.parametrize("note", ["né", "", "x" * 200])
 def test_an_offset_tells_the_topics_id(note: str) -> None:
     topic_id = names.new_topic_id()
-    commit = schemas.Commit(at(5, note, 7), START_MS, topic_id=topic_id)
-    assert schemas.parse_offset(schemas.offset_value(commit)) == commit
-    head = int16(4) + int64(5) + int32(7) + schemas.string(note, compact=True) + STAMP
-    assert schemas.offset_value(commit) == head + b"\1\0\x10" + names.topic_id_bytes(topic_id)
+    commit = schema.Commit(at(5, note, 7), START_MS, topic_id=topic_id)
+    assert schema.parse_offset(schema.offset_value(commit)) == commit
+    head = int16(4) + int64(5) + int32(7) + schema.string(note, compact=True) + STAMP
+    assert schema.offset_value(commit) == head + b"\1\0\x10" + names.topic_id_bytes(topic_id)
     # Of another length, and the zero id, which stand for none.
     for data in (b"", b"abc", bytes(16)):
         value = head + b"\1\0" + bytes([len(data)]) + data
-        assert schemas.parse_offset(value) == commit._replace(topic_id="")
+        assert schema.parse_offset(value) == commit._replace(topic_id="")
 
 
 def kept(version: int) -> bytes:
@@ -162,7 +162,7 @@ def kept(version: int) -> bytes:
 
 @pytest.mark.parametrize("version", range(5))
 def test_a_group_of_every_version(version: int) -> None:
-    found = schemas.parse_group("g", kept(version))
+    found = schema.parse_group("g", kept(version))
     (one,) = found.members
     assert (found.protocol_type, found.generation, found.protocol, found.leader) == (
         "consumer",
@@ -174,7 +174,7 @@ def test_a_group_of_every_version(version: int) -> None:
     assert one.group_instance_id == ("i-m" if version >= 3 else None)
     assert one.rebalance_timeout_ms == (300_000 if version >= 1 else 45_000)
     assert (one.session_timeout_ms, one.subscription, one.assignment) == (45_000, b"s", b"a")
-    assert schemas.group_value(record("g", member("m", static=True))) == kept(3)
+    assert schema.group_value(record("g", member("m", static=True))) == kept(3)
 
 
 # --- a topic that a broker wrote, with what is not known ----------------------------------------------------
@@ -188,11 +188,11 @@ def write_raw(store: segstore.Store, *pairs: tuple[bytes, bytes | None]) -> None
 
 UNKNOWN = {
     "a commit of a newer version": (
-        schemas.offset_key("g", tp(1)),
+        schema.offset_key("g", tp(1)),
         int16(5),
         "OffsetCommitValue of version 5",
     ),
-    "a group of a newer version": (schemas.group_key("g"), int16(5), "GroupMetadataValue of version 5"),
+    "a group of a newer version": (schema.group_key("g"), int16(5), "GroupMetadataValue of version 5"),
 }
 
 
@@ -201,7 +201,7 @@ def test_what_is_not_known_is_refused_by_name_and_keeps_nobody_else(store_dir: P
     key, value, reason = UNKNOWN[name]
     with opened(store_dir, offsets_topic_num_partitions=1) as store:
         offsets_of(store).commit("h", {tp(): at(1)})
-        write_raw(store, (schemas.offset_key("g", tp(0)), OFFSETS[1]), (key, value))
+        write_raw(store, (schema.offset_key("g", tp(0)), OFFSETS[1]), (key, value))
         fresh = GroupOffsets(store)
         for call in (fresh.fetch, fresh.group, fresh.delete, lambda g: fresh.commit(g, {tp(): at(1)})):
             with pytest.raises(UnsupportedVersionError, match=reason):

@@ -26,9 +26,9 @@ from groups import (
 )
 
 import segstore
-from segstore.client.groups.admin import Groups
-from segstore.client.groups.reset import Reset
-from segstore.client.structs import OffsetAndMetadata, TopicPartition
+from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.reset import Reset
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import ConfigError, InvalidGroupIdError, InvalidTypeError, SegstoreError
 
 

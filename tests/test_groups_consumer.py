@@ -25,8 +25,8 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.client.consumer import Consumer
-from segstore.client.groups.membership import State
-from segstore.client.structs import OffsetAndMetadata
+from segstore.coordinator.group.membership import State
+from segstore.coordinator.structs import OffsetAndMetadata
 from segstore.errors import (
     CommitFailedError,
     InvalidTypeError,

@@ -10,9 +10,9 @@ import pytest
 from groups import SESSION_MS, Monotonic, Unsynced, coordinator, offsets
 
 import segstore
-from segstore.client.groups.coordinator import GroupCoordinator
-from segstore.client.groups.membership import Joining, State
-from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.group.membership import Joining, State
+from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     FencedInstanceIdError,
     IllegalGenerationError,

@@ -27,8 +27,8 @@ from waiting import until
 
 import segstore
 from segstore.client.consumer import ConsumerRebalanceListener
-from segstore.client.groups.membership import State
-from segstore.client.structs import OffsetAndMetadata
+from segstore.coordinator.group.membership import State
+from segstore.coordinator.structs import OffsetAndMetadata
 from segstore.errors import (
     CommitFailedError,
     FencedInstanceIdError,

@@ -15,8 +15,8 @@ from waiting import PATIENCE
 
 import segstore
 from segstore.client.consumer import Consumer, guard
-from segstore.client.groups import coordinator as coordinating
-from segstore.client.groups import table
+from segstore.coordinator.group import coordinator as coordinating
+from segstore.coordinator.group import group_table as table
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def interrupted_in_poll_arrow(store: segstore.Store, monkeypatch: pytest.MonkeyP
     def table(_parts: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("segstore.client.consumer.tables.table", table)
+    monkeypatch.setattr("segstore.client.consumer.arrow_tables.table", table)
     consumer = member(store, "t")
     with pytest.raises(KeyboardInterrupt):
         consumer.poll_arrow(1e9)

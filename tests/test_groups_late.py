@@ -12,8 +12,8 @@ from groups import MAX_POLL_MS, Monotonic, coordinator, member
 from waiting import until
 
 import segstore
-from segstore.client.groups.coordinator import GroupCoordinator
-from segstore.client.groups.offsets import GroupOffsets
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
 
 MOST_JOINS = 5
 

@@ -25,8 +25,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import segstore
 from segstore.client.consumer import Consumer
-from segstore.client.groups.membership import State
-from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.coordinator.group.membership import State
+from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     CommitFailedError,
     FencedInstanceIdError,

@@ -261,7 +261,8 @@ def test_no_anomaly(store_dir: Path, tmp_path: Path, rng: random.Random, full: b
 
 def _aborted_records_are_given(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        "segstore.storage.transactions.AbortedTransactions.without", lambda self, view, records: records
+        "segstore.storage.producers.aborted_transactions.AbortedTransactions.without",
+        lambda self, view, records: records,
     )
 
 

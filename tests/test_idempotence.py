@@ -21,8 +21,8 @@ from segstore.errors import (
     SegstoreError,
 )
 from segstore.records import Columns, Template
-from segstore.storage import markers
-from segstore.storage.producing import Appended, append_batches, append_record
+from segstore.storage.log import transaction_markers
+from segstore.storage.log.append import Appended, append_batches, append_record
 
 LAST = (1 << 31) - 1
 Log = segstore.PartitionLog
@@ -320,7 +320,7 @@ def test_producers_expire_but_not_those_that_write_old_records(store_dir: Path) 
         clock.now += 1
         store._side._expire_producers()
         assert known.keys() == {2, 3}  # a transaction is open
-        assert markers.max_producer_id(log) == 3
+        assert transaction_markers.max_producer_id(log) == 3
         assert send(log, 1, 99).first == 4  # it is as one that was never known
         clock.now += 10_000
     with segstore.open(store_dir, clock=clock, config=config) as store:

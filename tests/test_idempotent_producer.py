@@ -21,10 +21,10 @@ from waiting import PATIENCE
 import segstore
 from segstore import Producer, errors
 from segstore.client.producer import appender
-from segstore.client.shared import shared
-from segstore.client.transactions.producer_ids import BLOCK, ProducerIds
+from segstore.coordinator.shared import shared
+from segstore.coordinator.transaction.producer_ids import BLOCK, ProducerIds
 from segstore.records import HEADER_SIZE
-from segstore.storage import producer_id_file
+from segstore.storage.meta import producer_id_file
 
 LAST_SEQUENCE = (1 << 31) - 1
 

@@ -16,8 +16,8 @@ from stores import tree, values
 import segstore
 from segstore import errors, names
 from segstore.files import Files
-from segstore.storage.importing import importing
-from segstore.storage.removing import remove_unused
+from segstore.storage.bulk_import import importing
+from segstore.storage.meta.removing import remove_unused
 from segstore.storage.staging import Stager
 from segstore.storage.staging.directly import adopt
 

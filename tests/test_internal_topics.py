@@ -15,18 +15,18 @@ from cli import run
 from stores import append_inner
 
 import segstore
-from segstore.client.filetree.topic import make_topic
-from segstore.client.groups import schemas
-from segstore.client.groups.offsets import GroupOffsets
-from segstore.client.shared import shared
-from segstore.client.transactions.schema import encode_key
-from segstore.client.transactions.state_log import TransactionStateLog
+from segstore.coordinator.offsets import schema
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.shared import shared
+from segstore.coordinator.transaction.schema import encode_key
+from segstore.coordinator.transaction.state_log import TransactionStateLog
 from segstore.errors import ConfigError, InvalidTopicError, StagedFilesError, UnsupportedVersionError
 from segstore.files import Files
+from segstore.filetree.topic import make_topic
 from segstore.spark.sink_store import Sink
-from segstore.storage.importing import importing
-from segstore.storage.staging import verifying
-from segstore.storage.staging.message import StagedFile
+from segstore.storage.bulk_import import importing
+from segstore.storage.inbox import verify
+from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.staging.stager import Stager
 
 OFFSETS, STATE = "__consumer_offsets", "__transaction_state"
@@ -96,7 +96,7 @@ def test_nothing_is_staged_or_imported_for_an_internal_topic(store: segstore.Sto
         stager.append_batch(OFFSETS, 0, [b"junk"], [b"junk"])
     file = StagedFile("0" * 32, "0.log", OFFSETS, "", 0, 1, 1, 1, 0, "", True)
     with pytest.raises(StagedFilesError, match="takes no staged files"):
-        verifying.verify(Files(), "0.log", file, store.topics()[OFFSETS].settings, 1)
+        verify.verify(Files(), "0.log", file, store.topics()[OFFSETS].settings, 1)
     store.close()
     with pytest.raises(InvalidTopicError, match="is internal"), importing(str(store_dir), OFFSETS):
         pass
@@ -124,7 +124,7 @@ def test_internal_topics_are_read_and_their_settings_altered(store: segstore.Sto
 
 
 def raw_key(group: str) -> bytes:
-    return schemas.offset_key(group, T0)
+    return schema.offset_key(group, T0)
 
 
 def spoil(store: segstore.Store) -> None:

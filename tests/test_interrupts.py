@@ -15,26 +15,37 @@ from waiting import until
 
 import segstore
 from segstore import StorageError
+from segstore.files import overlapped_write
 from segstore.records import single
-from segstore.storage import (
-    active,
-    appending,
+from segstore.storage import scheduler
+from segstore.storage.log import (
+    append_queue,
     flusher,
     flushing,
     partition,
-    partitions,
-    pending,
-    pipeline,
     publisher,
-    scheduler,
-    store_writer,
-    visible,
+    validator,
+    visibility,
     writer,
 )
-from segstore.storage.log import PartitionLog
-from segstore.storage.pending import AHEAD_PLAIN, Pending
+from segstore.storage.log.append_queue import AHEAD_PLAIN, Pending
+from segstore.storage.segment import active
+from segstore.storage.store import partitions
+from segstore.storage.store import writer as store_writer
+from segstore.storage.store.partition_log import PartitionLog
 
-APPENDING = (appending, pending, writer, active, pipeline, visible, publisher, flushing, flusher, scheduler)
+APPENDING = (
+    validator,
+    append_queue,
+    writer,
+    active,
+    overlapped_write,
+    visibility,
+    publisher,
+    flushing,
+    flusher,
+    scheduler,
+)
 CLOSING = (store_writer, partitions, partition, *APPENDING)
 TOPIC = {"segment.bytes": 300, "flush.messages": 3}
 
@@ -78,7 +89,7 @@ def test_an_append(store_dir: Path, how: Callable[[PartitionLog, bytes], int]) -
         assert values(store.partition("t")) == expected
 
 
-@pytest.mark.parametrize("module", [pending, writer, active, visible])
+@pytest.mark.parametrize("module", [append_queue, writer, active, visibility])
 def test_who_waits_behind_it(store_dir: Path, module: ModuleType) -> None:
     """What another thread has queued is written, or that one is told; never neither."""
     nth, more = 0, True
@@ -113,7 +124,9 @@ def test_a_long_append(store_dir: Path) -> None:
         while more:
             nth += 1
             before = log.end_offset
-            more = interrupted(nth, (pipeline, writer), partial(log.append_batch, long, batch_bytes=1))
+            more = interrupted(
+                nth, (overlapped_write, writer), partial(log.append_batch, long, batch_bytes=1)
+            )
             assert log.end_offset - before in (0, len(long))
             assert log.append(b"behind") == log.end_offset - 1
             assert nth % 8 or segstore.check(store_dir) == []

@@ -14,13 +14,13 @@ from struck import struck
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.client.groups.alarm import Alarm
+from segstore.coordinator.group.alarm import Alarm
 from segstore.errors import IllegalStateError
-from segstore.storage.ends import EndsWriter
+from segstore.storage.log.visibility import Visible
+from segstore.storage.meta.published_ends import EndsWriter
 from segstore.storage.scheduler import Scheduler
-from segstore.storage.store import Store
-from segstore.storage.store_writer import StoreWriter
-from segstore.storage.visible import Visible
+from segstore.storage.store.store import Store
+from segstore.storage.store.writer import StoreWriter
 from segstore.threads import Background, Latch, Shelter, Worker, holding
 
 PACKAGE = str(Path(segstore.__file__).parent)

@@ -14,7 +14,7 @@ from struck import struck
 
 import segstore
 from segstore.mutex import Mutex
-from segstore.storage.markers import end_transaction
+from segstore.storage.log.transaction_markers import end_transaction
 
 # A generator that is dropped is ended where an exception is told and passed over.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

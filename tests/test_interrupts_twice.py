@@ -21,10 +21,10 @@ import segstore
 from segstore import StorageError, mutex
 from segstore._native import lib
 from segstore.files import Files, Handle, content
-from segstore.storage import writer as module
-from segstore.storage.log import PartitionLog
-from segstore.storage.pending import AHEAD_PLAIN
-from segstore.storage.writer import LogWriter
+from segstore.storage.log import writer as module
+from segstore.storage.log.append_queue import AHEAD_PLAIN
+from segstore.storage.log.writer import LogWriter
+from segstore.storage.store.partition_log import PartitionLog
 
 # A generator that is dropped is ended where an exception is told and passed over.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -13,7 +13,7 @@ from stores import values
 from waiting import PATIENCE
 
 import segstore
-from segstore.storage.markers import end_transaction
+from segstore.storage.log.transaction_markers import end_transaction
 
 confluent_kafka = pytest.importorskip(
     "confluent_kafka", reason="Kafka's broker needs a client with every codec"

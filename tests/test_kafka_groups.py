@@ -13,11 +13,11 @@ from kafka_broker import Broker
 from kafka_tools import classpath, why_not
 
 import segstore
-from segstore.client.groups.admin import Groups
-from segstore.client.groups.assignors import Subscription
-from segstore.client.groups.offsets import TOPIC
-from segstore.client.groups.protocol import encode_assignment, encode_subscription
-from segstore.client.groups.reset import Reset
+from segstore.coordinator.consumer_protocol import encode_assignment, encode_subscription
+from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.assignors import Subscription
+from segstore.coordinator.group.reset import Reset
+from segstore.coordinator.offsets.group_offsets import TOPIC
 from segstore.errors import UnsupportedVersionError
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="Kafka's broker needs a client")

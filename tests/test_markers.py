@@ -1,4 +1,4 @@
-"""segstore.storage.markers and records.control: transactions that end in several partitions at once."""
+"""storage.log.transaction_markers and records.control: transactions that end in several partitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from segstore.errors import InvalidArgumentError, InvalidProducerEpochError, Sto
 from segstore.index.txn_index import AbortedTxn, parse
 from segstore.records import CONTROL_FLAG, assign, scan
 from segstore.records.control import ABORT, COMMIT, Marker, end_marker, parse_control
-from segstore.storage.markers import (
+from segstore.storage.log.transaction_markers import (
     OpenTransaction,
     end_transaction,
     max_producer_id,

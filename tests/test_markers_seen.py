@@ -13,7 +13,7 @@ from stores import Clock, in_child
 from waiting import PATIENCE
 
 import segstore
-from segstore.storage.markers import end_transaction
+from segstore.storage.log.transaction_markers import end_transaction
 
 
 def test_no_reader_sees_half_of_a_commit(store_dir: Path) -> None:

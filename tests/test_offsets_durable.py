@@ -15,12 +15,12 @@ from stores import START_MS, Clock, append_inner, killed_at_each_call
 from waiting import until
 
 import segstore
-from segstore.client.groups.assignors import Subscription
-from segstore.client.groups.offsets import TOPIC, GroupOffsets
-from segstore.client.groups.offsets_read import ReadOffsets
-from segstore.client.groups.protocol import encode_subscription
-from segstore.client.groups.schemas import offset_key
-from segstore.client.groups.schemas_wire import int16, int64, string
+from segstore.coordinator.consumer_protocol import encode_subscription
+from segstore.coordinator.group.assignors import Subscription
+from segstore.coordinator.kafka_schema import int16, int64, string
+from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
+from segstore.coordinator.offsets.read import ReadOffsets
+from segstore.coordinator.offsets.schema import offset_key
 from segstore.errors import StorageError
 from segstore.files import Files
 

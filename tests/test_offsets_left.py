@@ -12,8 +12,8 @@ from group_records import at, end, offsets_of, opened, tp
 from stores import killed
 
 import segstore
-from segstore.client.groups.offsets_read import ReadOffsets
-from segstore.storage.store import Store
+from segstore.coordinator.offsets.read import ReadOffsets
+from segstore.storage.store.store import Store
 
 
 def killed_in_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

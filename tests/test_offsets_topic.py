@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from stores import Clock
 
 import segstore
-from segstore.client.groups.offsets import TOPIC, GroupOffsets
-from segstore.client.groups.offsets_read import ReadOffsets
+from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
+from segstore.coordinator.offsets.read import ReadOffsets
 from segstore.errors import (
     InvalidArgumentError,
     InvalidGroupIdError,

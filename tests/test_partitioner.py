@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from segstore.client.partitioner import (
+from segstore.client.producer.partitioner import (
     NO_PARTITION,
     key_hashes,
     murmur2,

@@ -24,18 +24,18 @@ from segstore import names
 from segstore.config import TopicConfig
 from segstore.errors import StorageError
 from segstore.files import Files
-from segstore.storage import small_files
-from segstore.storage.checked_copy import read_copy
-from segstore.storage.framed import frame, unframe
-from segstore.storage.gaps import Gaps
-from segstore.storage.handles import HandlePool
-from segstore.storage.loader import list_segments
-from segstore.storage.opening import load_segments
-from segstore.storage.quota_file import read_limits
-from segstore.storage.repair.producers import ProducerFiles
-from segstore.storage.root_checkpoints import read_log_start
-from segstore.storage.shutdown import read_marker
-from segstore.storage.sweep_states import read_states
+from segstore.storage.handle_pool import HandlePool
+from segstore.storage.log.gaps import Gaps
+from segstore.storage.log.open import load_segments
+from segstore.storage.meta import small_files
+from segstore.storage.meta.checked_copy import read_copy
+from segstore.storage.meta.clean_shutdown import read_marker
+from segstore.storage.meta.client_quotas import read_limits
+from segstore.storage.meta.framed import frame, unframe
+from segstore.storage.meta.root_checkpoints import read_log_start
+from segstore.storage.meta.sweep_states import read_states
+from segstore.storage.repair.producer_files import ProducerFiles
+from segstore.storage.segment.segment_files import list_segments
 
 ALL = os.environ.get("SEGSTORE_FLIPS") == "all"
 ERRORS = (errno.EMFILE, errno.EIO, errno.ENOMEM, errno.EACCES)

@@ -15,7 +15,7 @@ from waiting import PATIENCE
 
 import segstore
 from segstore.client.producer import Producer
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.records import CODECS
 
 

@@ -16,7 +16,7 @@ from waiting import PATIENCE
 import segstore
 from segstore import errors
 from segstore.client.producer import FutureRecordMetadata, Producer
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from segstore import Producer
 from segstore.client.producer import appender
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
-from segstore.client.producer.futures import FutureRecordMetadata
+from segstore.client.producer.future import FutureRecordMetadata
 from segstore.client.producer.schedule import MOST_AT_ONCE, MOST_SEALED
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.records import Template, single
-from segstore.storage.log import PartitionLog
+from segstore.storage.store.partition_log import PartitionLog
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from segstore.client.producer import FutureRecordMetadata, queue
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool
-from segstore.client.shared import shared
-from segstore.client.transactions.coordinator import TransactionCoordinator
-from segstore.client.transactions.entries import Entries
-from segstore.storage.visible import Visible
+from segstore.coordinator.shared import shared
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.coordinator.transaction.entries import Entries
+from segstore.storage.log.visibility import Visible
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""segstore.storage.producer_state and producer_snapshot: what a log says of producers, and its snapshots."""
+"""storage.producers.producer_state and producer_snapshot: what a log says of producers, and its snapshots."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from segstore.index.txn_index import AbortedTxn, format_entries
 from segstore.records import decode, scan
 from segstore.records.control import ABORT, COMMIT, parse_control
 from segstore.records.header import BATCH
-from segstore.storage.producer_snapshot import SnapshotEntry, format_snapshot, parse_snapshot
-from segstore.storage.producer_state import BatchMetadata, ProducerState
+from segstore.storage.producers.producer_snapshot import SnapshotEntry, format_snapshot, parse_snapshot
+from segstore.storage.producers.producer_state import BatchMetadata, ProducerState
 
 ENTRIES = [
     SnapshotEntry(0x0102030405060708, 0x1112, 0x21222324, 5000, 24, 1795237704945, 9, 4990),

@@ -17,8 +17,8 @@ from stores import START_MS, Clock, killed, killed_at_each_call
 import segstore
 from segstore.errors import StorageError
 from segstore.files import Files
-from segstore.storage.markers import end_transaction, open_transactions
-from segstore.storage.producer_snapshot import format_snapshot, parse_snapshot
+from segstore.storage.log.transaction_markers import end_transaction, open_transactions
+from segstore.storage.producers.producer_snapshot import format_snapshot, parse_snapshot
 
 SMALL = {"segment.bytes": 600, "index.interval.bytes": 100}
 

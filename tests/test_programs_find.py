@@ -98,7 +98,7 @@ import signal, sys
 numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGPIPE")]
 before = [signal.getsignal(number) for number in numbers]
 import segstore
-from segstore.bench.ending import ended_by_signals
+from segstore.cli.signals import ended_by_signals
 from segstore.cli import main
 try:
     main(["topics", "-s", sys.argv[1]])

@@ -8,7 +8,7 @@ import pytest
 from cli import json_lines, ok, run
 
 import segstore
-from segstore.client.quotas import DEFAULT, quotas
+from segstore.coordinator.quotas import DEFAULT, quotas
 
 PRODUCER, CONSUMER = "producer_byte_rate", "consumer_byte_rate"
 

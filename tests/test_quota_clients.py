@@ -17,7 +17,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore.client.producer import Producer
-from segstore.client.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, quotas
+from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, quotas
 from segstore.errors import BufferExhaustedError, ClientClosedError, KafkaTimeoutError
 
 

@@ -17,8 +17,8 @@ from stores import START_MS, Clock
 import segstore
 from segstore.client.consumer import Consumer
 from segstore.client.producer import Producer
-from segstore.client.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, quotas
-from segstore.client.quotas.bucket import Bucket
+from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, quotas
+from segstore.coordinator.quotas.bucket import Bucket
 from segstore.errors import (
     ConfigError,
     CorruptCheckpointError,

@@ -11,7 +11,7 @@ from faults import CountingFiles
 from stores import killed, logs, raw_batches, values, write_topic
 
 import segstore
-from segstore.storage import store_reader
+from segstore.storage.store import reader
 
 N = 100
 
@@ -44,7 +44,7 @@ def test_ends_from_before_a_broker_are_not_believed(tmp_path: Path, marker: int 
 def test_a_reader_that_was_open_meanwhile_sees_what_a_broker_wrote(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_reader, "_BELIEF_NS", 0)
+    monkeypatch.setattr(reader, "_BELIEF_NS", 0)
     root = tmp_path / "store"
     write_topic(root, some(0, N))
     with segstore.open(root, "r") as store:
@@ -123,7 +123,7 @@ def test_without_ends_an_unchanged_directory_is_listed_once(tmp_path: Path) -> N
 def test_checkpoints_do_not_make_topics_be_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_reader, "_TICK_NS", 20_000_000)
+    monkeypatch.setattr(reader, "_TICK_NS", 20_000_000)
     root = tmp_path / "store"
     with segstore.open(root) as writer:
         for name in ("a", "b", "c"):

@@ -9,7 +9,7 @@ import pytest
 from stores import killed, logs, raw_batches, values, write_topic
 
 import segstore
-from segstore.storage import indexing
+from segstore.storage.segment import index_files
 
 
 def large(root: Path) -> None:
@@ -56,8 +56,8 @@ def test_a_live_writers_index_is_whole_up_to_the_published_end(
     with logs(root)[-1].open("ab") as log:
         log.write(raw_batches(range(200, 220), 500))  # of an append under way: its entries come next
     rebuilt = []
-    rebuild = indexing.rebuild
-    monkeypatch.setattr(indexing, "rebuild", lambda s: rebuilt.append(s.path) or rebuild(s))
+    rebuild = index_files.rebuild
+    monkeypatch.setattr(index_files, "rebuild", lambda s: rebuilt.append(s.path) or rebuild(s))
     with segstore.open(root, "r") as store:
         assert len(values(store.partition("t"), max_bytes=1)) == 200
     assert rebuilt == []

@@ -13,7 +13,7 @@ import pytest
 import segstore
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.records import CODECS
-from segstore.storage import reader
+from segstore.storage.log import read
 
 GOLDEN = sorted((Path(__file__).parent / "golden/clean").iterdir())
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
@@ -87,8 +87,8 @@ def test_which_batches_are_decoded(case: str, store_dir: Path, monkeypatch: pyte
         decoded.extend(batches["base_offset"].tolist())
         return decode(data, batches, *args, **kwargs)
 
-    decode = reader.decode
-    monkeypatch.setattr(reader, "decode", counted)
+    decode = read.decode
+    monkeypatch.setattr(read, "decode", counted)
     with segstore.open(store_dir) as store:
         store.create_topic("t")
         log = store.partition("t")

@@ -16,7 +16,7 @@ from test_staging_kill import sealed_only
 
 import segstore
 from segstore.errors import StoreClosedError
-from segstore.storage import store_reader
+from segstore.storage.store import reader as store_reader
 
 N = 6
 

@@ -15,9 +15,9 @@ from stores import START_MS, logs, values, write_topic
 
 import segstore
 from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
-from segstore.storage.checkpoint import read_offsets
-from segstore.storage.markers import end_transaction
-from segstore.storage.producing import append_batches
+from segstore.storage.log.append import append_batches
+from segstore.storage.log.transaction_markers import end_transaction
+from segstore.storage.meta.offset_checkpoints import read_offsets
 from segstore.storage.repair import Repaired, repair
 
 

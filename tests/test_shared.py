@@ -1,4 +1,4 @@
-"""segstore.client.shared: one part of a kind a store, closed before it."""
+"""segstore.coordinator.shared: one part of a kind a store, closed before it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from waiting import PATIENCE
 
 import segstore
-from segstore.client.shared import shared
+from segstore.coordinator.shared import shared
 from segstore.errors import ReadOnlyError, StoreClosedError
 
 

@@ -25,7 +25,7 @@ from small_damage import CONFIG, DAMAGES, KINDS, ROWS, Kind, flip, make, table, 
 from stores import records
 
 import segstore
-from segstore.client.quotas.quotas import quotas
+from segstore.coordinator.quotas.quotas import quotas
 from segstore.errors import StorageError
 from segstore.storage.repair import repair
 

@@ -17,9 +17,9 @@ from segstore.errors import SegstoreError
 
 pytest.importorskip("pyspark", "4.2", reason="PySpark 4.2 or newer is not installed")
 
-from segstore.cli.demo.driver import session_members
-from segstore.cli.demo.interrupted import last_batch
-from segstore.flights import load
+from segstore.demo.drivers import session_members
+from segstore.demo.flights import load
+from segstore.demo.interrupted import last_batch
 from segstore.spark.java import find_java
 
 pytestmark = pytest.mark.judge("spark")

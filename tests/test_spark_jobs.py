@@ -24,7 +24,7 @@ from segstore import spark as jobs
 from segstore.errors import ConfigError, InvalidTypeError
 from segstore.spark.jobs_reprocess import fitting
 from segstore.spark.jobs_run import bundles
-from segstore.storage.markers import end_transaction
+from segstore.storage.log.transaction_markers import end_transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

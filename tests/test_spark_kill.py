@@ -34,7 +34,7 @@ from stores import values
 from waiting import PATIENCE, until
 
 import segstore
-from segstore.cli.demo.driver import session_members
+from segstore.demo.drivers import session_members
 from segstore.errors import StoreLockedError
 from segstore.spark.sink import StreamWriter
 

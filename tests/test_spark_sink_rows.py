@@ -12,11 +12,11 @@ pytest.importorskip("pyspark", "4.2")
 import pyarrow as pa
 from sinks import HEADERS, batch
 
-from segstore.client.partitioner import partition_for_key
+from segstore.client.producer.partitioner import partition_for_key
 from segstore.errors import InvalidArgumentError, InvalidRecordError, UnknownTopicOrPartitionError
 from segstore.records import Columns, decode, encode
 from segstore.spark.sink_rows import Divider, columns_of
-from segstore.storage.topics import TopicInfo
+from segstore.storage.meta.topics import TopicInfo
 
 NOW = 1_700_000_000_000
 TOPICS = {

@@ -16,7 +16,7 @@ from stores import START_MS, Clock, tree
 
 import segstore
 from segstore.records import CODECS
-from segstore.storage.markers import end_transaction
+from segstore.storage.log.transaction_markers import end_transaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

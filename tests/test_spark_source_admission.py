@@ -15,9 +15,9 @@ from producers import send
 from stores import Clock
 
 import segstore
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import ConfigError, DataLossError
-from segstore.storage.markers import end_transaction
+from segstore.storage.log.transaction_markers import end_transaction
 
 pytest.importorskip("pyspark", "4.2")
 

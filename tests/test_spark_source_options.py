@@ -11,7 +11,7 @@ import pytest
 from stores import START_MS, Clock
 
 import segstore
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import ConfigError, CorruptCheckpointError, DataLossError
 
 pytest.importorskip("pyspark", "4.2")

@@ -17,7 +17,7 @@ from spark import EPOCH, schema
 from stores import START_MS, Clock
 
 import segstore
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 
 pytest.importorskip("pyspark", "4.2")
 

@@ -20,11 +20,11 @@ from waiting import until
 import segstore
 from segstore.errors import SegstoreError, StagedFilesError
 from segstore.files import Files
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.manifest import digest_of
+from segstore.storage.inbox.results import take_result, write_result
 from segstore.storage.repair import repair
 from segstore.storage.staging import seal
-from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.manifest import digest_of
-from segstore.storage.staging.results import take_result, write_result
 
 BEFORE, N = 10, 6
 MODES = ("r", "rw")

@@ -22,8 +22,8 @@ from waiting import PATIENCE, until
 import segstore
 from segstore import errors
 from segstore.files import Files, Handle
+from segstore.storage.inbox.adopted_ids import within
 from segstore.storage.staging import Staged, Stager, abort, seal
-from segstore.storage.staging.ids import within
 
 Tell = Callable[[str], None]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -20,11 +20,11 @@ from waiting import PATIENCE
 import segstore
 from segstore import errors
 from segstore.files import Files
-from segstore.storage.framed import frame
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.manifest import VERSION, write_manifest
+from segstore.storage.inbox.staged_file import StagedFile
+from segstore.storage.meta.framed import frame
 from segstore.storage.staging import Staged, Stager, abort, seal
-from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.manifest import VERSION, write_manifest
-from segstore.storage.staging.message import StagedFile
 
 STEM = "0" * 20 + "-" + "a" * 16 + "-" + "b" * 16
 

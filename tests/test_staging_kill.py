@@ -30,8 +30,8 @@ from waiting import PATIENCE
 import segstore
 from segstore import names
 from segstore.files import Files
+from segstore.storage.inbox.adopted_ids import read_adoption
 from segstore.storage.staging import seal
-from segstore.storage.staging.ids import read_adoption
 
 N = 16
 SETTINGS = {

@@ -37,10 +37,10 @@ import segstore
 from segstore import errors
 from segstore.files import Files
 from segstore.records import Template
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.manifest import new_manifest, write_manifest
+from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.staging import Staged, Stager, abort, seal
-from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.manifest import new_manifest, write_manifest
-from segstore.storage.staging.message import StagedFile
 
 
 def staged_paths(path: Path, message: Staged) -> list[Path]:

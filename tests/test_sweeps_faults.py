@@ -21,7 +21,7 @@ from test_cleaner_swap import merge, split
 
 import segstore
 from segstore.storage.cleaner import cleaning
-from segstore.storage.segment import Segment
+from segstore.storage.segment.segment import Segment
 
 SMALL = {"segment.bytes": 300, "retention.bytes": 500, "file.delete.delay.ms": 60_000}
 COMPACT = {"segment.bytes": 300, "cleanup.policy": "compact", "file.delete.delay.ms": 0}

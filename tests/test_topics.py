@@ -19,8 +19,8 @@ from stores import values
 
 import segstore
 from segstore import CorruptCheckpointError, StorageError, UnknownTopicOrPartitionError
+from segstore.storage.meta.topic_info import TopicInfo, format_settings, parse_settings
 from segstore.storage.repair import repair
-from segstore.storage.topic_info import TopicInfo, format_settings, parse_settings
 
 ID = "AAAAAAAAQACAAAAAAAAAAQ"
 SOUND = {"version": 1, "topic_id": ID, "partitions": 2, "config": {"segment.bytes": 1000}}

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore import TopicPartition, errors
-from segstore.client.javahash import java_hash, partition_of
-from segstore.client.transactions import schema
-from segstore.client.transactions.metadata import BEFORE, State, TransactionMetadata
+from segstore.coordinator.java_hash import java_hash, partition_of
+from segstore.coordinator.transaction import schema
+from segstore.coordinator.transaction.metadata import BEFORE, State, TransactionMetadata
 
 T0, U1 = TopicPartition("t", 0), TopicPartition("u", 1)
 

@@ -17,15 +17,15 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore import Producer, TopicPartition, errors
-from segstore.client.javahash import partition_of
-from segstore.client.shared import shared
-from segstore.client.transactions import upkeep
-from segstore.client.transactions.coordinator import TransactionCoordinator
-from segstore.client.transactions.metadata import MAX_EPOCH, State, TransactionMetadata
-from segstore.client.transactions.state_log import TOPIC
+from segstore.coordinator.java_hash import partition_of
+from segstore.coordinator.shared import shared
+from segstore.coordinator.transaction import upkeep
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.coordinator.transaction.metadata import MAX_EPOCH, State, TransactionMetadata
+from segstore.coordinator.transaction.state_log import TOPIC
 from segstore.records import TRANSACTIONAL_FLAG, Template
-from segstore.storage import markers
-from segstore.storage.producing import append_record
+from segstore.storage.log import transaction_markers
+from segstore.storage.log.append import append_record
 
 CONFIG = {"transaction.state.log.num.partitions": 3, "offsets.topic.num.partitions": 2}
 T0 = TopicPartition("t", 0)
@@ -44,7 +44,7 @@ def coordinated(path: Path, **options: Any) -> Iterator[tuple[segstore.Store, Tr
 
 
 def open_in(store: segstore.Store, at: TopicPartition) -> list[int]:
-    return [each.producer_id for each in markers.open_transactions(store.partition(*at))]
+    return [each.producer_id for each in transaction_markers.open_transactions(store.partition(*at))]
 
 
 def test_a_new_id_and_then_its_next_epochs(store_dir: Path) -> None:
@@ -140,7 +140,7 @@ def test_epochs_run_out(store_dir: Path, how: str) -> None:
         if how != "init":
             coordinator.add_partitions("x", me, [T0])
             fresh = coordinator.end("x", me, commit=how == "commit")
-            assert markers.producer_epoch(store.partition(*T0), me[0]) == MAX_EPOCH + 1
+            assert transaction_markers.producer_epoch(store.partition(*T0), me[0]) == MAX_EPOCH + 1
         else:
             fresh = coordinator.init_producer_id("x", 60_000)
         assert fresh == (me[0] + 1, 0)

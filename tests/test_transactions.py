@@ -15,10 +15,10 @@ from waiting import PATIENCE
 
 import segstore
 from segstore import Consumer, OffsetAndMetadata, Producer, TopicPartition, errors
-from segstore.client.groups.offsets import GroupOffsets
-from segstore.client.shared import shared
-from segstore.client.transactions.coordinator import TransactionCoordinator
-from segstore.client.transactions.metadata import State
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.shared import shared
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.coordinator.transaction.metadata import State
 
 CONFIG = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 2}
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

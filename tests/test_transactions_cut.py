@@ -18,9 +18,9 @@ from faulty import FaultyFiles
 
 import segstore
 from segstore import OffsetAndMetadata, Producer, TopicPartition
-from segstore.client.groups.offsets import GroupOffsets
-from segstore.client.shared import shared
-from segstore.client.transactions.coordinator import TransactionCoordinator
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.shared import shared
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 
 CONFIG = {"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
 STATE, OFFSETS = "__transaction_state", "__consumer_offsets"

@@ -13,9 +13,9 @@ import pytest
 
 import segstore
 from segstore import OffsetAndMetadata, Producer, TopicPartition
-from segstore.client.shared import shared
-from segstore.client.transactions.coordinator import TransactionCoordinator
-from segstore.client.transactions.state_log import TransactionStateLog
+from segstore.coordinator.shared import shared
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.coordinator.transaction.state_log import TransactionStateLog
 from segstore.records import HEADER_SIZE
 
 pytestmark = [

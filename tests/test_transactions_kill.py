@@ -14,13 +14,13 @@ from waiting import until
 
 import segstore
 from segstore import OffsetAndMetadata, Producer, TopicPartition, errors
-from segstore.client.groups.offsets import GroupOffsets
-from segstore.client.shared import shared
-from segstore.client.transactions.coordinator import TransactionCoordinator
-from segstore.client.transactions.metadata import State
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.shared import shared
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.coordinator.transaction.metadata import State
 from segstore.records import TRANSACTIONAL_FLAG, Template
-from segstore.storage import store as storage
-from segstore.storage.producing import append_record
+from segstore.storage.log.append import append_record
+from segstore.storage.store import store as storage
 
 CONFIG = {"transaction.state.log.num.partitions": 1, "offsets.topic.num.partitions": 1}
 PLACES = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
@@ -156,7 +156,7 @@ def test_an_open_that_can_not_end_it_tries_again(tmp_path: Path, how: str, calls
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage, "open", full)
-        patch.setattr("segstore.client.opening.RETRY", 0.01)
+        patch.setattr("segstore.coordinator.open.RETRY", 0.01)
         store = segstore.open(state, config=CONFIG, files=files)
         logs = [store.partition(*place) for place in PLACES]
         until(lambda: all(log.last_stable_offset == log.end_offset for log in logs))
@@ -186,7 +186,7 @@ def test_what_nobody_knows_of_is_aborted(tmp_path: Path) -> None:
 
 
 def test_an_open_without_open_transactions_makes_no_coordinator(tmp_path: Path) -> None:
-    from segstore.client.shared import existing
+    from segstore.coordinator.shared import existing
 
     with segstore.open(prepared(tmp_path / "s"), config=CONFIG) as store:
         assert existing(store, TransactionCoordinator) is None

@@ -15,8 +15,8 @@ from stores import killed, logs
 
 import segstore
 from segstore import Producer, errors
-from segstore.client.shared import shared
-from segstore.client.transactions.coordinator import TransactionCoordinator
+from segstore.coordinator.shared import shared
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 
 CONFIG = {"transaction.state.log.num.partitions": 1}
 STATE = "__transaction_state"

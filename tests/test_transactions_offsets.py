@@ -10,9 +10,9 @@ import pytest
 
 import segstore
 from segstore import OffsetAndMetadata, Producer, TopicPartition, errors
-from segstore.client.groups.offsets import GroupOffsets
-from segstore.client.shared import shared
-from segstore.client.structs import ConsumerGroupMetadata
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import ConsumerGroupMetadata
 
 CONFIG = {"transaction.state.log.num.partitions": 2, "offsets.topic.num.partitions": 2}
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)

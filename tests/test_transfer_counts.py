@@ -16,8 +16,8 @@ from transfers import AVAILABLE, PAIRS, fill, served, sink_of
 from waiting import PATIENCE
 
 import segstore
+from segstore.bench.zero_copy.counted_files import CountedFiles
 from segstore.storage.transfer import methods
-from segstore.storage.transfer.counting import CountedFiles
 
 MIB = 1 << 20
 SEARCH = {"pread64": 2}
@@ -111,7 +111,7 @@ import json, os, sys, segstore
 sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 from transfers import sink_of
-from segstore.storage.transfer.counting import CountedFiles
+from segstore.bench.zero_copy.counted_files import CountedFiles
 files = CountedFiles()
 with segstore.open(sys.argv[1], files=files) as store, sink_of(sys.argv[4], Path(sys.argv[3])) as sink:
     sink.start()

@@ -15,8 +15,8 @@ import pytest
 from transfers import AVAILABLE, fill, sink_of, stored
 
 import segstore
+from segstore.bench.zero_copy.counted_files import CountedFiles
 from segstore.sending import Notices, Source
-from segstore.storage.transfer.counting import CountedFiles
 
 SO_ZEROCOPY = 60
 TOTAL = 6_000_000

@@ -10,7 +10,7 @@ import pytest
 
 import segstore
 from segstore.files import Files
-from segstore.storage.walk import AT_A_TIME, Step, walk_past_damage
+from segstore.storage.segment.batch_scan import AT_A_TIME, Step, walk_past_damage
 
 VALUES = [bytes([i % 251]) * 5_000 for i in range(2_000)]  # more than two chunks of a walk
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.producer.config import ProducerConfig
-from segstore.client.settings import ClientSettings
+from segstore.config.client import ClientSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "clients.md"
 TABLES = {"producer": ProducerConfig, "consumer": ConsumerConfig}

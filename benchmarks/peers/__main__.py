@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from segstore.bench import Results, write
-from segstore.bench.ending import ended_by_signals, status
 from segstore.bench.terminal import findings as findings_text
 from segstore.bench.terminal import machine_text
+from segstore.cli.signals import ended_by_signals, status
 
 from . import report
 from .running import MAKERS, RUNS, SIZES, run

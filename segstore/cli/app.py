@@ -8,38 +8,40 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
 import rich_click as click
 
-from segstore.bench.ending import status
-from segstore.cli.alter import alter
-from segstore.cli.bench import bench
-from segstore.cli.check import check
-from segstore.cli.checkpoints import checkpoints
-from segstore.cli.consume import consume
-from segstore.cli.copy import copy
-from segstore.cli.create import create
-from segstore.cli.delete import delete
-from segstore.cli.demo import demo
-from segstore.cli.dump import dump
-from segstore.cli.export import export
-from segstore.cli.groups import groups
-from segstore.cli.import_ import import_
-from segstore.cli.produce import produce
-from segstore.cli.quotas import quotas
-from segstore.cli.stats import stats
-from segstore.cli.sweep import sweep
-from segstore.cli.topics import topics
+from segstore.cli.signals import status
 from segstore.errors import SegstoreError
 
 BROKEN_PIPE = 141
+COMMANDS = {
+    **{name: f"segstore.cli.{name}" for name in ("topics", "create", "alter", "delete")},
+    **{name: f"segstore.cli.{name}" for name in ("produce", "consume", "export")},
+    "import": "segstore.cli.import_",
+    **{name: f"segstore.cli.{name}" for name in ("groups", "quotas", "checkpoints", "stats", "sweep")},
+    **{name: f"segstore.cli.{name}" for name in ("copy", "dump", "check")},
+    "bench": "segstore.bench.command",
+    "demo": "segstore.demo.command",
+}
+"""Where each command is, in order of use. A command's module is imported when it is asked for, so that none
+brings what another one needs (plots, Spark).
+"""
 
 
 class Commands(click.RichGroup):
     """Runs a command and makes an exit status of what it returns, and a line too of what it raises."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in order of use, not of the alphabet
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        name = "import_" if cmd_name == "import" else cmd_name  # a word of Python's
+        command: click.Command = getattr(import_module(COMMANDS[cmd_name]), name)
+        return command
 
     def invoke(self, ctx: click.Context) -> None:
         try:
@@ -85,9 +87,3 @@ def commands(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-
-
-RECORDS = (produce, consume, export, import_)
-KEEPING = (stats, sweep, copy, dump, check)
-for command in (topics, create, alter, delete, *RECORDS, groups, quotas, checkpoints, *KEEPING, bench, demo):
-    commands.add_command(command)

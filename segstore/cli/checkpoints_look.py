@@ -11,11 +11,11 @@ from typing import Any
 
 import rich_click as click
 
+from segstore import filetree
 from segstore.cli.checkpoints_options import at_option, opened, seen, topic_option
 from segstore.cli.options import json_option, store_option
 from segstore.cli.output import add_row, console, print_json, size_text, table, time_text
-from segstore.client import filetree
-from segstore.client.filetree import File, Snapshot, clean_path, read_file
+from segstore.filetree import File, Snapshot, clean_path, read_file
 
 
 @click.command("ls")

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import rich_click as click
 
 from segstore.cli.options import open_reading
-from segstore.client.filetree import Snapshot, files_log, snapshot
 from segstore.errors import OffsetOutOfRangeError
-from segstore.storage.log import PartitionLog
+from segstore.filetree import Snapshot, files_log, snapshot
+from segstore.storage.store.partition_log import PartitionLog
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -10,9 +10,9 @@ import rich_click as click
 import segstore
 from segstore.cli.formats import FORMATS
 from segstore.cli.options import open_reading, store_option, time_value
+from segstore.config.arguments import ISOLATION_LEVELS
 from segstore.records import Records
-from segstore.storage.arguments import ISOLATION_LEVELS
-from segstore.storage.topics import find_topic
+from segstore.storage.meta.topics import find_topic
 
 WAIT_MS = 1000
 FETCH_BYTES = 1 << 20

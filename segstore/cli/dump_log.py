@@ -13,7 +13,7 @@ from segstore.files import Files
 from segstore.index.sparse import MOST
 from segstore.records import APPEND_TIME_FLAG, CODECS, CONTROL_FLAG, TRANSACTIONAL_FLAG, decode
 from segstore.records.header import CODEC_MASK, DELETE_HORIZON_FLAG
-from segstore.storage.walk import BAD, Step, walk_past_damage
+from segstore.storage.segment.batch_scan import BAD, Step, walk_past_damage
 
 FLAGS = {
     APPEND_TIME_FLAG: "append-time",

@@ -12,8 +12,8 @@ from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
 from segstore.index import OffsetIndex, TimeIndex, txn_index
 from segstore.index.sparse import MOST, SparseIndex
-from segstore.storage.checkpoint import parse_leader_epochs, parse_offsets
-from segstore.storage.producer_snapshot import SnapshotEntry, parse_snapshot
+from segstore.storage.meta.offset_checkpoints import parse_leader_epochs, parse_offsets
+from segstore.storage.producers.producer_snapshot import SnapshotEntry, parse_snapshot
 
 LIMIT = 1 << 31
 

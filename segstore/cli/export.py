@@ -20,8 +20,8 @@ from segstore.cli.export_sinks import SINKS, Sink
 from segstore.cli.inputs import SUFFIXES
 from segstore.cli.options import open_reading, store_option, time_value
 from segstore.cli.output import progress_bar, rate_text
-from segstore.storage.arguments import ISOLATION_LEVELS
-from segstore.storage.topics import find_topic
+from segstore.config.arguments import ISOLATION_LEVELS
+from segstore.storage.meta.topics import find_topic
 
 FETCH_BYTES = 8 << 20  # also about what is in a row group, before Parquet makes it small
 

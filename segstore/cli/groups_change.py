@@ -12,9 +12,9 @@ import rich_click as click
 import segstore
 from segstore.cli.options import json_option, open_reading, store_option, time_value
 from segstore.cli.output import add_row, console, print_json, shown, table
-from segstore.client.groups.admin import Groups
-from segstore.client.groups.reset import Moved, Reset
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.reset import Moved, Reset
+from segstore.coordinator.structs import TopicPartition
 
 _DURATION = re.compile(
     r"P(?=.)(?:(?P<days>\d+)D)?(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from segstore.cli.options import json_option, open_reading, store_option
 from segstore.cli.output import add_row, console, print_json, shown, table
-from segstore.client.groups.admin import Groups
-from segstore.client.groups.admin_structs import GroupDescription, GroupMember, PartitionState
+from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.admin_structs import GroupDescription, GroupMember, PartitionState
 
 STATES = {"Stable": "green", "Empty": "yellow", "Unknown": "red"}
 

@@ -13,7 +13,7 @@ from segstore.cli.inputs import of_stream
 from segstore.cli.options import config_option, open_reading, store_option
 from segstore.cli.produce import feed, tell
 from segstore.cli.routing import Router
-from segstore.storage.importing import importing
+from segstore.storage.bulk_import import importing
 
 FORMATS = ("parquet", "arrow", "ndjson")
 

@@ -12,7 +12,7 @@ import rich_click as click
 
 import segstore
 from segstore.errors import StorageError
-from segstore.storage.topics import find_topic
+from segstore.storage.meta.topics import find_topic
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,8 +9,8 @@ import rich_click as click
 import segstore
 from segstore.cli.options import config_option, json_option, open_reading, store_option
 from segstore.cli.output import add_row, console, print_json, table
-from segstore.client.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE
-from segstore.client.quotas import quotas as quotas_of
+from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE
+from segstore.coordinator.quotas import quotas as quotas_of
 
 
 @click.command()

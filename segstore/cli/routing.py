@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from segstore.cli.input_chunk import Chunk, InputError
-from segstore.client.partitioner import NO_PARTITION, partitions_for_keys
+from segstore.client.producer.partitioner import NO_PARTITION, partitions_for_keys
 
 
 class Router:

@@ -6,9 +6,9 @@ import rich_click as click
 
 from segstore.cli.options import json_option, open_reading, store_option
 from segstore.cli.output import add_row, console, print_json, size_text, table, time_text
-from segstore.storage.metrics import prometheus_text
-from segstore.storage.stats import PartitionStats, store_stats
-from segstore.storage.topics import find_topic
+from segstore.storage.meta.topics import find_topic
+from segstore.storage.store.metrics import prometheus_text
+from segstore.storage.store.stats import PartitionStats, store_stats
 
 
 @click.command()

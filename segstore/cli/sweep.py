@@ -7,7 +7,7 @@ import rich_click as click
 import segstore
 from segstore.cli.options import json_option, open_reading, store_option
 from segstore.cli.output import add_row, console, print_json, size_text, table
-from segstore.storage.sweeping import Swept
+from segstore.storage.store.sweeping import Swept
 
 
 @click.command()

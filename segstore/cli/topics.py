@@ -10,7 +10,7 @@ import segstore
 from segstore.cli.disk import log_bytes
 from segstore.cli.options import json_option, open_reading, store_option
 from segstore.cli.output import add_row, console, print_json, size_text, table
-from segstore.storage.topics import find_topic
+from segstore.storage.meta.topics import find_topic
 
 
 @click.command()

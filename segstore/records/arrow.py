@@ -20,7 +20,7 @@ from segstore.records.column import FIXED, NULLS, WIDE_OFFSETS, Column
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from segstore.records.lazy import ByteColumn
+    from segstore.records.lazy_columns import ByteColumn
     from segstore.records.records import Records
 
 NARROW_OFFSETS = 1

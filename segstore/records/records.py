@@ -16,7 +16,7 @@ import numpy as np
 
 from segstore.errors import InvalidArgumentError, InvalidTypeError, needing
 from segstore.records.header import BATCH
-from segstore.records.lazy import ByteColumn, HeaderColumn, chunks
+from segstore.records.lazy_columns import ByteColumn, HeaderColumn, chunks
 
 if TYPE_CHECKING:
     import pyarrow

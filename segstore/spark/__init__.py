@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from segstore.spark.checkpointing import Checkpoints
-    from segstore.storage.store import Store
+    from segstore.storage.store.store import Store
 
 __all__ = [
     "checkpoint",

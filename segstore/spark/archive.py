@@ -23,7 +23,7 @@ _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 _SECONDS = 900
 _TRAINING = """
 import sys
-from segstore.spark.training import train
+from segstore.spark.class_archive_training import train
 train(sys.argv[1], sys.argv[2])
 """
 

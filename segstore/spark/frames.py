@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from segstore.errors import InvalidArgumentError, UnknownTopicOrPartitionError
-from segstore.storage.store import Store
+from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     import pyarrow as pa

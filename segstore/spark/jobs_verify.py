@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from segstore.client.checking import check_internal
+from segstore.coordinator.checking import check_internal
 from segstore.spark.jobs_run import bundles, run
-from segstore.storage.check import Finding
-from segstore.storage.check_apart import Checked, Part, check_part, check_rest, parts
+from segstore.storage.check.by_segment import Checked, Part, check_part, check_rest, parts
+from segstore.storage.check.check import Finding
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import (
     ConfigError,
     DataLossError,
@@ -18,9 +18,9 @@ from segstore.errors import (
 )
 from segstore.spark.offsets import EARLIEST, LATEST, Offsets, OffsetSpec, names
 from segstore.spark.options import SourceOptions
-from segstore.storage import store as storage
-from segstore.storage.log import PartitionLog
-from segstore.storage.store import Store
+from segstore.storage.store import store as storage
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
 
 log = logging.getLogger("segstore.spark")
 

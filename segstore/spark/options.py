@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from segstore.config import arguments
 from segstore.errors import ConfigError, InvalidArgumentError
 from segstore.spark.offsets import OffsetSpec, by_json, by_timestamp, by_word
 from segstore.spark.parsing import assigned, by_lower_names, duration_ms, flag, one_of, positive, topics
-from segstore.storage import arguments
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")

@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
-from segstore.client.structs import TopicPartition
 from segstore.config.judging import shown
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import ConfigError
 from segstore.names import MAX_PARTITION
 

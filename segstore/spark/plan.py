@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 
 Edge = Callable[["Range", int], int]
 """(range, offset) -> the base offset of the batch that holds the offset."""

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from segstore.client.partitioner import key_hashes
+from segstore.client.producer.partitioner import key_hashes
 from segstore.errors import InvalidArgumentError, InvalidRecordError, UnknownTopicOrPartitionError
 from segstore.records.column import as_column
 from segstore.records.columns import HeaderColumns
-from segstore.storage.topics import TopicInfo
+from segstore.storage.meta.topics import TopicInfo
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

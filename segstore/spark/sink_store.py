@@ -27,9 +27,9 @@ from segstore.errors import (
 from segstore.files import Files
 from segstore.spark.sink_rows import Divider, columns_of
 from segstore.storage.context import os_errors, wall_clock
+from segstore.storage.meta.topic_info import check_not_internal
+from segstore.storage.meta.topics import TopicFiles, TopicInfo, find_topic
 from segstore.storage.staging import Adoption, Staged, Stager, abort, seal
-from segstore.storage.topic_info import check_not_internal
-from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
 
 if TYPE_CHECKING:
     from segstore.spark.sink_options import SinkOptions

@@ -22,7 +22,7 @@ from segstore.records import Records
 from segstore.spark.columns import batches
 from segstore.spark.filters import Bounds
 from segstore.spark.lookup import open_store
-from segstore.storage.log import PartitionLog
+from segstore.storage.store.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     import pyarrow as pa

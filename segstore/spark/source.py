@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import CorruptRecordError
 from segstore.spark.columns import arrow_schema, ddl
 from segstore.spark.filters import Bounds, Pushed, push

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import StoreClosedError, UnknownTopicOrPartitionError
 from segstore.spark.columns import arrow_schema
 from segstore.spark.lookup import Lookup

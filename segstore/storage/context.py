@@ -22,11 +22,11 @@ from segstore.errors import (
 )
 from segstore.files import Files
 from segstore.logger import Logger
-from segstore.storage.graveyard import Graveyard
-from segstore.storage.handles import HandlePool
-from segstore.storage.repaired import Repaired
+from segstore.storage.check.repaired import Repaired
+from segstore.storage.delayed_delete import Graveyard
+from segstore.storage.handle_pool import HandlePool
+from segstore.storage.meta.small_files import NO_ROOM, put_aside
 from segstore.storage.scheduler import Scheduler
-from segstore.storage.small_files import NO_ROOM, put_aside
 
 log = Logger("segstore")
 

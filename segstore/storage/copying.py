@@ -15,19 +15,19 @@ from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from segstore import names
+from segstore.config import arguments
 from segstore.errors import StorageError, StoreClosedError, UnknownTopicOrPartitionError, copy_of
 from segstore.files import Files
-from segstore.storage import arguments
-from segstore.storage import store as store_module
-from segstore.storage.checkpoint import try_offsets, write_offsets
 from segstore.storage.context import os_errors
 from segstore.storage.copying_partition import Held, PartitionCopy, hold
-from segstore.storage.ends import Ends, slot_key
-from segstore.storage.removing import remove_tree
-from segstore.storage.root_checkpoints import TopicPartitionKey
-from segstore.storage.staging.ids import within
-from segstore.storage.store_reader import StoreReader
-from segstore.storage.topics import TopicFiles, TopicInfo
+from segstore.storage.inbox.adopted_ids import within
+from segstore.storage.meta.offset_checkpoints import try_offsets, write_offsets
+from segstore.storage.meta.published_ends import Ends, slot_key
+from segstore.storage.meta.removing import remove_tree
+from segstore.storage.meta.root_checkpoints import TopicPartitionKey
+from segstore.storage.meta.topics import TopicFiles, TopicInfo
+from segstore.storage.store import store as store_module
+from segstore.storage.store.reader import StoreReader
 
 Progress = Callable[[int], None]
 _TRIES = 5  # of a copy that compaction came before

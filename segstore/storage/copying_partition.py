@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from segstore import names
 from segstore.files import Files
-from segstore.storage.ends import Ends
-from segstore.storage.follower import Follower
-from segstore.storage.loader import scan_directory
-from segstore.storage.segment import Segment
-from segstore.storage.view import LogView
+from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.meta.published_ends import Ends
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment import Segment
+from segstore.storage.segment.segment_files import scan_directory
 
 _STEP = 16 << 20
 _SMALL = (names.PARTITION_METADATA, names.LEADER_EPOCHS)

@@ -43,7 +43,7 @@ def judge(path: Path, cut: Cut, now: int) -> None:
 def settle(store: segstore.Store) -> None:
     """What the clients do when they are first used: transactions are ended."""
     if "__transaction_state" in store.topics():
-        from segstore.client.shared import shared
-        from segstore.client.transactions.coordinator import TransactionCoordinator
+        from segstore.coordinator.shared import shared
+        from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 
         shared(store, TransactionCoordinator)

@@ -10,8 +10,8 @@ from typing import Any
 from stores import Clock
 
 import segstore
-from segstore.client.groups.offsets import GroupOffsets
-from segstore.client.shared import shared
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.shared import shared
 
 from .files import FaultyFiles
 from .ledger import Log, Place, Record, Told

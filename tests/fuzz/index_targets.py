@@ -17,9 +17,9 @@ from fuzz.target import Target
 from segstore.files import Files
 from segstore.index import SealedOffsetIndex, SealedTimeIndex, txn_index
 from segstore.index.sparse import SealedIndex
-from segstore.storage import ends_header
-from segstore.storage.ends import EndsWriter, open_reader
-from segstore.storage.framed import crc
+from segstore.storage.meta import ends_header
+from segstore.storage.meta.framed import crc
+from segstore.storage.meta.published_ends import EndsWriter, open_reader
 
 _KEYS = (-1, 0, 1, 7, 100, 500, 12_000, (1 << 31) - 1, 1 << 31, (1 << 63) - 1)
 

@@ -10,15 +10,17 @@ from dataclasses import replace
 
 from fuzz.mutate import ANY
 from fuzz.target import Target
-from segstore.client.filetree import wire
-from segstore.client.filetree.nodes import Directory, File
-from segstore.client.groups import offsets_load, protocol, schemas
-from segstore.client.groups.assignors.base import Subscription
-from segstore.client.groups.offsets_state import OffsetsState
-from segstore.client.structs import OffsetAndMetadata, TopicPartition
-from segstore.client.transactions import schema
-from segstore.client.transactions.metadata import State, TransactionMetadata
+from segstore.coordinator import consumer_protocol
+from segstore.coordinator.group.assignors.base import Subscription
+from segstore.coordinator.offsets import load
+from segstore.coordinator.offsets import schema as schemas
+from segstore.coordinator.offsets.state import OffsetsState
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+from segstore.coordinator.transaction import schema
+from segstore.coordinator.transaction.metadata import State, TransactionMetadata
 from segstore.errors import SegstoreError
+from segstore.filetree import wire
+from segstore.filetree.nodes import Directory, File
 from segstore.records.control import parse_control
 
 _TP = TopicPartition("topic", 3)
@@ -40,7 +42,7 @@ def committed(data: bytes) -> str:
     said = []
     for producer in (None, 7):
         state = OffsetsState()
-        offsets_load._take(state, key, offsets_load._Value(value, 5), producer)
+        load._take(state, key, load._Value(value, 5), producer)
         state.end(7, True)
         for name in state.names():
             try:
@@ -89,20 +91,20 @@ def _transaction_seeds() -> list[bytes]:
 
 def _subscribed() -> list[bytes]:
     told = Subscription(("t", "u"), (_TP,), b"data", 4)
-    return [protocol.encode_subscription(told, version) for version in range(4)]
+    return [consumer_protocol.encode_subscription(told, version) for version in range(4)]
 
 
 def _assigned() -> list[bytes]:
-    return [protocol.encode_assignment([_TP, TopicPartition("u", 1)], b"data", v) for v in range(4)]
+    return [consumer_protocol.encode_assignment([_TP, TopicPartition("u", 1)], b"data", v) for v in range(4)]
 
 
 def subscription(data: bytes) -> str:
-    told = protocol.decode_subscription(data)
+    told = consumer_protocol.decode_subscription(data)
     return f"{min(len(told.topics), 3)} topics, {min(len(told.owned), 3)} owned"
 
 
 def assignment(data: bytes) -> str:
-    return f"{min(len(protocol.decode_assignment(data)), 3)}"
+    return f"{min(len(consumer_protocol.decode_assignment(data)), 3)}"
 
 
 def file_tree(data: bytes) -> str:

@@ -16,20 +16,20 @@ from partitions import GOLDEN
 from fuzz.mutate import ANY, TEXT, entries
 from fuzz.target import Given, Target
 from segstore import names
-from segstore.storage import (
-    checkpoint,
+from segstore.storage.inbox import adopted_ids, intent, manifest, results
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.staged_file import StagedFile
+from segstore.storage.meta import (
+    clean_shutdown,
+    client_quotas,
     framed,
+    offset_checkpoints,
     producer_id_file,
-    quota_file,
-    shutdown,
     sweep_states,
     topic_info,
 )
-from segstore.storage.producer_snapshot import SnapshotEntry, format_snapshot
-from segstore.storage.producer_state import ProducerState
-from segstore.storage.staging import ids, intent, manifest, results
-from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.message import StagedFile
+from segstore.storage.producers.producer_snapshot import SnapshotEntry, format_snapshot
+from segstore.storage.producers.producer_state import ProducerState
 
 _STEM = names.manifest_stem(3, "0" * 16, "1" * 16)
 
@@ -64,7 +64,7 @@ def _snapshot_fixed(data: bytes) -> bytes:
 
 
 def marker(data: bytes) -> str:
-    found = shutdown.read_marker(Given(data), "root")
+    found = clean_shutdown.read_marker(Given(data), "root")
     return "none of ours" if not found else "a number"
 
 
@@ -109,12 +109,12 @@ def refused(data: bytes) -> str:
 
 def adopted(data: bytes) -> str:
     """Lines that are damaged count for nothing, for whoever reads them."""
-    held = ids.AdoptedIds(_Kept(data), "input", 1000, 10)
-    ids.read_adoption(Given(data), "input", "q/7")
-    ids.damaged_lines(Given(data), "input")
-    left = ids.within(data, {("t", 0): 10})
-    assert ids.damaged_lines(Given(left), "input") == 0
-    held.record(ids.Adoption("new", 5, {("t", 0): (1, 2)}))
+    held = adopted_ids.AdoptedIds(_Kept(data), "input", 1000, 10)
+    adopted_ids.read_adoption(Given(data), "input", "q/7")
+    adopted_ids.damaged_lines(Given(data), "input")
+    left = adopted_ids.within(data, {("t", 0): 10})
+    assert adopted_ids.damaged_lines(Given(left), "input") == 0
+    held.record(adopted_ids.Adoption("new", 5, {("t", 0): (1, 2)}))
     return f"{held.find('q/7') is not None}, {min(len(left.splitlines()), 3)}"
 
 
@@ -203,10 +203,12 @@ SWEEPS = b'[["t", 0, {"swept_ms": 5, "error": null, "deleted_bytes": 1}], ["u", 
 
 TARGETS = {
     "offset checkpoint": Target(
-        again(checkpoint.parse_offsets, checkpoint.format_offsets), _given(OFFSETS, b"", b"0\n0\n"), TEXT
+        again(offset_checkpoints.parse_offsets, offset_checkpoints.format_offsets),
+        _given(OFFSETS, b"", b"0\n0\n"),
+        TEXT,
     ),
     "leader epochs": Target(
-        again(checkpoint.parse_leader_epochs, checkpoint.format_leader_epochs),
+        again(offset_checkpoints.parse_leader_epochs, offset_checkpoints.format_leader_epochs),
         lambda: [EPOCHS, *_golden("leader-epoch-checkpoint")],
         TEXT,
     ),
@@ -219,7 +221,7 @@ TARGETS = {
     "producer snapshot": Target(snapshot, _snapshots, (entries("qhiqiqiq", 10), *ANY), _snapshot_fixed),
     "topic settings": Target(topic_settings, _settings, TEXT),
     "client quotas": Target(
-        lambda data: str(len(quota_file.parse_limits(data, "input")[0])), _given(QUOTAS), TEXT
+        lambda data: str(len(client_quotas.parse_limits(data, "input")[0])), _given(QUOTAS), TEXT
     ),
     "sweeps": Target(sweeps, _given(SWEEPS), TEXT),
     "producer ids": Target(producer_id, _given(b"1 5000 deadbeef\n"), TEXT, _producer_id_fixed),

@@ -21,8 +21,8 @@ from fuzz import batches
 from fuzz.mutate import ANY, TEXT
 from fuzz.target import Target
 from segstore import names
-from segstore.client.groups.offsets_read import ReadOffsets
-from segstore.client.transactions.state_log import TransactionStateLog
+from segstore.coordinator.offsets.read import ReadOffsets
+from segstore.coordinator.transaction.state_log import TransactionStateLog
 from segstore.errors import SegstoreError
 from segstore.storage.repair.repairing import repair
 from segstore.storage.staging import Stager, seal

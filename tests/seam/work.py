@@ -14,11 +14,11 @@ from faulty.world import QUIET
 
 import segstore
 from segstore import names
-from segstore.client.filetree import file_tree, restore, snapshot
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
+from segstore.filetree import file_tree, restore, snapshot
+from segstore.storage.bulk_import import importing
 from segstore.storage.copying import copy
-from segstore.storage.importing import importing
 from segstore.storage.repair.repairing import repair
 from segstore.storage.staging import Stager, seal
 

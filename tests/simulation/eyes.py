@@ -7,8 +7,8 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import segstore
-from segstore.storage.segment import Segment
-from segstore.storage.view import LogView
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment import Segment
 
 from .model import Content
 from .observe import Batch, batches, committed, records

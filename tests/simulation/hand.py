@@ -15,22 +15,17 @@ from unittest import mock
 
 from segstore import names
 from segstore.client.consumer import seat
-from segstore.client.groups import group
-from segstore.storage import (
-    active,
-    ends,
-    follower,
-    pipeline,
-    shutdown,
-    store,
-    store_reader,
-    sweeper,
-    topics,
-)
+from segstore.coordinator.group import group
+from segstore.files import overlapped_write
 from segstore.storage.cleaner import offset_map
-from segstore.storage.giving_way import GivingWay
+from segstore.storage.cleaner.giving_way import GivingWay
+from segstore.storage.inbox import adopt, inbox, manifest
+from segstore.storage.log import read_only_partition
+from segstore.storage.meta import clean_shutdown, published_ends, topics
 from segstore.storage.scheduler import Scheduler
-from segstore.storage.staging import adopter, inbox, manifest, stager
+from segstore.storage.segment import active
+from segstore.storage.staging import stager
+from segstore.storage.store import reader, store, sweeper
 
 log = logging.getLogger("segstore")
 
@@ -189,21 +184,21 @@ def by_hand(hand: Hand) -> Iterator[None]:
         (sweeper, "Scheduler", partial(HandScheduler, hand)),
         (inbox, "Watch", HandWatch),
         (inbox, "Background", HandBackground),
-        (adopter, "_AT_A_TIME", 1),
-        (pipeline, "Worker", HandWorker),
-        (shutdown, "secrets", drawn),
+        (adopt, "_AT_A_TIME", 1),
+        (overlapped_write, "Worker", HandWorker),
+        (clean_shutdown, "secrets", drawn),
         (stager, "secrets", drawn),
         (manifest, "secrets", drawn),
         (offset_map, "secrets", drawn),
-        (ends, "secrets", drawn),
+        (published_ends, "secrets", drawn),
         (active, "random", drawn),
         (topics, "uuid", drawn),
         (names.new_topic_id, "__defaults__", (drawn.uuid4,)),
         (group, "uuid", drawn),
         (seat, "uuid", drawn),
-        (store_reader, "time", _Later),
-        (store_reader, "monotonic_ns", hand.monotonic_ns),
-        (follower, "time", _Later),
+        (reader, "time", _Later),
+        (reader, "monotonic_ns", hand.monotonic_ns),
+        (read_only_partition, "time", _Later),
         (GivingWay, "_wait_in_turns", lambda self, seconds: self._stopping.is_open),
         (time, "monotonic", hand.monotonic),
     ]

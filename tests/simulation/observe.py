@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import segstore
 from segstore.records import CONTROL_FLAG
-from segstore.storage.view import LogView
-from segstore.storage.walk import walk
+from segstore.storage.segment.batch_scan import walk
+from segstore.storage.segment.log_view import LogView
 
 from .model import Content
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import segstore
-from segstore.client.structs import OffsetAndMetadata, TopicPartition
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     CommitFailedError,
     FencedInstanceIdError,

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from segstore.client.shared import shared
-from segstore.client.transactions.producer_ids import ProducerIds
+from segstore.coordinator.shared import shared
+from segstore.coordinator.transaction.producer_ids import ProducerIds
 from segstore.errors import InvalidArgumentError, InvalidRecordError, OutOfOrderSequenceError
 from segstore.records import Columns, Template
 from segstore.storage.context import os_errors
-from segstore.storage.producing import append_batches
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.manifest import write_manifest
+from segstore.storage.inbox.staged_file import files_of
+from segstore.storage.log.append import append_batches
 from segstore.storage.staging import Stager
-from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.manifest import write_manifest
-from segstore.storage.staging.message import files_of
 
 from .model import Attempt, Content, Part, drawn_records, hold
 from .world import Skip, World

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from segstore.client.groups.offsets import GroupOffsets
-from segstore.client.shared import shared
-from segstore.client.structs import OffsetAndMetadata, TopicPartition
-from segstore.client.transactions.coordinator import TransactionCoordinator
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.errors import (
     ConcurrentTransactionsError,
     InvalidTxnStateError,
@@ -15,7 +15,7 @@ from segstore.errors import (
     StorageError,
 )
 from segstore.records import TRANSACTIONAL_FLAG, Template
-from segstore.storage.producing import append_batches
+from segstore.storage.log.append import append_batches
 
 from .model import Part, Sent, Transaction, hold
 from .ops_records import Records, columns

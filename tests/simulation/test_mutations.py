@@ -10,9 +10,12 @@ import pytest
 from faulty.counts import record
 
 from segstore._native import lib
-from segstore.storage import active, flusher, log, producers, reader, recovery
 from segstore.storage.cleaner import offset_map, transactions
-from segstore.storage.log_start import LogStart
+from segstore.storage.log import flusher, read, recovery
+from segstore.storage.log.log_start import LogStart
+from segstore.storage.producers import state_manager
+from segstore.storage.segment import active
+from segstore.storage.store import partition_log
 
 from .model import Wrong
 from .play import play_seed
@@ -60,10 +63,10 @@ MUTATIONS: dict[str, Patch] = {
     "recovery drops a batch": changed(recovery.PartitionRecovery, "_recover_segment", drops_a_batch),
     "a flush syncs no log": changed(flusher.Flusher, "_sync", nothing),
     "the last stable offset is the end": changed(
-        producers.Producers, "stable_offset", lambda original, self, start, end: end
+        state_manager.Producers, "stable_offset", lambda original, self, start, end: end
     ),
     "aborted records are given": changed(
-        log.AbortedTransactions, "without", lambda original, self, view, records: records
+        partition_log.AbortedTransactions, "without", lambda original, self, view, records: records
     ),
     "compaction drops a live key": changed(
         offset_map.OffsetMap, "keep", lambda original, self, records: _but_one(*original(self, records))
@@ -77,14 +80,14 @@ MUTATIONS: dict[str, Patch] = {
         lambda original, self, start, delay_ms: _forgetful(original, self, start, delay_ms),
     ),
     "a look-up by time is one late": changed(
-        reader, "offset_for_time", lambda original, view, stamp: _later(original(view, stamp), view)
+        read, "offset_for_time", lambda original, view, stamp: _later(original(view, stamp), view)
     ),
-    "a sequence is taken twice": changed(producers, "judge", lambda original, state, claim, chunks: None),
+    "a sequence is taken twice": changed(state_manager, "judge", lambda original, state, claim, chunks: None),
     "an append that failed is left": changed(
         active.ActiveSegment, "rewind", lambda original, self, mark: self.recall(mark)
     ),
     "a marker is one of another kind": lambda patch: patch.setattr(
-        "segstore.client.transactions.ending.COMMIT", 0
+        "segstore.coordinator.transaction.markers.COMMIT", 0
     ),
 }
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from stores import START_MS, Clock
 
 import segstore
-from segstore.client.groups.coordinator import GroupCoordinator
-from segstore.client.shared import shared
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.shared import shared
 from segstore.errors import SegstoreError, StorageError
 
 from .eyes import Eyes, Seen

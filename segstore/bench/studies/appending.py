@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from segstore.bench.studies.common import new_log, seconds
-from segstore.storage.log import PartitionLog
-from segstore.storage.store import Store
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
 
 RECORD, PER_BATCH = 256, 64  # bytes, records
 BATCH = RECORD * PER_BATCH

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from segstore.bench.studies.common import new_log, percentile, seconds
 from segstore.client.producer import Producer
-from segstore.storage.log import PartitionLog
-from segstore.storage.store import Store
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
 
 APPEND, SYNCED, SIZE, LINGER = "append_batch", "append_batch, synced", "batch_size", "linger_ms"
 TOPIC = "t"

@@ -13,7 +13,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from segstore.bench.ending import ended_later
+from segstore.cli.signals import ended_later
 from segstore.errors import StorageError
 
 

@@ -18,10 +18,10 @@ from typing import Any
 from segstore.bench.figures import by_turns
 from segstore.bench.machine import machine
 from segstore.bench.results import Cell, Progress, Results
-from segstore.client.opening import open as open_store
+from segstore.coordinator.open import open as open_store
 from segstore.files import Path
-from segstore.storage.log import PartitionLog
-from segstore.storage.store import Store
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
 
 SEED = 20130101
 FIRST_MS = 1_356_998_400_000

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from segstore.bench.studies.common import new_log
 from segstore.errors import StorageError
 from segstore.records.codecs import compress, decompress
-from segstore.storage.log import PartitionLog
-from segstore.storage.store import Store
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
 
 RATIO, WRITE, READ = "ratio", "write CPU s/GB", "read CPU s/GB"
 USUAL_BYTES = 65536

@@ -16,8 +16,8 @@ from segstore.bench.results import Finding, Progress, Results
 from segstore.bench.studies.common import concluded, measure, scratch, scratch_store
 from segstore.bench.studies.compressing import RATIO, READ, USUAL_BYTES, WRITE, batches, each
 from segstore.bench.studies.words import answer, contest, factor, leaders, size_text
+from segstore.demo.flights import load
 from segstore.files import Path
-from segstore.flights import load
 from segstore.records.header import CODECS
 
 if TYPE_CHECKING:

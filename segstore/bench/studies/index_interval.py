@@ -16,7 +16,7 @@ from segstore.bench.results import Finding, Progress, Results
 from segstore.bench.studies.common import concluded, measure, scratch
 from segstore.bench.studies.lookups import filled, look_ups, sizes, topic
 from segstore.bench.studies.words import answer, contest, factor, size_text
-from segstore.client.opening import open as open_store
+from segstore.coordinator.open import open as open_store
 from segstore.files import Path
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from segstore.bench.studies.common import FIRST_MS, SEED, new_log, percentile, records_of
-from segstore.storage.log import PartitionLog
-from segstore.storage.store import Store
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
 
 PER_BATCH, VALUE = 8, 100  # records, bytes
 RECORD_OVERHEAD = 8  # bytes about, beside the value

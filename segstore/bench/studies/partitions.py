@@ -19,8 +19,8 @@ from segstore.bench.studies.child import ask, memory
 from segstore.bench.studies.common import concluded, measure, records_of, scratch
 from segstore.bench.studies.words import answer, contest
 from segstore.bench.terminal import number_text
-from segstore.client.opening import open as open_store
 from segstore.client.producer import Producer
+from segstore.coordinator.open import open as open_store
 from segstore.files import Path
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from segstore.bench.zero_copy.cells import BARE, LOG, OS_SENDFILE, Contender, Pl
 from segstore.bench.zero_copy.layout import Stretch
 from segstore.bench.zero_copy.measure import Send
 from segstore.files import Files, Handle
-from segstore.storage.store import Store
+from segstore.storage.store.store import Store
 from segstore.storage.transfer.methods import AUTO, SENDFILE
 from segstore.storage.transfer.probing import transfer_methods
 from segstore.storage.transfer.senders import SENDERS, Sender

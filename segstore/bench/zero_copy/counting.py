@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from segstore.bench.zero_copy.contenders import Ready
+from segstore.bench.zero_copy.counted_files import CountedFiles
 from segstore.bench.zero_copy.layout import Stretch
 from segstore.bench.zero_copy.receivers import Sink
-from segstore.storage.transfer.counting import CountedFiles
 
 TRANSFERS = 8
 

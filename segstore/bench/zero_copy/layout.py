@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from segstore.client import opening
-from segstore.storage.store import Store
+from segstore.coordinator import open
+from segstore.storage.store.store import Store
 
 MOST_BATCH = 16 << 10
 """Bytes of a producer's batch, as Kafka's batch.size has it: larger transfers take several."""
@@ -45,7 +45,7 @@ def write(root: str, sizes: Iterable[int], caches: Iterable[str], most: int) -> 
     and two transfers at least.
     """
     largest, caches = max(sizes), tuple(caches)
-    with opening.open(root) as store:
+    with open.open(root) as store:
         for batch in sorted({batch_bytes(size) for size in sizes}):
             count = min(LEAST_BATCHES, max(most, 2 * largest if batch == MOST_BATCH else 0) // batch)
             for cache in caches:

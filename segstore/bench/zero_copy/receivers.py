@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
-from segstore.bench.ending import ended_later
+from segstore.cli.signals import ended_later
 from segstore.errors import StorageError
 
 _DRAIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "drain.py")

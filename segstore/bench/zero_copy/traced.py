@@ -22,14 +22,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from segstore.bench.ending import ended_later
 from segstore.bench.zero_copy.cells import LOG, Contender, Group
 from segstore.bench.zero_copy.contenders import Contenders
+from segstore.bench.zero_copy.counted_files import CountedFiles
 from segstore.bench.zero_copy.layout import stretch
 from segstore.bench.zero_copy.receivers import sink
-from segstore.client import opening
+from segstore.cli.signals import ended_later
+from segstore.coordinator import open
 from segstore.errors import StorageError
-from segstore.storage.transfer.counting import CountedFiles
 
 WARM, TRANSFERS = 2, 8
 WATCHED = frozenset(
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str]) -> None:
     root, directory, kind, cache, size, method = arguments
     files, one = CountedFiles(), Contender(LOG, method)
     with ExitStack() as stack:
-        store = stack.enter_context(opening.open(root, files=files))
+        store = stack.enter_context(open.open(root, files=files))
         to, log = stack.enter_context(sink(kind, directory)), stretch(root, int(size), cache)
         ready = Contenders(store, files, stack).ready([one], to.fd, log)[one]
         send = stack.enter_context(ready())

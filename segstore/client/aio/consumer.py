@@ -20,13 +20,13 @@ from segstore.client.consumer import Consumer
 from segstore.client.consumer.coordination import Offsets
 from segstore.client.consumer.interceptors import Polled
 from segstore.client.consumer.records import ConsumerRecord
-from segstore.client.structs import (
+from segstore.coordinator.structs import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
 )
-from segstore.storage.store import Store
+from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     import pyarrow

@@ -19,9 +19,9 @@ from segstore.client.aio.room import Room
 from segstore.client.aio.transactional import Transactional
 from segstore.client.producer import Producer, RecordMetadata
 from segstore.client.producer.record import MAX_RECORD_OVERHEAD
+from segstore.config import arguments
 from segstore.records import HEADER_SIZE
-from segstore.storage import arguments
-from segstore.storage.store import Store
+from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Self

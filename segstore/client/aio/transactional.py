@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.client.producer import Producer
-from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import ClientClosedError, ProducerFencedError
 from segstore.logger import Logger
 

@@ -8,9 +8,9 @@ from typing import Any
 from segstore.client.consumer.guard import alone
 from segstore.client.consumer.parts import Parts
 from segstore.client.consumer.subscription import topic_partitions
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidTypeError
-from segstore.storage.topics import find_topic
+from segstore.storage.meta.topics import find_topic
 
 
 class Assigning(Parts):

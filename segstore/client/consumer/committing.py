@@ -10,7 +10,7 @@ from segstore.client.consumer.coordination import Offsets, OnCommit
 from segstore.client.consumer.guard import alone
 from segstore.client.consumer.parts import Parts
 from segstore.client.consumer.subscription import topic_partition
-from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import IllegalStateError, InvalidTypeError, KafkaTimeoutError
 
 

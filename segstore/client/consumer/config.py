@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from segstore.client import settings
-from segstore.client.groups.assignors import ASSIGNORS, by_name
-from segstore.client.settings import duration, function, made, off, parts, switch, text
+from segstore.config import client
+from segstore.config.client import duration, function, made, off, parts, switch, text
 from segstore.config.options import MAX_INT, choice, whole
+from segstore.coordinator.group.assignors import ASSIGNORS, by_name
 
 _INSTANCE = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
@@ -54,11 +54,11 @@ def deserializer(doc: str) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConsumerConfig(settings.ClientSettings):
+class ConsumerConfig(client.ClientSettings):
     """Settings of one consumer."""
 
     REFUSED: ClassVar[Mapping[str, str]] = {
-        **settings.REFUSED,
+        **client.REFUSED,
         "client_rack": "there are no racks, and no replicas to read from",
         "enable_incremental_fetch_sessions": "there are no fetch requests that could be kept short",
         "retry_backoff_ms": "there are no requests to be sent again, a read fails or does not",

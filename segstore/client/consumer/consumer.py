@@ -21,6 +21,7 @@ from segstore.client.consumer.guard import alone
 from segstore.client.consumer.interceptors import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.consumer.seeking import Seeking
+from segstore.config import arguments
 from segstore.config.judging import shown
 from segstore.errors import (
     ClientClosedError,
@@ -30,8 +31,7 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.mutex import calls_out
-from segstore.storage import arguments
-from segstore.storage.store import Store
+from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     import pyarrow
@@ -103,7 +103,7 @@ class Consumer(Assigning, Seeking, Committing):
         key and value (binary, as stored: deserializers and interceptors see records of `poll` only), headers
         (list of structs of key and value). Errors as `poll`.
         """
-        from segstore.client.consumer.tables import table
+        from segstore.client.consumer.arrow_tables import table
 
         self._iteration.clear()
         fetched = self._wait(self._fetcher.columns, self._deadline(timeout_ms))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
-from segstore.storage.clients import Turn, Unwritten
+from segstore.storage.store.clients import Turn, Unwritten
 
 if TYPE_CHECKING:
     from segstore.client.consumer.consumer import Consumer

@@ -16,8 +16,8 @@ from segstore.client.consumer.metrics import ConsumerMetrics
 from segstore.client.consumer.positions import Positions
 from segstore.client.consumer.records import ConsumerRecord, Deserializers, consumer_records
 from segstore.client.consumer.subscription import PartitionState, Subscription
-from segstore.client.quotas import MOST_WAIT_MS, Throttle
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.quotas import MOST_WAIT_MS, Throttle
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import OffsetOutOfRangeError, StoreClosedError, copy_of
 from segstore.records import Records
 

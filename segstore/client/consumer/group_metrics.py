@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from segstore.client.consumer.config import ConsumerConfig
-from segstore.client.groups.membership import Pulse
-from segstore.client.metrics import Sensor, monotonic_ms
+from segstore.coordinator.group.membership import Pulse
+from segstore.coordinator.metrics import Sensor, monotonic_ms
 
 _HOUR = 3600
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from segstore.client.consumer.coordination import Offsets
 from segstore.client.consumer.records import ConsumerRecord
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidTypeError
 from segstore.logger import Logger
 from segstore.mutex import calls_out

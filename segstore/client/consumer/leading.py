@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from segstore.client.groups.assignors.base import Assignor
-from segstore.client.groups.membership import Joined, MemberInfo
-from segstore.client.groups.protocol import decode_assignment, decode_subscription, encode_assignment
-from segstore.client.structs import TopicPartition
-from segstore.storage.topics import TopicInfo
+from segstore.coordinator.consumer_protocol import decode_assignment, decode_subscription, encode_assignment
+from segstore.coordinator.group.assignors.base import Assignor
+from segstore.coordinator.group.membership import Joined, MemberInfo
+from segstore.coordinator.structs import TopicPartition
+from segstore.storage.meta.topics import TopicInfo
 
 Topics = Mapping[str, TopicInfo]
 _Seen = dict[str, "tuple[str, tuple[int, ...]] | None"]

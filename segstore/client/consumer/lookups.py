@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from segstore.client.structs import OffsetAndTimestamp, TopicPartition
+from segstore.coordinator.structs import OffsetAndTimestamp, TopicPartition
 from segstore.errors import OffsetOutOfRangeError
-from segstore.storage.log import PartitionLog
-from segstore.storage.store import Store
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
 
 
 class Lookups:

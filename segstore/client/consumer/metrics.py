@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from segstore.client.consumer.config import ConsumerConfig
-from segstore.client.metrics import Sensor, monotonic_ms
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.metrics import Sensor, monotonic_ms
+from segstore.coordinator.structs import TopicPartition
 
 
 class ConsumerMetrics:

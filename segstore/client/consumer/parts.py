@@ -8,7 +8,7 @@ from typing import Any
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.coordination import Coordination
 from segstore.client.consumer.fetcher import Fetcher
-from segstore.client.consumer.grouped import Grouped
+from segstore.client.consumer.group_member import Grouped
 from segstore.client.consumer.guard import Guard
 from segstore.client.consumer.interceptors import Interceptors
 from segstore.client.consumer.iteration import Iteration
@@ -17,9 +17,9 @@ from segstore.client.consumer.metrics import ConsumerMetrics, NoMetrics
 from segstore.client.consumer.positions import Positions
 from segstore.client.consumer.subscription import Subscription
 from segstore.client.consumer.ungrouped import Ungrouped
-from segstore.client.quotas import CONSUMER_BYTE_RATE, quotas
+from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, quotas
 from segstore.errors import InvalidTypeError
-from segstore.storage.store import Store
+from segstore.storage.store.store import Store
 
 
 class Parts:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from segstore.client.consumer.coordination import Coordination
 from segstore.client.consumer.lookups import Lookups
 from segstore.client.consumer.subscription import PartitionState, Subscription
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import (
     NoOffsetForPartitionError,
     StoreClosedError,
     UnknownTopicOrPartitionError,
 )
-from segstore.storage.log import PartitionLog
-from segstore.storage.store import Store
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
 
 NONE = "none"
 

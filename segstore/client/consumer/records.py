@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from segstore.client.consumer.config import Deserialize
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import RecordDeserializationError
 from segstore.mutex import calls_out
 from segstore.records import Records

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from enum import Enum
 
 from segstore.client.consumer.config import ConsumerConfig
-from segstore.client.groups.coordinator import GroupCoordinator
-from segstore.client.groups.membership import Joined, Joining, Protocols, Pulse, Ticket
-from segstore.client.structs import UNJOINED, ConsumerGroupMetadata
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.group.membership import Joined, Joining, Protocols, Pulse, Ticket
+from segstore.coordinator.structs import UNJOINED, ConsumerGroupMetadata
 from segstore.errors import (
     IllegalGenerationError,
     RebalanceInProgressError,

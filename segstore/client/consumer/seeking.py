@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from segstore.client.consumer.guard import alone
 from segstore.client.consumer.parts import Parts
 from segstore.client.consumer.subscription import topic_partition, topic_partitions
-from segstore.client.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from segstore.config import arguments
+from segstore.coordinator.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from segstore.errors import IllegalStateError, InvalidTypeError
-from segstore.storage import arguments
 
 
 class Seeking(Parts):

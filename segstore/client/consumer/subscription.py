@@ -11,13 +11,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from segstore import names
-from segstore.client.structs import UNKNOWN_EPOCH, OffsetAndMetadata, TopicPartition
+from segstore.config import arguments
+from segstore.coordinator.structs import UNKNOWN_EPOCH, OffsetAndMetadata, TopicPartition
 from segstore.errors import IllegalStateError, InvalidArgumentError, InvalidTypeError, StoreClosedError
-from segstore.storage import arguments
 
 if TYPE_CHECKING:
-    from segstore.storage.log import PartitionLog
-    from segstore.storage.topics import TopicInfo
+    from segstore.storage.meta.topics import TopicInfo
+    from segstore.storage.store.partition_log import PartitionLog
 
 _ONE_WAY = "subscribe to topics by name, or by a pattern, or assign partitions: only one of them at a time"
 

@@ -13,11 +13,11 @@ from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.coordination import Offsets, OnCommit
 from segstore.client.consumer.subscription import Subscription
 from segstore.client.consumer.watch import TopicWatch
-from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import IllegalStateError
 from segstore.mutex import calls_out
-from segstore.storage.store import Store
-from segstore.storage.topics import TopicInfo
+from segstore.storage.meta.topics import TopicInfo
+from segstore.storage.store.store import Store
 
 
 class Ungrouped:

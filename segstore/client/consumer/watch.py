@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import time
 
-from segstore.storage.store import Store
-from segstore.storage.topics import TopicInfo
+from segstore.storage.meta.topics import TopicInfo
+from segstore.storage.store.store import Store
 
 _SHARE = 100
 """Looking at the topics takes at most one part in so many of a consumer's time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from segstore.client.producer.futures import FutureRecordMetadata
+from segstore.client.producer.future import FutureRecordMetadata
 from segstore.client.producer.producer import Producer
 from segstore.client.producer.record import ProducerRecord, RecordMetadata
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool, Waiter
-from segstore.client.producer.futures import FutureRecordMetadata
+from segstore.client.producer.future import FutureRecordMetadata
 from segstore.client.producer.gate import Gate
-from segstore.client.producer.incomplete import Incomplete
+from segstore.client.producer.incomplete_batches import Incomplete
 from segstore.client.producer.lock import ProducerLock
 from segstore.client.producer.queue import NO_BLOCK, PartitionQueue
 from segstore.client.producer.schedule import Ready, Schedule
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import copy_of
 from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE

@@ -13,15 +13,15 @@ from segstore.client.producer.batch import ProducerBatch, columns_of
 from segstore.client.producer.metrics import ProducerMetrics
 from segstore.client.producer.stamps import Stamps
 from segstore.client.producer.transactional import Transactions
-from segstore.client.quotas.throttle import Throttle
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.quotas.throttle import Throttle
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import DuplicateSequenceError
 from segstore.records import Template
-from segstore.storage.producing import Appended, append_batches, append_record
+from segstore.storage.log.append import Appended, append_batches, append_record
 
 if TYPE_CHECKING:
-    from segstore.storage.log import PartitionLog
-    from segstore.storage.store import Store
+    from segstore.storage.store.partition_log import PartitionLog
+    from segstore.storage.store.store import Store
 
 
 class Appender:

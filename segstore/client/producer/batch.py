@@ -14,7 +14,7 @@ import numpy as np
 
 from segstore.client.producer.lock import ProducerLock
 from segstore.client.producer.record import Headers, RecordMetadata, Row, headers_size
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import TransactionAbortedError
 from segstore.records import Columns
 from segstore.threads import Latch
@@ -22,7 +22,7 @@ from segstore.threads import Latch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from segstore.client.producer.futures import Callback, FutureRecordMetadata
+    from segstore.client.producer.future import Callback, FutureRecordMetadata
 
 
 class Stamp(NamedTuple):

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from segstore.client import settings
-from segstore.client.settings import ClientSettings, duration, made, off, parts, switch
+from segstore.config import client
+from segstore.config.client import ClientSettings, duration, made, off, parts, switch
 from segstore.config.options import MAX_INT, whole
 from segstore.records import CODECS
 
@@ -81,7 +81,7 @@ class ProducerConfig(ClientSettings):
     """A producer's settings; times in ms, sizes in bytes."""
 
     REFUSED: ClassVar[Mapping[str, str]] = {
-        **settings.REFUSED,
+        **client.REFUSED,
         "metadata_max_age_ms": "there is no metadata that could be old",
     }
 

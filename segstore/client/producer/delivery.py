@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from segstore.client.producer.appender import Appender
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.config import ProducerConfig
-from segstore.client.producer.incomplete import Incomplete
+from segstore.client.producer.incomplete_batches import Incomplete
 from segstore.client.producer.metrics import ProducerMetrics
 from segstore.client.producer.routing import Routing
 from segstore.client.producer.stamps import Stamps
 from segstore.client.producer.transactional import Transactions
-from segstore.client.retriable import passes
+from segstore.coordinator.retriable import passes
 from segstore.errors import (
     DuplicateSequenceError,
     InvalidArgumentError,
@@ -28,8 +28,8 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.logger import Logger
-from segstore.storage.producing import Appended
-from segstore.storage.told import Told
+from segstore.storage.log.append import Appended
+from segstore.storage.store.told import Told
 
 log = Logger("segstore")
 

@@ -28,7 +28,7 @@ from segstore.errors import (
 )
 from segstore.logger import Logger
 from segstore.mutex import check_apart
-from segstore.storage.clients import CLOSE_TIMEOUT, Turn, Unwritten
+from segstore.storage.store.clients import CLOSE_TIMEOUT, Turn, Unwritten
 
 log = Logger("segstore")
 

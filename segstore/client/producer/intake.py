@@ -11,7 +11,7 @@ from typing import Any
 from segstore.client.producer import serializers
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
-from segstore.client.producer.futures import FutureRecordMetadata
+from segstore.client.producer.future import FutureRecordMetadata
 from segstore.client.producer.interceptors import Interceptors
 from segstore.client.producer.record import (
     MAX_RECORD_OVERHEAD,
@@ -22,9 +22,9 @@ from segstore.client.producer.record import (
 )
 from segstore.client.producer.routing import Routing
 from segstore.client.producer.transactional import Transactions
+from segstore.config import arguments
 from segstore.errors import RecordTooLargeError, copy_of
 from segstore.records import HEADER_SIZE
-from segstore.storage import arguments
 
 
 class Intake:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from segstore.client.metrics import Sensor
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool
 from segstore.client.producer.config import ProducerConfig
+from segstore.coordinator.metrics import Sensor
 
 Snapshot = dict[str, dict[str, float]]
 

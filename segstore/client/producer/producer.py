@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.ending import Ending
-from segstore.client.producer.futures import FutureRecordMetadata
+from segstore.client.producer.future import FutureRecordMetadata
 from segstore.client.producer.intake import Intake
 from segstore.client.producer.metrics import ProducerMetrics, Snapshot
 from segstore.client.producer.record import RECORD_OVERHEAD
 from segstore.client.producer.routing import Routing
 from segstore.client.producer.sender import Sender
 from segstore.client.producer.transactional import Transactions
-from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.config import arguments
+from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     ClientClosedError,
     ForkedError,
@@ -34,9 +35,8 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.records import HEADER_SIZE
-from segstore.storage import arguments
 from segstore.storage.context import wall_clock
-from segstore.storage.store import Store
+from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Self

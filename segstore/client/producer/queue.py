@@ -11,9 +11,9 @@ from typing import Any
 
 from segstore.client.producer.batch import ProducerBatch, Waiting
 from segstore.client.producer.buffer_pool import Owner
-from segstore.client.producer.futures import FutureRecordMetadata
+from segstore.client.producer.future import FutureRecordMetadata
 from segstore.client.producer.lock import ProducerLock
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.threads import Latch
 
 NO_BLOCK = -1

@@ -15,18 +15,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from segstore.client.partitioner import partition_for_key
 from segstore.client.producer.accumulator import Accumulator
+from segstore.client.producer.partitioner import partition_for_key
 from segstore.client.producer.queue import PartitionQueue
 from segstore.client.producer.record import RECORD_OVERHEAD
-from segstore.client.structs import TopicPartition
+from segstore.config import arguments
+from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidTypeError, UnknownTopicOrPartitionError
 from segstore.mutex import calls_out
 from segstore.records import HEADER_SIZE
-from segstore.storage import arguments
-from segstore.storage.store import Store
-from segstore.storage.topic_info import INTERNAL, check_not_internal
-from segstore.storage.topics import find_topic
+from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
+from segstore.storage.meta.topics import find_topic
+from segstore.storage.store.store import Store
 
 _MOST_KEYS = 1 << 16
 _AGE = 1.0  # seconds after which a topic is looked at for new partitions

@@ -25,13 +25,13 @@ from segstore.client.producer.routing import Routing
 from segstore.client.producer.schedule import Ready
 from segstore.client.producer.stamps import Stamps, sequences_of
 from segstore.client.producer.transactional import Transactions
-from segstore.client.quotas import MOST_WAIT_MS, PRODUCER_BYTE_RATE, quotas
+from segstore.coordinator.quotas import MOST_WAIT_MS, PRODUCER_BYTE_RATE, quotas
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
 from segstore.threads import Background
 
 if TYPE_CHECKING:
-    from segstore.storage.store import Store
+    from segstore.storage.store.store import Store
 
 log = Logger("segstore")
 

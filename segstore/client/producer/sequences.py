@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from segstore.client.producer.batch import ProducerBatch, Stamp
-from segstore.client.structs import TopicPartition
+from segstore.coordinator.structs import TopicPartition
 from segstore.records import Template
 from segstore.records.header import TRANSACTIONAL_FLAG
 

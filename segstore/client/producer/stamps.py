@@ -12,9 +12,9 @@ from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.record import MAX_RECORD_OVERHEAD
 from segstore.client.producer.sequences import Sequences
 from segstore.client.producer.transactional import Transactions
-from segstore.client.shared import shared
-from segstore.client.structs import TopicPartition
-from segstore.client.transactions.producer_ids import ProducerIds
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import TopicPartition
+from segstore.coordinator.transaction.producer_ids import ProducerIds
 from segstore.errors import (
     DuplicateSequenceError,
     InvalidArgumentError,
@@ -25,8 +25,8 @@ from segstore.errors import (
 )
 from segstore.records import HEADER_SIZE, Template
 from segstore.records.encoded import PLAIN
-from segstore.storage import markers
-from segstore.storage.store import Store
+from segstore.storage.log import transaction_markers
+from segstore.storage.store.store import Store
 
 # The log knows the producer otherwise than its stamps say: the batch is not in it, and can't come next.
 _MISFITS = (OutOfOrderSequenceError, InvalidProducerEpochError, DuplicateSequenceError)
@@ -92,7 +92,11 @@ class Stamps:
         if batch.doubt and not self._one_record_batch(batch):
             return False
         partition = self._store.partition(*batch.topic_partition)
-        known = -1 if isinstance(error, OutOfOrderSequenceError) else markers.max_producer_id(partition)
+        known = (
+            -1
+            if isinstance(error, OutOfOrderSequenceError)
+            else transaction_markers.max_producer_id(partition)
+        )
         return self._sequences.renew(batch, known)
 
     def _one_record_batch(self, batch: ProducerBatch) -> bool:

@@ -16,11 +16,11 @@ from typing import TypeVar
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.offsets import group_of, offsets_of
-from segstore.client.retriable import passes
-from segstore.client.shared import shared
-from segstore.client.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from segstore.client.transactions.coordinator import TransactionCoordinator
-from segstore.client.transactions.entries import Identity
+from segstore.coordinator.retriable import passes
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.coordinator.transaction.coordinator import TransactionCoordinator
+from segstore.coordinator.transaction.entries import Identity
 from segstore.errors import (
     IllegalStateError,
     InvalidProducerEpochError,
@@ -33,7 +33,7 @@ from segstore.errors import (
 )
 from segstore.logger import Logger
 from segstore.mutex import Mutex
-from segstore.storage.store import Store
+from segstore.storage.store.store import Store
 
 log = Logger("segstore")
 T = TypeVar("T")
@@ -156,8 +156,8 @@ class Transactions:
         self._check_failed()
         if not given:
             return
-        from segstore.client.groups.coordinator import GroupCoordinator
-        from segstore.client.groups.offsets import TOPIC, GroupOffsets
+        from segstore.coordinator.group.coordinator import GroupCoordinator
+        from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
 
         groups, kept = shared(self._store, GroupCoordinator), shared(self._store, GroupOffsets)
         assert member.group_id is not None

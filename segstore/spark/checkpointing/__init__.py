@@ -1,6 +1,6 @@
 """Checkpoints that are a log: Spark's checkpoint directories, served out of a compacted topic.
 
-On disk: the topic, through the engine; see `segstore.client.filetree`. A WebHDFS server on the loopback
+On disk: the topic, through the engine; see `segstore.filetree`. A WebHDFS server on the loopback
 address, with a secret in its paths, for the client that PySpark ships. Imports no pyspark.
 Threads: any may use a `Checkpoints`; the server has its own.
 """
@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from segstore.client.filetree import clean_path, file_tree
+from segstore.config import arguments
 from segstore.errors import InvalidArgumentError
+from segstore.filetree import clean_path, file_tree
 from segstore.spark.checkpointing.faults import Fault, Faults, Operation
 from segstore.spark.checkpointing.rules import Sync
 from segstore.spark.checkpointing.server import HOST, Server
 from segstore.spark.checkpointing.webhdfs import WebHdfs
-from segstore.storage import arguments
-from segstore.storage.store import Store
+from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

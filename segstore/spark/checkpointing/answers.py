@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from segstore.client.filetree import Directory, File
 from segstore.errors import InvalidArgumentError, SegstoreError
+from segstore.filetree import Directory, File
 from segstore.spark.checkpointing.wire import Response
 
 BLOCK_BYTES = 128 << 20

@@ -16,8 +16,8 @@ from functools import partial
 from itertools import chain
 from urllib.parse import parse_qsl, unquote
 
-from segstore.client.filetree import Directory, File, FileTree, clean_path
 from segstore.errors import InvalidArgumentError, SegstoreError
+from segstore.filetree import Directory, File, FileTree, clean_path
 from segstore.spark.checkpointing import answers
 from segstore.spark.checkpointing.faults import Fault, Faults
 from segstore.spark.checkpointing.rules import Role, Sync, role_of

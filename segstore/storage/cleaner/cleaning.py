@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.errors import CorruptRecordError, StorageError, StoreClosedError
 from segstore.logger import Logger
-from segstore.storage.cleaner.dirty import Dirty, dirtiness
+from segstore.storage.cleaner.cleanable import Dirty, dirtiness
 from segstore.storage.cleaner.grouping import MOST_RELATIVE, group
 from segstore.storage.cleaner.mapping import fill
 from segstore.storage.cleaner.offset_map import OffsetMap
 from segstore.storage.cleaner.output import Output
 from segstore.storage.cleaner.policy import Policy
 from segstore.storage.cleaner.rewriting import Counts, Rewriter
-from segstore.storage.cleaner.swapping import remove_strays, swap, undo
+from segstore.storage.cleaner.swap import remove_strays, swap, undo
 from segstore.storage.cleaner.throttle import CleaningStopped, Throttle
 from segstore.storage.cleaner.transactions import Aborted, Decided
 
 if TYPE_CHECKING:
     from segstore.config import StoreConfig
-    from segstore.storage.partition import Partition
-    from segstore.storage.segment import Segment
+    from segstore.storage.log.partition import Partition
+    from segstore.storage.segment.segment import Segment
 
 log = Logger("segstore")
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from segstore.config import TopicConfig
 from segstore.index import OffsetIndex, TimeIndex
-from segstore.storage.segment import Segment
+from segstore.storage.segment.segment import Segment
 
 MOST_RELATIVE = 2**31 - 1  # offsets and positions in a segment are int32
 

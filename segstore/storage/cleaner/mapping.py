@@ -13,7 +13,7 @@ from segstore.storage.cleaner.reading import pieces
 from segstore.storage.cleaner.stretch import Stretch
 from segstore.storage.cleaner.throttle import Throttle
 from segstore.storage.cleaner.transactions import Aborted
-from segstore.storage.segment import Segment
+from segstore.storage.segment.segment import Segment
 
 
 def fill(

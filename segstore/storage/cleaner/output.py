@@ -14,13 +14,13 @@ from segstore import names
 from segstore.files import Handle
 from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, txn_index
 from segstore.index.txn_index import AbortedTxn
-from segstore.storage.segment import Segment
+from segstore.storage.segment.segment import Segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from segstore.storage.partition import Partition
+    from segstore.storage.log.partition import Partition
 
 
 class _Growing:

@@ -19,7 +19,7 @@ from segstore.storage.cleaner.transactions import Decided
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from segstore.storage.segment import Segment
+    from segstore.storage.segment.segment import Segment
 
 LastRecords = Mapping[int, tuple[int, int]]
 """By producer id: the last offset of its last batch of data, -1 for none, and its epoch."""

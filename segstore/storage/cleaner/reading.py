@@ -12,12 +12,12 @@ import numpy as np
 
 from segstore.errors import CorruptRecordError
 from segstore.records import Records, decode
-from segstore.storage.walk import BAD, walk
+from segstore.storage.segment.batch_scan import BAD, walk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from segstore.storage.segment import Segment
+    from segstore.storage.segment.segment import Segment
 
 MOST_PLAIN = 8 << 20
 """Decompressed bytes at which a piece ends; one batch may be more."""

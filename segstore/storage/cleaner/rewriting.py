@@ -24,7 +24,7 @@ from segstore.storage.cleaner.throttle import Throttle
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from segstore.storage.segment import Segment
+    from segstore.storage.segment.segment import Segment
 
 _GROWTH = 16
 """Bytes that a record may become larger by: its varints."""

@@ -22,7 +22,7 @@ from segstore.storage.cleaner.offset_map import OffsetMap, checked
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from segstore.storage.segment import Segment
+    from segstore.storage.segment.segment import Segment
 
 COLUMNS = 7
 _WINDOWS = 8

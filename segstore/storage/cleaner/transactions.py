@@ -19,14 +19,14 @@ from segstore.index.txn_index import AbortedTxn
 from segstore.records import CONTROL_FLAG, TRANSACTIONAL_FLAG
 from segstore.records.control import ABORT, COMMIT
 from segstore.records.header import DELETE_HORIZON_FLAG
-from segstore.storage.producers import state_at
-from segstore.storage.replay import read_marker, replay
-from segstore.storage.view import LogView
+from segstore.storage.producers.replay import read_marker, replay
+from segstore.storage.producers.state_manager import state_at
+from segstore.storage.segment.log_view import LogView
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from segstore.storage.segment import Segment
+    from segstore.storage.segment.segment import Segment
 
 _OF_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
 

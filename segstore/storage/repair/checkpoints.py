@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from segstore import names
 from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
-from segstore.storage.checkpoint import read_offsets, write_offsets
-from segstore.storage.ends import Ends, open_reader, slot_key
-from segstore.storage.loader import list_segments
-from segstore.storage.recovery import last_whole
-from segstore.storage.repaired import Repaired
-from segstore.storage.shutdown import read_marker
-from segstore.storage.small_files import reason
-from segstore.storage.topics import TopicFiles
+from segstore.storage.check.repaired import Repaired
+from segstore.storage.log.recovery import last_whole
+from segstore.storage.meta.clean_shutdown import read_marker
+from segstore.storage.meta.offset_checkpoints import read_offsets, write_offsets
+from segstore.storage.meta.published_ends import Ends, open_reader, slot_key
+from segstore.storage.meta.small_files import reason
+from segstore.storage.meta.topics import TopicFiles
+from segstore.storage.segment.segment_files import list_segments
 
 Key = tuple[str, int]
 Offsets = dict[Key, int]

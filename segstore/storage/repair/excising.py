@@ -25,17 +25,17 @@ from segstore.index import txn_index
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import BATCH, HEADER_SIZE, batch_ptr
 from segstore.records.encoded import checked
-from segstore.storage.checkpoint import LeaderEpochs
+from segstore.storage.check.repaired import Repaired
 from segstore.storage.cleaner.grouping import MOST_RELATIVE
 from segstore.storage.cleaner.output import Output
-from segstore.storage.cleaner.swapping import remove_strays, swap, undo
-from segstore.storage.partition import Partition
-from segstore.storage.quarantine import keep, note
+from segstore.storage.cleaner.swap import remove_strays, swap, undo
+from segstore.storage.log.partition import Partition
+from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.repair.rot import Stretch, stretches
-from segstore.storage.repaired import Repaired
-from segstore.storage.segment import Segment
-from segstore.storage.store import Store
-from segstore.storage.walk import walk
+from segstore.storage.segment.batch_scan import walk
+from segstore.storage.segment.quarantine import keep, note
+from segstore.storage.segment.segment import Segment
+from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

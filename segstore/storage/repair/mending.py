@@ -13,14 +13,14 @@ from typing import NamedTuple
 from segstore import names
 from segstore.config import TopicConfig
 from segstore.files import Files
-from segstore.storage.finding import Finding
-from segstore.storage.handles import HandlePool
-from segstore.storage.indexing import rebuild
-from segstore.storage.loader import list_segments
-from segstore.storage.opening import load_segments
-from segstore.storage.repair.producers import ProducerFiles
-from segstore.storage.repaired import Repaired
-from segstore.storage.topics import TopicFiles
+from segstore.storage.check.finding import Finding
+from segstore.storage.check.repaired import Repaired
+from segstore.storage.handle_pool import HandlePool
+from segstore.storage.log.open import load_segments
+from segstore.storage.meta.topics import TopicFiles
+from segstore.storage.repair.producer_files import ProducerFiles
+from segstore.storage.segment.index_files import rebuild
+from segstore.storage.segment.segment_files import list_segments
 
 _OF_BATCHES = (names.INDEX, names.TIME_INDEX)
 _OF_PRODUCERS = (names.TXN_INDEX, names.SNAPSHOT)

@@ -18,22 +18,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from segstore import names
+from segstore.config import arguments
 from segstore.errors import SegstoreError, StoreLockedError
 from segstore.files import Files
-from segstore.storage import arguments
-from segstore.storage import store as store_module
-from segstore.storage.aside import free_lock, set_aside
-from segstore.storage.check import check
+from segstore.storage.check.check import check
+from segstore.storage.check.finding import Finding
+from segstore.storage.check.repaired import Repaired
 from segstore.storage.context import os_errors
-from segstore.storage.enclosed import kept_mode
-from segstore.storage.finding import Finding
-from segstore.storage.recovery import Recovered
+from segstore.storage.log.recovery import Recovered
+from segstore.storage.meta.aside import free_lock, set_aside
+from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.repair.checkpoints import put_right
 from segstore.storage.repair.excising import excise_all
 from segstore.storage.repair.mending import mend
 from segstore.storage.repair.settings import state_anew
-from segstore.storage.repaired import Repaired
-from segstore.storage.store import Store
+from segstore.storage.store import store as store_module
+from segstore.storage.store.store import Store
 
 Progress = Callable[[int], None]
 _NOTHING_SWEPT = {"log.cleaner.threads": 0, "log.retention.check.interval.ms": 2**62}

@@ -12,8 +12,8 @@ import numpy as np
 from segstore._native import ffi, lib
 from segstore.errors import CorruptRecordError
 from segstore.records import decode
-from segstore.storage.segment import Segment
-from segstore.storage.walk import BAD, Step, next_whole, walk
+from segstore.storage.segment.batch_scan import BAD, Step, next_whole, walk
+from segstore.storage.segment.segment import Segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
-from segstore.storage.quota_file import quota_copies
-from segstore.storage.repaired import Repaired
-from segstore.storage.small_files import put_aside, reason
-from segstore.storage.store import Store
-from segstore.storage.topics import TopicFiles, TopicInfo
+from segstore.storage.check.repaired import Repaired
+from segstore.storage.meta.client_quotas import quota_copies
+from segstore.storage.meta.small_files import put_aside, reason
+from segstore.storage.meta.topics import TopicFiles, TopicInfo
+from segstore.storage.store.store import Store
 
 
 def state_anew(store: Store) -> Iterator[Repaired]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from segstore.storage.context import os_errors
-from segstore.storage.staging.ids import Adoption
-from segstore.storage.staging.message import Staged, check_id, files_of
-from segstore.storage.store import Store
+from segstore.storage.inbox.adopted_ids import Adoption
+from segstore.storage.inbox.staged_file import Staged, check_id, files_of
+from segstore.storage.store.store import Store
 
 
 def adopt(store: Store, id_: str, messages: Iterable[Staged]) -> Adoption:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 
 from segstore import names
+from segstore.config import arguments
 from segstore.errors import (
     KafkaTimeoutError,
     SegstoreError,
@@ -22,16 +23,15 @@ from segstore.errors import (
     copy_of,
 )
 from segstore.files import Files
-from segstore.storage import arguments
-from segstore.storage import store as store_module
 from segstore.storage.context import Clock, os_errors, wall_clock
-from segstore.storage.enclosed import check_places, kept_mode
-from segstore.storage.ends import EndsReader, open_reader
-from segstore.storage.staging.folder import Folder
-from segstore.storage.staging.ids import Adoption, read_adoption
-from segstore.storage.staging.manifest import digest_of, named, write_manifest
-from segstore.storage.staging.message import Staged, StagedFile, check_id, files_of
-from segstore.storage.staging.results import take_result
+from segstore.storage.inbox.adopted_ids import Adoption, read_adoption
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.manifest import digest_of, named, write_manifest
+from segstore.storage.inbox.results import take_result
+from segstore.storage.inbox.staged_file import Staged, StagedFile, check_id, files_of
+from segstore.storage.meta.directory_safety import check_places, kept_mode
+from segstore.storage.meta.published_ends import EndsReader, open_reader
+from segstore.storage.store import store as store_module
 
 _PATIENCE = 0.05  # seconds after which the writer's lock is tried again: its holder may be gone
 _SETTLING = 0.002  # the same, where the id is recorded: no more than some unlinks are left

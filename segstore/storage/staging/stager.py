@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Any
 
 from segstore import names
 from segstore._native import lib
+from segstore.config import arguments
 from segstore.errors import IllegalStateError, StorageError
 from segstore.files import Files, Handle
 from segstore.files.machine import boot_id
+from segstore.files.overlapped_write import Pipeline
 from segstore.records import Encoded, batch_ptr
 from segstore.records.encoded import checked
-from segstore.storage import arguments
-from segstore.storage.appending import encode_columns
 from segstore.storage.context import Clock, os_errors, wall_clock
-from segstore.storage.enclosed import kept_mode
-from segstore.storage.ends import EndsReader, open_reader, slot_key
-from segstore.storage.pipeline import Pipeline
-from segstore.storage.staging.folder import Folder
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.staged_file import Staged, StagedFile
+from segstore.storage.log.validator import encode_columns
+from segstore.storage.meta.directory_safety import kept_mode
+from segstore.storage.meta.published_ends import EndsReader, open_reader, slot_key
+from segstore.storage.meta.topic_info import check_not_internal
+from segstore.storage.meta.topics import TopicFiles, TopicInfo, find_topic
 from segstore.storage.staging.kernel import wait_until_past
-from segstore.storage.staging.message import Staged, StagedFile
-from segstore.storage.topic_info import check_not_internal
-from segstore.storage.topics import TopicFiles, TopicInfo, find_topic
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -12,13 +12,13 @@ from typing import Any
 from segstore._native import ffi
 from segstore.errors import InvalidArgumentError, SegstoreError
 from segstore.files import Files, Handle
-from segstore.storage.gaps import MayBeMissing
-from segstore.storage.reader import first_batch
+from segstore.storage.log.gaps import MayBeMissing
+from segstore.storage.log.read import first_batch
+from segstore.storage.segment.log_view import LogView
 from segstore.storage.transfer import methods, sinks
 from segstore.storage.transfer.choosing import choose
 from segstore.storage.transfer.delivering import deliver, shorter, without_sigpipe
 from segstore.storage.transfer.senders import SENDERS, Sender
-from segstore.storage.view import LogView
 
 _FOUND = ffi.typeof("seg_found *")
 _NOT_HERE = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOPROTOOPT})

@@ -1,0 +1,89 @@
+"""The whole measurement: writes the logs, counts calls, measures, reports.
+
+On disk: a store and the file sink in a directory of its own within the one that is given, removed at the end,
+whatever happens. Threads: one. A process for each socket or pipe, ended at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+
+from segstore.bench.results import Progress, Results
+from segstore.bench.zero_copy import layout, passes, report, traced
+from segstore.bench.zero_copy.cells import KIB, LOG, Contender, Group, Plan
+from segstore.bench.zero_copy.contenders import Contenders, names, unavailable
+from segstore.bench.zero_copy.cores import apart
+from segstore.bench.zero_copy.counted_files import CountedFiles
+from segstore.bench.zero_copy.counting import Counts, count
+from segstore.bench.zero_copy.measure import undisturbed
+from segstore.bench.zero_copy.passes import Measured
+from segstore.bench.zero_copy.receivers import Sink, sink
+from segstore.coordinator import open
+from segstore.errors import InvalidArgumentError
+from segstore.files import Files
+
+_PREFIX = "segstore-zero-copy-"
+
+
+def run(directory: str | os.PathLike[str], plan: Plan, progress: Progress, strace: bool = True) -> Results:
+    """Measure all that the plan says, on the file system of `directory`. OSError, StorageError;
+    InvalidArgumentError where that is nothing.
+
+    `strace`: whether strace, where there is one, shall count the system calls again.
+    """
+    if not any(True for group in plan.groups() for _ in names(plan, group.sink, group.cache)):
+        methods, to = ", ".join(plan.methods), ", ".join(plan.sinks)
+        raise InvalidArgumentError(f"none of {methods} can send to any of {to} here")
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=directory) as place:
+        root = os.path.join(place, "store")
+        progress(0, plan.runs + 1, "writing the logs")
+        layout.write(root, plan.sizes, plan.caches, plan.stretch)
+        with ExitStack() as stack:
+            core = stack.enter_context(apart())
+            sinks = {kind: stack.enter_context(sink(kind, place, core)) for kind in plan.sinks}
+            progress(0, plan.runs + 1, "counting system calls")
+            counted = _counted(root, plan, sinks)
+            with _ready(root, plan, sinks, Files()) as groups, undisturbed():
+                passes.measure(groups, plan, progress)
+        progress(plan.runs, plan.runs + 1, "counting again with strace")
+        judged = _judged(root, place, plan) if strace else "it was not asked to"
+        return report.results(place, plan, groups, counted, judged, unavailable())
+
+
+@contextmanager
+def _ready(root: str, plan: Plan, sinks: Mapping[str, Sink], files: Files) -> Iterator[list[Measured]]:
+    with ExitStack() as stack:
+        made = Contenders(stack.enter_context(open.open(root, files=files)), files, stack)
+        groups = []
+        for group in plan.groups():
+            log, to = layout.stretch(root, group.size, group.cache), sinks[group.sink]
+            part = names(plan, group.sink, group.cache)
+            groups.append(Measured(group, to, log, made.ready(part, to.fd, log)))
+        yield groups
+
+
+def _counted(root: str, plan: Plan, sinks: Mapping[str, Sink]) -> dict[tuple[Group, Contender], Counts]:
+    """Out of the page cache: where the bytes come from changes no count."""
+    files = CountedFiles()
+    with _ready(root, plan, sinks, files) as groups:
+        return {
+            (one.group, contender): count(files, one.sink, ready, one.stretch)
+            for one in groups
+            for contender, ready in one.ready.items()
+        }
+
+
+def _judged(root: str, directory: str, plan: Plan) -> dict[tuple[str, str], traced.Judged] | str:
+    if (why := traced.why_not()) is not None:
+        return why
+    size = min(plan.sizes, key=lambda one: abs(one - 64 * KIB))
+    cache = plan.caches[0]
+    return {
+        (kind, contender.method): traced.judge(root, directory, Group(size, cache, kind), contender.method)
+        for kind in plan.sinks
+        for contender in names(plan, kind, cache)
+        if contender.way == LOG
+    }

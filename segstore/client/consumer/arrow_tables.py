@@ -1,0 +1,75 @@
+"""A fetch as one Arrow table. Nothing on disk. Functions without state: safe from any thread.
+
+pyarrow is imported when a table is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import needing
+from segstore.records import Records
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
+    """The parts one after the other, with columns "topic" (dictionary of int32 to string) and "partition"
+    (int32) before those of `Records.to_arrow`; without rows where there are no parts. MissingPackageError.
+    """
+    with needing("pyarrow", "arrow", "poll_arrow"):
+        import pyarrow as pa
+
+    from segstore.records.arrow import arrays, beginning
+
+    whole = schema()
+    # All chunks share one dictionary, so that none must be made to agree with another.
+    topics = tuple(dict.fromkeys(tp.topic for tp, _ in parts))
+    batches = []
+    for tp, records in parts:
+        for columns in arrays(records):
+            n = len(columns[0])
+            topic = beginning(_topic, n, topics, topics.index(tp.topic))
+            partition = beginning(_constant, n, tp.partition)
+            batches.append(pa.RecordBatch.from_arrays([topic, partition, *columns], schema=whole))
+    return pa.Table.from_batches(batches, whole)
+
+
+@lru_cache(maxsize=1)
+def schema() -> pyarrow.Schema:
+    """Of every table that `poll_arrow` gives."""
+    import pyarrow as pa
+
+    from segstore.records.arrow import SCHEMA
+
+    topic = pa.field("topic", pa.dictionary(pa.int32(), pa.string()), nullable=False)
+    return pa.schema([topic, pa.field("partition", pa.int32(), nullable=False), *SCHEMA])
+
+
+@lru_cache(maxsize=32)
+def _constant(n: int, value: int) -> Any:
+    import pyarrow as pa
+
+    return pa.array(np.full(n, value, np.int32))
+
+
+@lru_cache(maxsize=32)
+def _topic(n: int, topics: tuple[str, ...], code: int) -> Any:
+    import pyarrow as pa
+
+    from segstore.records.arrow import beginning
+
+    return pa.DictionaryArray.from_arrays(beginning(_constant, n, code), _dictionary(topics), safe=False)
+
+
+@lru_cache(maxsize=32)
+def _dictionary(topics: tuple[str, ...]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(topics, pa.string())

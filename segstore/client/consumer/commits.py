@@ -1,0 +1,227 @@
+"""`Commits`: what one consumer commits for its group, when it is told to and by itself.
+
+On disk: nothing of its own; offsets are kept by the group's coordinator. Threads: one, the consumer's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from segstore.client.consumer.config import ConsumerConfig
+from segstore.client.consumer.coordination import Offsets, OnCommit
+from segstore.client.consumer.group_metrics import GroupMetrics
+from segstore.client.consumer.interceptors import Interceptors
+from segstore.client.consumer.seat import Phase, Seat
+from segstore.client.consumer.subscription import Subscription, topic_partition
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.group.membership import monotonic_ms
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.errors import (
+    CommitFailedError,
+    FencedInstanceIdError,
+    IllegalGenerationError,
+    InvalidTypeError,
+    RebalanceInProgressError,
+    SegstoreError,
+    StorageError,
+    StoreClosedError,
+    UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
+    copy_of,
+)
+from segstore.logger import Logger
+from segstore.mutex import calls_out
+
+log = Logger("segstore")
+
+_LEAST_SLEEP_MS = 10
+_NOT_COMMITTED = (
+    CommitFailedError,
+    RebalanceInProgressError,
+    StorageError,
+    StoreClosedError,
+    UnknownTopicOrPartitionError,
+)
+_LATE = (
+    "the group has handed out its partitions anew since: poll() came later than max_poll_interval_ms={} "
+    "after the one before, or not within a rebalance. Process fewer records a poll (max_poll_records), or "
+    "allow more time"
+)
+
+
+class CommitFuture:
+    """What `commit_async` returns: it is done when it is returned. kafka-python's methods."""
+
+    is_done = True
+
+    def __init__(self, exception: SegstoreError | None) -> None:
+        self.exception, self.value = exception, None
+
+    def succeeded(self) -> bool:
+        """Whether the offsets are committed."""
+        return self.exception is None
+
+    def failed(self) -> bool:
+        """Whether they are not."""
+        return self.exception is not None
+
+    @calls_out
+    def add_callback(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> CommitFuture:
+        """Call f(*args, None, **kwargs) if it succeeded."""
+        if self.exception is None:
+            f(*args, None, **kwargs)
+        return self
+
+    @calls_out
+    def add_errback(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> CommitFuture:
+        """Call f(*args, exception, **kwargs) if it failed."""
+        if self.exception is not None:
+            f(*args, self.exception, **kwargs)
+        return self
+
+    def add_both(self, f: Callable[..., Any], *args: Any, **kwargs: Any) -> CommitFuture:
+        """Call f with whichever it is."""
+        return self.add_callback(f, *args, **kwargs).add_errback(f, *args, **kwargs)
+
+
+class Commits:
+    """A consumer that assigned its partitions itself commits as no member, which a group without members
+    allows.
+    """
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        offsets: GroupOffsets,
+        seat: Seat,
+        subscription: Subscription,
+        config: ConsumerConfig,
+        interceptors: Interceptors,
+        metrics: GroupMetrics,
+    ) -> None:
+        assert config.group_id is not None
+        self._coordinator, self._offsets, self._group = coordinator, offsets, config.group_id
+        self._seat, self._subscription, self._config = seat, subscription, config
+        self._interceptors, self._metrics = interceptors, metrics
+        self._next = monotonic_ms() + config.auto_commit_interval_ms
+        self._callbacks: deque[tuple[OnCommit, Offsets, SegstoreError | None]] = deque()
+
+    # --- when told to -----------------------------------------------------------------------------
+
+    def commit(self, offsets: Offsets) -> None:
+        """CommitFailedError, RebalanceInProgressError, FencedInstanceIdError, InvalidTypeError, and what
+        GroupOffsets.commit raises.
+        """
+        wanted = checked(offsets)
+        if not wanted:
+            return
+        began = monotonic_ms()
+        metadata = self._member()
+        try:
+            self._coordinator.commit(metadata, wanted)
+        except (UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError) as error:
+            raise self._failed(error) from error
+        self._metrics.committed(monotonic_ms() - began)
+        self._interceptors.on_commit(wanted)
+
+    def _member(self) -> ConsumerGroupMetadata:
+        if not self._subscription.automatic:
+            return ConsumerGroupMetadata(self._group)
+        if self._seat.may_commit:
+            return self._seat.metadata
+        if self._seat.generation >= 0 or self._seat.phase is not Phase.OUT:
+            raise RebalanceInProgressError(
+                f"group {self._group!r} is handing out its partitions: poll() until that is over, then commit"
+            )
+        raise CommitFailedError(
+            f"this consumer is no member of group {self._group!r}: "
+            + _LATE.format(self._config.max_poll_interval_ms)
+        )
+
+    def _failed(self, error: SegstoreError) -> SegstoreError:
+        if self._subscription.automatic and self._seat.phase is not Phase.IN:
+            return RebalanceInProgressError(f"{error}; poll() until that is over, then commit")
+        if self._subscription.automatic and not isinstance(error, RebalanceInProgressError):
+            unknown = isinstance(error, UnknownMemberIdError)
+            self._seat.lose("" if unknown else self._seat.member_id)
+        late = _LATE.format(self._config.max_poll_interval_ms) if self._subscription.automatic else ""
+        return CommitFailedError(f"{error}{'; ' if late else ''}{late}")
+
+    def commit_async(self, offsets: Offsets, callback: OnCommit | None) -> CommitFuture:
+        """As `commit`, but what fails is told to the future, and to `callback` in the next poll, commit or
+        close. InvalidTypeError.
+        """
+        wanted = checked(offsets)
+        failed: SegstoreError | None = None
+        try:
+            self.commit(wanted)
+        except SegstoreError as error:
+            failed = copy_of(error)  # the future keeps it
+        if callback is not None:
+            self._callbacks.append((callback, wanted, failed))
+        return CommitFuture(failed)
+
+    @calls_out
+    def callbacks(self) -> None:
+        """Call those that wait. What one raises goes to the application, and the others are called later."""
+        while self._callbacks:
+            callback, offsets, error = self._callbacks.popleft()
+            callback(offsets, error)
+
+    # --- by itself ------------------------------------------------------------------------------------
+
+    def auto(self) -> None:
+        """Commit the positions if it is time to. FencedInstanceIdError."""
+        if self._config.enable_auto_commit and monotonic_ms() >= self._next:
+            self.restart()
+            self.positions()
+
+    def restart(self) -> None:
+        """The interval begins now."""
+        self._next = monotonic_ms() + self._config.auto_commit_interval_ms
+
+    def wait_ms(self) -> float:
+        """When `auto` is due; a consumer that waits has little to commit, and must sleep."""
+        if not self._config.enable_auto_commit:
+            return math.inf
+        return max(self._next - monotonic_ms(), _LEAST_SLEEP_MS)
+
+    def positions(self, only: Collection[TopicPartition] | None = None) -> None:
+        """Commit what was read and not committed yet, of all partitions or `only` some. What fails is
+        logged, as in Kafka: it will be read again. FencedInstanceIdError.
+        """
+        if not self._config.enable_auto_commit or (
+            self._subscription.automatic and not self._seat.may_commit
+        ):
+            return
+        consumed = self._subscription.consumed()
+        if only is not None:
+            consumed = {tp: consumed[tp] for tp in only if tp in consumed}
+        if not consumed:
+            return
+        try:
+            there = self._offsets.fetch(self._group, consumed)
+            new = {tp: at for tp, at in consumed.items() if tp not in there or there[tp].offset != at.offset}
+            self.commit(new)
+        except FencedInstanceIdError:
+            raise
+        except _NOT_COMMITTED as e:
+            log.warning("automatic commit of group %s failed, records will be read again: %s", self._group, e)
+
+
+def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets as they are committed; kafka-python's tuples will do. InvalidTypeError."""
+    if not isinstance(offsets, Mapping):
+        raise InvalidTypeError(f"offsets must be a dict, not {type(offsets).__name__}")
+    found = {}
+    for tp, at in offsets.items():
+        if not isinstance(at, tuple) or not hasattr(at, "offset") or len(at) > len(OffsetAndMetadata._fields):
+            raise InvalidTypeError(
+                f"an offset to commit must be an OffsetAndMetadata, not {type(at).__name__}"
+            )
+        found[topic_partition(tp)] = OffsetAndMetadata(*at)
+    return found

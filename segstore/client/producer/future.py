@@ -1,0 +1,145 @@
+"""What `send` returns: where the record went, or what failed, once that is known. Nothing on disk.
+
+A future is three fields: its place, the record's time until it lies in a batch, and who knows the outcome,
+which is the partition's queue until then, and that batch from then on.
+Threads: any. Callbacks run in the sender's thread, or at once where the outcome is known.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from segstore.client.producer.record import RecordMetadata
+from segstore.config import arguments
+from segstore.config.judging import shown
+from segstore.errors import InvalidTypeError, KafkaTimeoutError, copy_of
+from segstore.logger import Logger
+from segstore.mutex import calls_out
+from segstore.threads import Latch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from segstore.client.producer.batch import ProducerBatch
+    from segstore.client.producer.queue import PartitionQueue
+
+log = Logger("segstore")
+Callback = Callable[[Any], object]
+
+
+class FutureRecordMetadata:
+    """The outcome of one `send`: a `RecordMetadata` or an error."""
+
+    __slots__ = ("_at", "_holder", "_time")
+    # The value (or a Row) while the holder is a queue, the place in the batch afterwards.
+    _at: Any
+    _holder: PartitionQueue | ProducerBatch
+    _time: float | int  # a float is the clock's seconds, an int ms as they were given
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._holder.done
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What failed; None as long as nothing did."""
+        holder = self._holder
+        return holder.error_of(self._at) if holder.done else None
+
+    @property
+    def value(self) -> RecordMetadata | None:
+        """Where the record went; None as long as that is not known."""
+        return self._metadata() if self.succeeded() else None
+
+    def succeeded(self) -> bool:
+        """Whether the record is in the log."""
+        return self._holder.done and self.exception is None
+
+    def failed(self) -> bool:
+        """Whether the record is known not to be in the log."""
+        return self.exception is not None
+
+    def get(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait up to `timeout` seconds. Raises what failed; KafkaTimeoutError when the time is over;
+        InvalidTypeError, InvalidArgumentError.
+        """
+        if timeout is not None:
+            timeout = arguments.seconds("timeout", timeout, 0.0)
+        if not self._holder.done:
+            self._holder.lock.check_wait("get()")
+            self._wait(timeout)
+        error = self.exception
+        if error is not None:
+            raise copy_of(error)
+        return self._metadata()
+
+    def _metadata(self) -> RecordMetadata:
+        return cast("ProducerBatch", self._holder).metadata(self._at)
+
+    def _wait(self, timeout: float | None) -> None:
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            # The lock keeps the holder from being done, or from handing its latch on, in between.
+            with self._holder.lock:
+                holder = self._holder
+                if holder.done:
+                    return
+                latch = holder.latch
+                if latch is None:
+                    latch = holder.latch = Latch()
+            if not latch.wait(None if end is None else end - time.monotonic()) and not self._holder.done:
+                raise KafkaTimeoutError(f"the record was not acknowledged within {timeout} s")
+
+    # --- callbacks ----------------------------------------------------------------------
+
+    def add_callback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
+        """Call f(*args, RecordMetadata, **kwargs) when the record is in the log. InvalidTypeError."""
+        return self._when_done(_prepared(f, args, kwargs), None)
+
+    def add_errback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
+        """Call f(*args, exception, **kwargs) when the record is known not to get there. InvalidTypeError."""
+        return self._when_done(None, _prepared(f, args, kwargs))
+
+    def add_both(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
+        """Call f with whichever it is. InvalidTypeError."""
+        prepared = _prepared(f, args, kwargs)
+        return self._when_done(prepared, prepared)
+
+    def _when_done(self, callback: Callback | None, errback: Callback | None) -> Self:
+        with self._holder.lock:
+            holder = self._holder
+            if not holder.done:
+                if holder.callbacks is None:
+                    holder.callbacks = []
+                holder.callbacks.append((self, callback, errback))
+                return self
+        run_callback(self, callback, errback)
+        return self
+
+
+def _prepared(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callback:
+    if not callable(f):
+        raise InvalidTypeError(f"f={shown(f)} must be a callable, not {type(f).__name__}")
+    return partial(f, *args, **kwargs)
+
+
+@calls_out
+def run_callback(future: FutureRecordMetadata, callback: Callback | None, errback: Callback | None) -> None:
+    """What a callback raises is logged, be it SystemExit or CancelledError: it is not the record's outcome,
+    and others wait for theirs. An interrupt is no callback's, and passes.
+    """
+    error = future.exception
+    try:
+        if error is not None:
+            if errback is not None:
+                errback(error)
+        elif callback is not None:
+            callback(future.value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        log.exception("a producer's callback failed")

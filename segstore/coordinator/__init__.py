@@ -1,0 +1,1 @@
+"""The broker's half: groups, offsets, transactions and quotas, over a store."""

@@ -1,0 +1,68 @@
+"""`check`, as applications call it: a store's bytes, and what its internal topics say in them.
+
+On disk: reads only. Threads and processes: any.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+
+from segstore import names
+from segstore.coordinator.offsets.load import understand
+from segstore.coordinator.offsets.topic import TOPIC as OFFSETS
+from segstore.coordinator.transaction.state_log import TOPIC as STATE
+from segstore.coordinator.transaction.state_log import TransactionStateLog
+from segstore.coordinator.unreadable import Unreadable
+from segstore.errors import SegstoreError
+from segstore.storage.check import check as bytes_of
+from segstore.storage.check.check import Finding
+from segstore.storage.store import store as storage
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
+
+Look = Callable[[Store, PartitionLog], list[Unreadable]]
+LOOKS: Mapping[str, tuple[str, Look]] = {
+    OFFSETS: ("a group's", lambda store, log: understand(log)[1]),
+    STATE: ("a transaction's", lambda store, log: TransactionStateLog(store).unreadable(log)),
+}
+
+
+def check(path: str | os.PathLike[str], *, progress: Callable[[int], None] | None = None) -> list[Finding]:
+    """What is wrong with a store, a partition after the other; empty where it is sound. The records of
+    internal topics are looked at too: which can't be read, of those that are the last of their keys.
+
+    `progress` is called with the bytes of each segment that was checked. StorageError where there is no
+    store.
+    """
+    return [*bytes_of.check(path, progress=progress), *check_internal(path)]
+
+
+def check_internal(path: str | os.PathLike[str]) -> list[Finding]:
+    """The second half of `check`. StorageError where there is no store."""
+    with storage.open(path, mode="r") as store:
+        try:
+            topics = store.topics()
+        except (SegstoreError, OSError):
+            return []  # that is a finding of the first half
+        places = [(t, p) for t in LOOKS if t in topics for p in topics[t].partition_ids]
+        return [finding for place in places for finding in _check_partition(store, *place)]
+
+
+def _check_partition(store: Store, topic: str, partition: int) -> Iterator[Finding]:
+    whose, look = LOOKS[topic]
+    try:
+        log = store.partition(topic, partition)
+        found = sorted(look(store, log))
+        paths = {each.offset: _path(log, each.offset) for each in found}
+    except (SegstoreError, OSError):
+        return  # damage is a finding of the first half, and what was deleted meanwhile is none
+    for each in found:
+        fate = "it can't be used by this version of segstore" if each.newer else "it is passed over"
+        message = f"not readable as {whose} record, {fate}: {each.reason}"
+        yield Finding(paths[each.offset], None, each.offset, message)
+
+
+def _path(log: PartitionLog, offset: int) -> str:
+    there = [segment for segment in log._source.view.segments if segment.base_offset <= offset]
+    return there[-1].path if there else names.partition_dir(log.topic, log.partition)

@@ -1,0 +1,90 @@
+"""Kafka's ConsumerProtocol: subscriptions and assignments as bytes, versions 0 to 3. Nothing on disk.
+
+A newer version is read as the newest that is known: none may take fields away (Kafka: ConsumerProtocol).
+Racks are passed by.
+Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from segstore.coordinator.group.assignors.base import Subscription
+from segstore.coordinator.kafka_schema import Reader, array, byte_string, int16, int32, string
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import InvalidArgumentError
+
+LAST_VERSION = 3
+PROTOCOL_TYPE = "consumer"
+
+
+def encode_subscription(subscription: Subscription, version: int = LAST_VERSION) -> bytes:
+    """`group_instance_id` is not part of it. InvalidArgumentError."""
+    _check(version)
+    parts = [int16(version), array(map(string, subscription.topics)), byte_string(subscription.user_data)]
+    if version >= 1:
+        parts.append(_by_topic(subscription.owned))
+    if version >= 2:
+        parts.append(int32(subscription.generation))
+    if version >= 3:
+        parts.append(string(None))  # the rack
+    return b"".join(parts)
+
+
+def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Subscription:
+    """What `encode_subscription` made; null user data is empty. InvalidArgumentError."""
+    try:
+        read = Reader(data)
+        version = _version(read)
+        topics, user_data = read.array(read.string), read.nullable_bytes() or b""
+        owned = _partitions(read) if version >= 1 else []
+        generation = read.int32() if version >= 2 else -1
+    except ValueError as error:
+        raise InvalidArgumentError(f"no subscription of a consumer: {error}") from error
+    return Subscription(tuple(topics), tuple(owned), user_data, generation, group_instance_id)
+
+
+def encode_assignment(
+    partitions: Iterable[TopicPartition], user_data: bytes | None = b"", version: int = LAST_VERSION
+) -> bytes:
+    """The partitions by topic, in order of their first ones. InvalidArgumentError."""
+    _check(version)
+    return int16(version) + _by_topic(partitions) + byte_string(user_data)
+
+
+def decode_assignment(data: bytes) -> list[TopicPartition]:
+    """What `encode_assignment` made; of no bytes, which a member without an assignment has, nothing.
+    InvalidArgumentError.
+    """
+    if not data:
+        return []
+    try:
+        read = Reader(data)
+        _version(read)
+        return _partitions(read)
+    except ValueError as error:
+        raise InvalidArgumentError(f"no assignment of a consumer: {error}") from error
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> bytes:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return array(string(topic) + array(map(int32, held)) for topic, held in topics.items())
+
+
+def _partitions(read: Reader) -> list[TopicPartition]:
+    by_topic = read.array(lambda: (read.string(), read.array(read.int32)))
+    return [TopicPartition(topic, partition) for topic, held in by_topic for partition in held]
+
+
+def _version(read: Reader) -> int:
+    version = read.int16()
+    if version < 0:
+        raise ValueError(f"version {version}")
+    return version
+
+
+def _check(version: int) -> None:
+    if not 0 <= version <= LAST_VERSION:
+        raise InvalidArgumentError(f"version={version}: must be 0 to {LAST_VERSION}")

@@ -1,0 +1,54 @@
+"""Assignors: who of a group gets which partitions. Nothing on disk. Threads: any; they have no state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from segstore.coordinator.group.assignors.base import Assignment, Assignor, Members, Partitions, Subscription
+from segstore.coordinator.group.assignors.cooperative import CooperativeStickyAssignor
+from segstore.coordinator.group.assignors.kafka_python import METHODS, Foreign
+from segstore.coordinator.group.assignors.range import RangeAssignor
+from segstore.coordinator.group.assignors.roundrobin import RoundRobinAssignor
+from segstore.coordinator.group.assignors.sticky import StickyAssignor
+from segstore.errors import InvalidArgumentError
+
+__all__ = [
+    "ASSIGNORS",
+    "Assignment",
+    "Assignor",
+    "CooperativeStickyAssignor",
+    "Members",
+    "Partitions",
+    "RangeAssignor",
+    "RoundRobinAssignor",
+    "StickyAssignor",
+    "Subscription",
+    "by_name",
+]
+
+ASSIGNORS: dict[str, type[Assignor]] = {
+    kind.name: kind for kind in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
+}
+
+
+def by_name(assignor: str | Any) -> Assignor:
+    """The assignor of that name; of an object or class that is one, itself; of kafka-python's kind, adapted.
+    InvalidArgumentError.
+    """
+    if isinstance(assignor, str):
+        if assignor in ASSIGNORS:
+            return ASSIGNORS[assignor]()
+    elif isinstance(getattr(assignor, "name", None), str):
+        if _has(assignor, "assign", "user_data") and hasattr(assignor, "cooperative"):
+            own: Assignor = assignor() if isinstance(assignor, type) else assignor
+            return own
+        if _has(assignor, *METHODS):
+            return Foreign(assignor)
+    raise InvalidArgumentError(
+        f"{assignor!r:.80} is no assignor: allowed are {', '.join(ASSIGNORS)}, and objects with name, "
+        f"cooperative, assign and user_data, or, as kafka-python's, with name, {', '.join(METHODS)}"
+    )
+
+
+def _has(assignor: Any, *methods: str) -> bool:
+    return all(callable(getattr(assignor, name, None)) for name in methods)

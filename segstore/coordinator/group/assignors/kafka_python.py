@@ -1,0 +1,115 @@
+"""Assignors written for kafka-python: their classes and objects as an `Assignor`. Nothing on disk.
+
+Threads: as the adapted object. It is given what kafka-python gives: `assign(cluster, members)`,
+`metadata(topics)`, `on_assignment(assignment, generation)` (kafka.coordinator.assignors.abstract).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from segstore.coordinator.group.assignors.base import Assignment, Members, Partitions, Subscription
+from segstore.coordinator.structs import TopicPartition
+
+METHODS = ("assign", "metadata", "on_assignment")
+COOPERATIVE = 1  # kafka-python's RebalanceProtocol
+
+
+class OfTopic(NamedTuple):
+    """Partitions of one topic."""
+
+    topic: str
+    partitions: list[int]
+
+
+@dataclass(frozen=True)
+class Given:
+    """kafka-python's ConsumerProtocolAssignment as far as assignors look at it."""
+
+    assigned_partitions: list[OfTopic]
+    user_data: bytes = b""
+    version: int = 0
+
+    @property
+    def assignment(self) -> list[OfTopic]:
+        return self.assigned_partitions
+
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(topic, number) for topic, held in self.assigned_partitions for number in held]
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """kafka-python's ConsumerProtocolSubscription."""
+
+    topics: list[str]
+    user_data: bytes
+    owned_partitions: list[OfTopic]
+    generation_id: int
+    version: int = 3
+    rack_id: str | None = None
+
+
+class Member(NamedTuple):
+    """kafka-python's JoinGroupResponseMember."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: Metadata
+
+
+class Cluster:
+    """kafka-python's ClusterMetadata: topics and partitions."""
+
+    def __init__(self, partitions: Mapping[str, Sequence[int]]) -> None:
+        self._partitions = {topic: set(numbers) for topic, numbers in partitions.items()}
+
+    def topics(self, exclude_internal_topics: bool = True) -> set[str]:
+        return set(self._partitions)
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return self._partitions.get(topic)
+
+    available_partitions_for_topic = partitions_for_topic
+
+
+class Foreign:
+    """Implements `Assignor` by one of kafka-python's."""
+
+    def __init__(self, assignor: Any) -> None:
+        self._assignor = assignor() if isinstance(assignor, type) else assignor
+        self.name: str = self._assignor.name
+        supported: Iterable[int] = getattr(self._assignor, "supported_protocols", tuple)()
+        self.cooperative = COOPERATIVE in supported and 0 not in supported
+
+    def assign(self, partitions: Partitions, members: Members) -> Assignment:
+        subscribed = {topic for told in members.values() for topic in told.topics}
+        cluster = Cluster({topic: held for topic, held in partitions.items() if topic in subscribed})
+        asked = [Member(member, told.group_instance_id, _metadata(told)) for member, told in members.items()]
+        found = self._assignor.assign(cluster, asked)
+        return {member: sorted(_partitions(found[member])) if member in found else [] for member in members}
+
+    def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
+        if generation >= 0:
+            self._assignor.on_assignment(Given(_by_topic(owned)), generation)
+        data = self._assignor.metadata(set(topics)).user_data
+        encoded: bytes = data.encode() if hasattr(data, "encode") else bytes(data or b"")
+        return encoded
+
+
+def _metadata(told: Subscription) -> Metadata:
+    return Metadata(list(told.topics), told.user_data, _by_topic(told.owned), told.generation)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[OfTopic]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return [OfTopic(topic, held) for topic, held in topics.items()]
+
+
+def _partitions(assignment: Any) -> Iterator[TopicPartition]:
+    for topic, numbers in assignment.assignment:
+        yield from (TopicPartition(topic, number) for number in numbers)

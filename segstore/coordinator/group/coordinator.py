@@ -1,0 +1,219 @@
+"""`GroupCoordinator`: what members, and others, ask of the groups of a store.
+
+On disk: a group's generation, members and assignment are records of `__consumer_offsets`, which `offsets`
+writes: when a generation becomes stable, when a group becomes empty.
+Threads: any. Each group has a lock, held while an offset is committed too: no commit slips past a rebalance.
+Nothing waits here: who has to gets a ticket, and is woken in `store.wait` when there is news.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from segstore.coordinator.group.group import Group
+from segstore.coordinator.group.group_table import GroupTable
+from segstore.coordinator.group.membership import (
+    Joined,
+    Joining,
+    MemberInfo,
+    MonotonicMs,
+    State,
+    Ticket,
+    monotonic_ms,
+)
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.shared import shared
+from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.errors import (
+    InvalidGroupIdError,
+    InvalidSessionTimeoutError,
+    NonEmptyGroupError,
+)
+from segstore.storage.store.store import Store
+
+T = TypeVar("T")
+
+
+class GroupCoordinator:
+    """Kafka's classic group coordinator (GroupMetadataManager). A shared part of its store."""
+
+    def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
+        self._clock = clock
+        self._config = store._writer().config
+        self._offsets = shared(store, GroupOffsets)
+        self._groups = GroupTable(store, self._offsets, self.now)
+        self._offsets.empty_since = self._groups.empty_since
+
+    def now(self) -> float:
+        """Ms of the clock by which members live."""
+        return self._clock()
+
+    # --- membership --------------------------------------------------------------------------
+
+    def join(self, group_id: str, joining: Joining) -> Ticket[Joined]:
+        """Join, or join again. InvalidGroupIdError, InvalidSessionTimeoutError, UnknownMemberIdError,
+        FencedInstanceIdError, InconsistentGroupProtocolError, GroupMaxSizeReachedError.
+        """
+        self._check_joining(group_id, joining)
+        return self._groups.ask(group_id, lambda group: group.join(joining, self._clock()))
+
+    def sync(
+        self,
+        group_id: str,
+        member_id: str,
+        generation: int,
+        protocol: str,
+        assignments: Mapping[str, bytes] | None = None,
+        group_instance_id: str | None = None,
+    ) -> Ticket[bytes]:
+        """Ask for the assignment; the leader brings all of them. UnknownMemberIdError,
+        IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError, StorageError: it may be
+        brought again.
+        """
+        return self._groups.ask(
+            group_id,
+            lambda group: group.sync(
+                member_id, group_instance_id, generation, protocol, assignments or {}, self._clock()
+            ),
+        )
+
+    def heartbeat(
+        self, group_id: str, member_id: str, generation: int, group_instance_id: str | None = None
+    ) -> None:
+        """Live on. RebalanceInProgressError: join again. UnknownMemberIdError, IllegalGenerationError,
+        FencedInstanceIdError.
+        """
+        self._groups.ask(
+            group_id, lambda group: group.heartbeat(member_id, group_instance_id, generation, self._clock())
+        )
+
+    def leave(self, group_id: str, member_id: str, group_instance_id: str | None = None) -> None:
+        """Be no member any more: for a static one too. UnknownMemberIdError, FencedInstanceIdError."""
+        self._groups.ask(group_id, lambda group: group.leave(member_id, group_instance_id, self._clock()))
+
+    def _check_joining(self, group_id: str, joining: Joining) -> None:
+        if not isinstance(group_id, str) or not group_id:
+            raise InvalidGroupIdError(f"group_id={group_id!r}: must be a str that is not empty")
+        least = self._config.group_min_session_timeout_ms
+        most = self._config.group_max_session_timeout_ms
+        if not least <= joining.session_timeout_ms <= most:
+            raise InvalidSessionTimeoutError(
+                f"session_timeout_ms={joining.session_timeout_ms}: must be from {least} to {most}, the "
+                "store's group.min.session.timeout.ms and group.max.session.timeout.ms"
+            )
+
+    # --- commits -------------------------------------------------------------------------------
+
+    def commit(
+        self, metadata: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> None:
+        """Commit what a member may. Errors as `check_commit`, and what GroupOffsets.commit raises."""
+        group_id = _named(metadata)
+
+        def commit(group: Group) -> None:
+            _check(group, metadata, self._clock())
+            self._offsets.commit(group_id, offsets)
+
+        self._groups.ask(group_id, commit)
+
+    def check_commit(
+        self, group_id: str, generation: int, member_id: str, group_instance_id: str | None = None
+    ) -> None:
+        """Whether that member may commit now; without one (-1, "") only while the group has no members.
+        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError.
+        """
+        self._groups.ask(
+            group_id,
+            lambda group: group.check_commit(generation, member_id, group_instance_id, self._clock()),
+        )
+
+    def validate(self, metadata: ConsumerGroupMetadata) -> None:
+        """Whether a transaction may commit offsets for that member, or for a group by its id alone.
+        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
+        """
+        self.while_valid(metadata, lambda: None)
+
+    def while_valid(self, metadata: ConsumerGroupMetadata, run: Callable[[], T]) -> T:
+        """As `validate`, and it stays so while `run` is called: what that gives."""
+
+        def ask(group: Group) -> T:
+            _check(group, metadata, self._clock(), transactional=True)
+            return run()
+
+        return self._groups.ask(_named(metadata), ask)
+
+    # --- what others ask -----------------------------------------------------------------------
+
+    def state(self, group_id: str) -> State:
+        """DEAD where there is no such group."""
+        held = self._groups.find(group_id)
+        return State.DEAD if held is None else held.group.state
+
+    def members(self, group_id: str) -> list[MemberInfo]:
+        """The members and what they have; none where there is no such group."""
+        held = self._groups.find(group_id)
+        if held is None:
+            return []
+        with held.lock:
+            return held.group.infos()
+
+    def generation(self, group_id: str) -> int:
+        """The group's present generation, -1 where there is no such group."""
+        held = self._groups.find(group_id)
+        return -1 if held is None else held.group.generation
+
+    def changes(self, group_id: str) -> int:
+        """Changes whenever a member should look what became of it. Takes no lock."""
+        held = self._groups.get(group_id)
+        return -1 if held is None else held.group.changes
+
+    def groups(self) -> dict[str, State]:
+        """All groups that have members, or had some, or offsets."""
+        known = self._offsets.groups().union(self._groups.ids())
+        return {group_id: self.state(group_id) for group_id in sorted(known)}
+
+    def while_empty(self, group_id: str, run: Callable[[], T]) -> T:
+        """What `run` gives: the group has no members, and gets none meanwhile. NonEmptyGroupError."""
+
+        def ask(group: Group) -> T:
+            if group.members:
+                raise NonEmptyGroupError(
+                    f"group {group_id!r} is {group.state.value} and has {len(group.members)} members: "
+                    "stop them first"
+                )
+            return run()
+
+        return self._groups.ask(group_id, ask)
+
+    def forget(self, group_id: str) -> None:
+        """The group was deleted: it begins anew, where it has no members."""
+
+        def ask(group: Group) -> None:
+            if not group.members:
+                group.state = State.DEAD
+                self._groups.drop(group)
+
+        self._groups.ask(group_id, ask)
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Let happen what is due in all groups, as the table's alarm does. For who owns the clock."""
+        self._groups.settle()
+
+    def close(self) -> None:
+        """The store is being closed: nobody is a member any more. Static members may come back."""
+        self._groups.close()
+
+
+def _named(metadata: ConsumerGroupMetadata) -> str:
+    if not isinstance(metadata.group_id, str) or not metadata.group_id:
+        raise InvalidGroupIdError(f"group_id={metadata.group_id!r}: must be a str that is not empty")
+    return metadata.group_id
+
+
+def _check(group: Group, metadata: ConsumerGroupMetadata, now: float, transactional: bool = False) -> None:
+    group.check_commit(
+        metadata.generation_id, metadata.member_id, metadata.group_instance_id, now, transactional
+    )

@@ -1,0 +1,165 @@
+"""The looking half of `admin.Groups`: what groups there are, who is in them, how far each is behind.
+
+On disk: reads only. Threads: any.
+"""
+
+from __future__ import annotations
+
+import os
+
+from segstore import names
+from segstore.coordinator.consumer_protocol import decode_assignment
+from segstore.coordinator.group.admin_structs import (
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    PartitionState,
+)
+from segstore.coordinator.group.coordinator import GroupCoordinator
+from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.offsets.read import ReadOffsets
+from segstore.coordinator.offsets.schema import GroupRecord
+from segstore.coordinator.offsets.write import check_group
+from segstore.coordinator.shared import existing, shared
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+from segstore.errors import (
+    GroupNotFoundError,
+    InvalidArgumentError,
+    SegstoreError,
+    UnsupportedVersionError,
+)
+from segstore.storage.store.store import Store
+
+UNKNOWN, EMPTY, STABLE = "Unknown", "Empty", "Stable"
+
+
+class Looking:
+    """Of a store opened "rw" or "r"."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def _source(self) -> GroupOffsets | ReadOffsets:
+        self._store._context.check_open()
+        writable = self._store._context.writable
+        return shared(self._store, GroupOffsets) if writable else ReadOffsets(self._store)
+
+    def _coordinator(self) -> GroupCoordinator | None:
+        """The coordinator of this process's members; without one no group has members here."""
+        return existing(self._store, GroupCoordinator) if self._store._context.writable else None
+
+    def _known(self, source: GroupOffsets | ReadOffsets) -> list[str]:
+        coordinator = self._coordinator()
+        return sorted(source.groups() | set(coordinator.groups() if coordinator else ()))
+
+    def _check_there(self, source: GroupOffsets | ReadOffsets, group: str) -> None:
+        known = self._known(source)
+        if check_group(group) not in known:
+            there = ", ".join(map(repr, known[:20])) or "none"
+            raise GroupNotFoundError(f"no group {group!r}; there are {there}{' ...' * (len(known) > 20)}")
+
+    def list(self) -> tuple[GroupListing, ...]:
+        """All groups, by name. CorruptRecordError, StorageError."""
+        source = self._source()
+        return tuple(self._listing(source, group) for group in self._known(source))
+
+    def _listing(self, source: GroupOffsets | ReadOffsets, group: str) -> GroupListing:
+        record, error = _record(source, group)
+        return GroupListing(group, self._state(group, record, error), _type(record), error)
+
+    def describe(self, group: str) -> GroupDescription:
+        """One group. GroupNotFoundError, which says which there are; InvalidGroupIdError."""
+        source = self._source()
+        self._check_there(source, group)
+        record, error = _record(source, group)
+        members = self._members(group, record)
+        return GroupDescription(
+            group,
+            self._state(group, record, error),
+            _type(record),
+            (record.protocol or None) if record else None,
+            record.generation if record else -1,
+            members,
+            self._partitions(source, group, members),
+            error,
+        )
+
+    def lag(self, group: str) -> dict[TopicPartition, int]:
+        """Offsets between what the group has committed and the end, of each partition whose lag is known.
+        GroupNotFoundError.
+        """
+        parts = self.describe(group).partitions
+        return {part.partition: part.lag for part in parts if part.lag is not None}
+
+    def _state(self, group: str, record: GroupRecord | None, error: str | None) -> str:
+        coordinator = self._coordinator()
+        if error is not None:
+            return UNKNOWN
+        if coordinator is not None:
+            return str(coordinator.state(group).value)
+        return STABLE if self._kept_members(record) else EMPTY
+
+    def _kept_members(self, record: GroupRecord | None) -> bool:
+        """Whether members that were kept can still be there: they end with the writer's process."""
+        if record is None or not record.members or self._store._context.writable:
+            return False
+        context = self._store._context
+        return context.files.is_locked(os.path.join(context.root, names.LOCK))
+
+    def _members(self, group: str, record: GroupRecord | None) -> tuple[GroupMember, ...]:
+        coordinator = self._coordinator()
+        if coordinator is not None:
+            found = [
+                GroupMember(m.member_id, m.group_instance_id, m.client_id, _given(m.assignment))
+                for m in coordinator.members(group)
+            ]
+        elif record is not None and self._kept_members(record):
+            found = [
+                GroupMember(m.member_id, m.group_instance_id, m.client_id, _given(m.assignment))
+                for m in record.members
+            ]
+        else:
+            found = []
+        return tuple(sorted(found, key=lambda member: member.member_id))
+
+    def _partitions(
+        self, source: GroupOffsets | ReadOffsets, group: str, members: tuple[GroupMember, ...]
+    ) -> tuple[PartitionState, ...]:
+        try:
+            committed, pending = source.fetch(group), source.pending(group)
+        except UnsupportedVersionError:
+            return ()  # `error` of the group says so
+        owners = {tp: member.member_id for member in members for tp in member.assignment}
+        return tuple(
+            self._partition(tp, committed.get(tp), owners.get(tp), tp in pending)
+            for tp in sorted({*committed, *owners, *pending})
+        )
+
+    def _partition(
+        self, tp: TopicPartition, committed: OffsetAndMetadata | None, owner: str | None, pending: bool
+    ) -> PartitionState:
+        try:
+            log = self._store.partition(*tp)
+            return PartitionState(tp, committed, log.start_offset, log.end_offset, owner, pending)
+        except SegstoreError as error:
+            return PartitionState(tp, committed, None, None, owner, pending, str(error))
+
+
+def _record(source: GroupOffsets | ReadOffsets, group: str) -> tuple[GroupRecord | None, str | None]:
+    """What is kept of the membership, or why that can't be read."""
+    try:
+        return source.group(group), None
+    except UnsupportedVersionError as error:
+        return None, str(error)
+
+
+def _type(record: GroupRecord | None) -> str | None:
+    return (record.protocol_type or None) if record is not None else None
+
+
+def _given(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """None of an assignment in another protocol's bytes."""
+    try:
+        return tuple(sorted(decode_assignment(assignment)))
+    except InvalidArgumentError:
+        return ()

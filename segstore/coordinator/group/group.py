@@ -1,0 +1,170 @@
+"""`Group`: what members ask of it by Kafka's classic protocol (Kafka: ClassicGroup, GroupMetadataManager).
+
+Nothing on disk of its own: what must survive is handed to `write`. Threads: under the group's lock. Every
+method takes `now`, ms of the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from segstore.coordinator.group.member import Member
+from segstore.coordinator.group.membership import Joined, Joining, State, Ticket
+from segstore.coordinator.group.rebalance import Rebalance
+from segstore.coordinator.group.roster import Roster
+from segstore.errors import GroupMaxSizeReachedError, InconsistentGroupProtocolError
+
+Write = Callable[["Group", Mapping[str, bytes]], None]
+"""Keeps the group and these assignments, by member id; raises where that fails."""
+
+_WAITING = (State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE)
+
+
+class Group(Roster):
+    """`delay_ms` is how long the first rebalance of an empty group waits for more members."""
+
+    def __init__(self, group_id: str, write: Write, *, delay_ms: float = 0, max_size: int = 1 << 31) -> None:
+        super().__init__(group_id)
+        self._write, self._max_size = partial(write, self), max_size
+        self._rebalance = Rebalance(self, self._write, delay_ms)
+
+    # --- joining -----------------------------------------------------------------------------
+
+    def join(self, joining: Joining, now: float) -> Ticket[Joined]:
+        """UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
+        GroupMaxSizeReachedError.
+        """
+        if joining.new_id in self.members:
+            joining = replace(joining, member_id=joining.new_id)
+        self.check_protocols(joining)
+        if joining.member_id:
+            return self._rejoin(self.check_member(joining.member_id, joining.group_instance_id), joining, now)
+        if joining.group_instance_id in self.instances:
+            return self._replace(joining, now)
+        self._check_size()
+        return self._enter(joining, now)
+
+    def _check_size(self) -> None:
+        if len(self.members) >= self._max_size:
+            raise GroupMaxSizeReachedError(
+                f"group {self.group_id!r} has {len(self.members)} members, which is group.max.size"
+            )
+
+    def _new_id(self, joining: Joining) -> str:
+        return joining.new_id or f"{joining.group_instance_id or joining.client_id}-{uuid.uuid4()}"
+
+    def _enter(self, joining: Joining, now: float) -> Ticket[Joined]:
+        member = Member(self._new_id(joining), joining, now)
+        if not self.members:
+            self.protocol_type = joining.protocol_type
+        self.take_up(member)
+        self.leader = self.leader or member.member_id
+        self._rebalance.newcomer = True
+        return self._rebalance.wait_for_all(member, now)
+
+    def _rejoin(self, member: Member, joining: Joining, now: float) -> Ticket[Joined]:
+        same = member.same(joining.protocols)
+        completing = self.state is State.COMPLETING_REBALANCE and same
+        stable = self.state is State.STABLE and same and member.member_id != self.leader
+        member.update(joining, now)
+        if completing or stable:
+            ticket: Ticket[Joined] = Ticket(member.member_id)
+            ticket.settle(self.place(member, told=completing))
+            return ticket
+        return self._rebalance.wait_for_all(member, now)
+
+    def _replace(self, joining: Joining, now: float) -> Ticket[Joined]:
+        """A static member came back: it has a new id, and whoever had the old one is fenced."""
+        assert joining.group_instance_id is not None
+        old = self.members.pop(self.instances[joining.group_instance_id])
+        old.fail(self.fenced(joining.group_instance_id, old.member_id))
+        member = Member(self._new_id(joining), joining, now)
+        member.assignment = old.assignment
+        self.take_up(member)
+        if self.leader == old.member_id:
+            self.leader = member.member_id
+        self.changes += 1
+        unchanged = (
+            self.state is State.STABLE
+            and self.protocol == self.vote()
+            and old.wants(self.protocol) == member.wants(self.protocol)
+        )
+        if not unchanged:
+            return self._rebalance.wait_for_all(member, now)
+        self._write({each.member_id: each.assignment for each in self.members.values()})
+        ticket: Ticket[Joined] = Ticket(member.member_id)
+        ticket.settle(self.place(member, told=True, skip_assignment=True))
+        return ticket
+
+    # --- the assignment ------------------------------------------------------------------------
+
+    def sync(
+        self,
+        member_id: str,
+        instance: str | None,
+        generation: int,
+        protocol: str,
+        assignments: Mapping[str, bytes],
+        now: float,
+    ) -> Ticket[bytes]:
+        """The leader brings the assignments, the others none. UnknownMemberIdError, IllegalGenerationError,
+        RebalanceInProgressError, FencedInstanceIdError, InconsistentGroupProtocolError; what `write` raises:
+        the leader may sync again.
+        """
+        member = self.check_member(member_id, instance)
+        self.check_generation(generation)
+        if self.state is State.PREPARING_REBALANCE:
+            raise self.in_progress()
+        if protocol != self.protocol:
+            raise InconsistentGroupProtocolError(
+                f"group {self.group_id!r} has chosen {self.protocol!r}, not {protocol!r}"
+            )
+        member.beat(now)
+        member.synced = True
+        ticket: Ticket[bytes] = Ticket(member_id)
+        if self.state is State.STABLE:
+            ticket.settle(member.assignment)
+            return ticket
+        if member.syncing is not None:
+            member.syncing.fail(self.in_progress())
+        member.syncing = ticket
+        if member_id == self.leader:
+            self._rebalance.assign({each: assignments.get(each, b"") for each in self.members}, now)
+        return ticket
+
+    # --- time and leaving ------------------------------------------------------------------------
+
+    def heartbeat(self, member_id: str, instance: str | None, generation: int, now: float) -> None:
+        """UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError; RebalanceInProgressError: the
+        member lives, and has to join again.
+        """
+        member = self.check_member(member_id, instance)
+        self.check_generation(generation)
+        member.beat(now)
+        if self.state is State.PREPARING_REBALANCE:
+            raise self.in_progress()
+
+    def leave(self, member_id: str, instance: str | None, now: float) -> None:
+        """UnknownMemberIdError, FencedInstanceIdError."""
+        self._rebalance.remove([self.check_member(member_id, instance)], now)
+
+    def settle(self, now: float) -> None:
+        """Let happen what is due."""
+        late = [member for member in self.members.values() if not member.look(now)]
+        late += [m for m in self.members.values() if m.deadline <= now and m not in late]
+        self._rebalance.remove(late, now)
+        self._rebalance.settle(now)
+
+    def due(self) -> float:
+        """When to `settle` next; inf: when somebody asks for something."""
+        members = (member.due() for member in self.members.values())
+        return min(itertools.chain([self._rebalance.deadline], members))
+
+    def rebalance(self, now: float) -> None:
+        """Begin a rebalance, unless one is under way."""
+        if self.members and self.state not in _WAITING:
+            self._rebalance.prepare(now)

@@ -1,0 +1,135 @@
+"""What a power cut has left of transactions that `__transaction_state` no longer tells of.
+
+Its end and those of the partitions were lost each by itself. A transaction that is open in a partition, and
+is not the one that its id has open or is ending, was decided, or nobody got so far: it was committed where
+any record of the decision is left, in `__transaction_state` or as a marker in some partition, else it is
+aborted.
+On disk: reads the partitions; ends what is open through `ending`.
+Threads: one makes it; `end` is for any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from segstore.coordinator.retriable import passes
+from segstore.coordinator.structs import TopicPartition
+from segstore.coordinator.transaction.markers import Ending
+from segstore.coordinator.transaction.metadata import MAX_EPOCH, State, TransactionMetadata
+from segstore.coordinator.transaction.state_log import TransactionStateLog
+from segstore.errors import SegstoreError
+from segstore.logger import Logger
+from segstore.records.control import ABORT, COMMIT, Marker
+from segstore.records.header import NO_EPOCH
+from segstore.storage.log import transaction_markers
+from segstore.storage.producers.commits import committed
+from segstore.storage.store.store import Store
+
+log = Logger("segstore")
+
+
+class Dangling(NamedTuple):
+    """A transaction that is open in a partition, and of which `__transaction_state` knows nothing."""
+
+    at: TopicPartition
+    producer_id: int
+    producer_epoch: int
+
+
+class Lost:
+    """`newer`: by producer id, epochs above those that `__transaction_state` knows."""
+
+    def __init__(
+        self,
+        store: Store,
+        ending: Ending,
+        state_log: TransactionStateLog,
+        known: Collection[TransactionMetadata],
+    ) -> None:
+        """CorruptRecordError, StorageError."""
+        self._store, self._ending, self._state_log = store, ending, state_log
+        self._open = self._dangling(known)
+        self.newer = self._newer(known)
+        self._committed = self._evidence(known)
+
+    # --- what is there --------------------------------------------------------------------
+
+    def _dangling(self, known: Collection[TransactionMetadata]) -> set[Dangling]:
+        """Transactions that are open in topics of ours, and in none of `known`."""
+        under_way = {(m.producer_id, at): m for m in known if not m.state.settled for at in m.partitions}
+        found = set()
+        for at in map(TopicPartition._make, self._store._writer().unstable()):
+            if not self._store.topics()[at.topic].ours:
+                continue
+            try:
+                held = transaction_markers.open_transactions(self._store.partition(*at))
+            except SegstoreError as error:  # nobody can read there either
+                if passes(error):
+                    raise
+                log.warning("transactions of %s-%d are not known: %s", *at, error)
+                continue
+            for each in held:
+                m = under_way.get((each.producer_id, at))
+                if m is None or not m.covers(each.producer_epoch):
+                    found.add(Dangling(at, each.producer_id, each.producer_epoch))
+        return found
+
+    def _newer(self, known: Collection[TransactionMetadata]) -> dict[int, int]:
+        ours = {m.producer_id: m.producer_epoch for m in known}
+        newer: dict[int, int] = {}
+        for at in self._store._writer().opened() if ours else ():
+            for each, epoch in self._epochs(TopicPartition._make(at), ours).items():
+                if epoch > max(ours[each], newer.get(each, NO_EPOCH)):
+                    newer[each] = epoch
+        return newer
+
+    def _epochs(self, at: TopicPartition, producer_ids: Collection[int]) -> dict[int, int]:
+        try:
+            return transaction_markers.producer_epochs(self._store.partition(*at), producer_ids)
+        except SegstoreError as error:  # nobody can write there either
+            if passes(error):
+                raise
+            log.warning("producers of %s-%d are not known: %s", *at, error)
+            return {}
+
+    def _evidence(self, known: Collection[TransactionMetadata]) -> set[tuple[int, int]]:
+        """Producer id and epoch of what was committed. Only where something was lost it is looked for."""
+        wanted = {each.producer_id for each in self._open}
+        wanted |= {m.producer_id for m in known if m.state is State.ONGOING and m.producer_id in self.newer}
+        if not wanted:
+            return set()
+        found = self._state_log.committed(wanted)
+        for at in map(TopicPartition._make, self._store._writer().opened()):
+            theirs = self._epochs(at, wanted).keys()
+            if theirs:
+                found |= committed(self._store.partition(*at), theirs)
+        return found
+
+    # --- what becomes of it ---------------------------------------------------------------
+
+    def was_committed(self, m: TransactionMetadata) -> bool:
+        """Whether what the id has open was committed, and `__transaction_state` has lost that."""
+        return (m.producer_id, m.transaction_epoch) in self._committed
+
+    def raised(self, m: TransactionMetadata, now: int) -> TransactionMetadata:
+        """What is to be known of an id where nothing is open: that, or the epoch that partitions know."""
+        newer = self.newer.get(m.producer_id, NO_EPOCH)
+        return m.emptied(newer, now) if newer > m.producer_epoch and m.state.settled else m
+
+    def end(self, producer_id: int) -> None:
+        """End what is open of a producer, so that nobody waits for it for ever, and nothing gets into it.
+        StorageError.
+        """
+        for left in [each for each in self._open if each.producer_id == producer_id]:
+            commit = (left.producer_id, left.producer_epoch) in self._committed
+            epoch = min(left.producer_epoch + 1, MAX_EPOCH + 1)
+            marker = Marker(producer_id, epoch, COMMIT if commit else ABORT, self._state_log.epoch(""))
+            self._ending.end([left.at], marker, left.producer_epoch)
+            log.warning("%s was left open: it is %s", left, "committed" if commit else "aborted")
+            self._open.discard(left)
+
+    @property
+    def producers(self) -> set[int]:
+        """Of which something is open."""
+        return {each.producer_id for each in list(self._open)}

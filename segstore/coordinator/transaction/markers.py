@@ -1,0 +1,97 @@
+"""How a transaction's end reaches the partitions: markers, and offsets that it committed.
+
+On disk: control batches in the partitions, through `storage.markers`.
+Threads: any; the caller holds the transactional id's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from segstore.coordinator.retriable import passes
+from segstore.coordinator.shared import existing
+from segstore.coordinator.structs import TopicPartition
+from segstore.coordinator.transaction.metadata import TransactionMetadata
+from segstore.coordinator.transaction.state_log import TransactionStateLog
+from segstore.errors import (
+    CorruptCheckpointError,
+    InvalidProducerEpochError,
+    SegstoreError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+    first_of,
+)
+from segstore.logger import Logger
+from segstore.records.control import ABORT, COMMIT, Marker
+from segstore.storage.log import transaction_markers
+from segstore.storage.log.transaction_markers import Shown
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
+
+log = Logger("segstore")
+OFFSETS = "__consumer_offsets"
+
+
+class Ending:
+    """Writes markers; which and when is the coordinator's."""
+
+    def __init__(self, store: Store, state_log: TransactionStateLog) -> None:
+        self._store, self._state_log = store, state_log
+
+    def write_markers(self, transactional_id: str, decided: TransactionMetadata) -> None:
+        """Show a decided transaction's end in all its partitions; as `end`."""
+        kind = COMMIT if decided.state.commits else ABORT
+        epoch = self._state_log.epoch(transactional_id)
+        marker = Marker(decided.producer_id, decided.producer_epoch, kind, epoch)
+        self.end(decided.partitions, marker, decided.transaction_epoch)
+
+    def end(self, partitions: Collection[TopicPartition], marker: Marker, transaction_epoch: int) -> None:
+        """Show the end of a transaction, whose records have that epoch, in all its partitions at once, then
+        to the groups, and make it as durable as they ask for. Doing it again does nothing. What was deleted
+        meanwhile needs no end. StorageError: nobody sees any of it, or all do, and it may not be durable. Of
+        a partition that is damaged, so that nobody can open it, the error is raised when the others have
+        their ends.
+        """
+        unusable: list[SegstoreError] = []
+        shown = self._show(self._logs(partitions, unusable), marker, transaction_epoch)
+        kept = [at.partition for at in partitions if at.topic == OFFSETS]
+        if kept:
+            from segstore.coordinator.offsets.group_offsets import GroupOffsets
+
+            # Offsets that nobody has read yet are read with the markers.
+            offsets = existing(self._store, GroupOffsets)
+            if offsets is not None:
+                offsets.complete(marker.producer_id, marker.kind == COMMIT, kept)
+        transaction_markers.settle(shown)
+        if unusable:
+            raise first_of(unusable)
+
+    def _show(self, logs: list[PartitionLog], marker: Marker, transaction_epoch: int) -> list[Shown]:
+        try:
+            return transaction_markers.show_end(logs, marker, transaction_epoch)
+        except InvalidProducerEpochError as error:
+            # A power cut took the end of `__transaction_state`, which knew that these were ended before.
+            log.warning("%s", error)
+            known = marker.producer_id, marker.producer_epoch
+            logs = [each for each in logs if transaction_markers.producer_epoch(each, known[0]) <= known[1]]
+            return transaction_markers.show_end(logs, marker, transaction_epoch)
+
+    def _logs(
+        self, partitions: Iterable[TopicPartition], unusable: list[SegstoreError]
+    ) -> list[PartitionLog]:
+        """Those that there are. Errors that will not pass are put into `unusable`."""
+        logs = []
+        for topic, partition in sorted(partitions):
+            try:
+                logs.append(self._store.partition(topic, partition))
+            except UnknownTopicOrPartitionError:
+                log.info("%s-%d is gone: its transaction ends without it", topic, partition)
+            except (CorruptCheckpointError, StorageError) as error:
+                if passes(error):
+                    raise
+                unusable.append(error)
+        return logs
+
+    def durable(self, partitions: Collection[TopicPartition]) -> bool:
+        """Whether some partition promises to survive power loss: then the decision must too."""
+        return any(each._writing().config.flush_messages == 1 for each in self._logs(partitions, []))

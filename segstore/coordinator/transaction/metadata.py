@@ -1,0 +1,171 @@
+"""What is known of one transactional id, and which states may follow which. Nothing on disk of its own.
+
+Kafka's TransactionMetadata and TransactionState. Threads: any; values are immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from segstore.coordinator.structs import TopicPartition
+from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
+
+MAX_EPOCH = (1 << 15) - 2
+"""The last epoch that a producer is given; one more is kept for the end of its transaction."""
+
+EPOCH_EACH = 2
+"""Kafka's transaction.version of ours (KIP-890): an end goes to the next epoch, so that each transaction has
+one of its own. Before that a commit left the epoch as it was.
+"""
+
+
+class State(IntEnum):
+    """Where a transaction stands; the numbers are those in Kafka's log."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the outcome is decided, and markers are to be written."""
+        return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+
+    @property
+    def commits(self) -> bool:
+        """Whether the outcome is a commit."""
+        return self in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is open: the id may begin anew, or expire."""
+        return self in _SETTLED
+
+
+_SETTLED = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+BEFORE = {
+    State.EMPTY: _SETTLED,
+    State.ONGOING: _SETTLED | {State.ONGOING},
+    State.PREPARE_COMMIT: frozenset({State.ONGOING}),
+    State.PREPARE_ABORT: frozenset({State.ONGOING}),
+    State.COMPLETE_COMMIT: frozenset({State.PREPARE_COMMIT}),
+    State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),
+    State.DEAD: _SETTLED,
+}
+"""Which states may come before each."""
+
+
+@dataclass(frozen=True)
+class TransactionMetadata:
+    """One transactional id. Times in ms since the epoch, -1 for none.
+
+    `next_producer_id` takes over when a transaction is complete whose end used up the epochs;
+    `previous_producer_id` is the one before. `client_version` is the transaction.version.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: State = State.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    started_ms: int = NO_TIMESTAMP
+    updated_ms: int = NO_TIMESTAMP
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    client_version: int = 0
+
+    def _to(self, state: State, now: int, **changes: object) -> TransactionMetadata:
+        assert self.state in BEFORE[state], f"{self.state.name} can't become {state.name}"
+        return replace(self, state=state, updated_ms=now, **changes)  # type: ignore[arg-type]
+
+    @property
+    def committed(self) -> tuple[int, int] | None:
+        """Producer id and epoch of the transaction that this says was committed; None where it says of none,
+        or not of which.
+        """
+        if not self.state.commits or self.client_version < EPOCH_EACH:
+            return None
+        if self.state is State.COMPLETE_COMMIT and not self.producer_epoch:
+            return self.previous_producer_id, MAX_EPOCH
+        return self.producer_id, self.transaction_epoch
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether there is no epoch left for another producer."""
+        return self.producer_epoch >= MAX_EPOCH
+
+    def covers(self, producer_epoch: int) -> bool:
+        """Whether records of that epoch are of the transaction that is open or being ended."""
+        if self.client_version < EPOCH_EACH:
+            return producer_epoch <= self.producer_epoch
+        return producer_epoch == self.transaction_epoch
+
+    @property
+    def transaction_epoch(self) -> int:
+        """The epoch of the records of what is open or was ended; its markers have `producer_epoch`."""
+        ended = self.state is not State.ONGOING and self.client_version >= EPOCH_EACH
+        return self.producer_epoch - ended
+
+    def next_producer(self, timeout_ms: int, now: int) -> TransactionMetadata:
+        """For a producer that takes over: the next epoch, which is the first where there was none."""
+        return replace(self.emptied(self.producer_epoch + 1, now), timeout_ms=timeout_ms)
+
+    def emptied(self, producer_epoch: int, now: int) -> TransactionMetadata:
+        """Nothing is open in this epoch, and how the last transaction ended is not told any more."""
+        return self._to(
+            State.EMPTY,
+            now,
+            producer_epoch=producer_epoch,
+            partitions=frozenset(),
+            started_ms=NO_TIMESTAMP,
+            client_version=EPOCH_EACH,
+        )
+
+    def rotated(self, producer_id: int, timeout_ms: int, now: int) -> TransactionMetadata:
+        """As `next_producer`, with another id, whose epochs begin at 0."""
+        fresh = replace(self, producer_epoch=NO_EPOCH).next_producer(timeout_ms, now)
+        return replace(fresh, producer_id=producer_id, previous_producer_id=self.producer_id)
+
+    def with_partitions(self, added: Iterable[TopicPartition], now: int) -> TransactionMetadata:
+        """Partitions that are about to be written to."""
+        started = self.started_ms if self.state is State.ONGOING else now
+        return self._to(State.ONGOING, now, partitions=self.partitions | set(added), started_ms=started)
+
+    def decided(self, commit: bool, now: int, next_producer_id: int = NO_PRODUCER_ID) -> TransactionMetadata:
+        """The outcome is known: markers are to be written.
+
+        They have the next epoch: what the producer still has under way is refused then, and they are never
+        taken for those of another transaction. Where there is none for a producer, `next_producer_id` takes
+        over when the end is complete.
+        """
+        return self._to(
+            State.PREPARE_COMMIT if commit else State.PREPARE_ABORT,
+            now,
+            producer_epoch=min(self.producer_epoch + 1, MAX_EPOCH + 1),
+            next_producer_id=next_producer_id,
+            client_version=EPOCH_EACH,
+        )
+
+    def completed(self, now: int) -> TransactionMetadata:
+        """All markers are written."""
+        after = State.COMPLETE_COMMIT if self.state.commits else State.COMPLETE_ABORT
+        done = self._to(after, now, partitions=frozenset())
+        if self.next_producer_id == NO_PRODUCER_ID:
+            return done
+        return replace(
+            done,
+            producer_id=self.next_producer_id,
+            producer_epoch=0,
+            previous_producer_id=self.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+        )
+
+    def expired(self, now: int) -> TransactionMetadata:
+        """The id is forgotten."""
+        return self._to(State.DEAD, now)

@@ -1,0 +1,172 @@
+"""Who takes part in the live part: two replays, three readers of one group; and one look at all of them.
+
+On disk: nothing of its own. Threads: methods are called by the one that looks on; `say` by any.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+
+import segstore
+from segstore.demo.board import Rates, Row, Status
+from segstore.demo.flights import Flights
+from segstore.demo.group import GroupView
+from segstore.demo.ledger import Ledger, total
+from segstore.demo.reader import Reader
+from segstore.demo.replay import DAY_MS, HALVES, Pace, Replay
+from segstore.errors import StorageError
+
+TOPIC = "departures"
+PARTITIONS = 6
+READERS = ("reader-1", "reader-2", "reader-3")
+SILENT = 1
+"""Which of them falls silent."""
+_SILENT_AT = 0.4  # of the time
+_GRACE = 30.0  # seconds without any progress after which nobody waits for more
+_LOOK = 0.01  # seconds
+_BUSY = 0.66  # of the time two readers would work if flights left at an even rate
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Each producer's flights, the first time (ms), seconds that all of it takes, days that pass in one."""
+
+    flights: tuple[Flights, ...]
+    first: int
+    seconds: float
+    days: float
+
+    @classmethod
+    def of(cls, held: Flights, seconds: float, days: float) -> Plan:
+        """`seconds` at most: fewer where there are not so many flights."""
+        first = int(held.departures.min())
+        before = min(first + int(seconds * days * DAY_MS), int(held.timestamps[-1]))
+        parts = tuple(held.by_departure(carriers, before) for carriers in HALVES.values())
+        return cls(parts, first, (before - first) / DAY_MS / days, days)
+
+    @property
+    def records(self) -> int:
+        """Flights of all producers."""
+        return sum(map(len, self.flights))
+
+    @property
+    def patience_ms(self) -> int:
+        """How long the group waits for a member that does not poll."""
+        return round(min(max(self.seconds / 5, 1.0), 6.0) * 1000)
+
+    @property
+    def work(self) -> float:
+        """Seconds that a reader takes for a record: two readers can just do it."""
+        return _BUSY * 2 * self.seconds / max(self.records, 1)
+
+
+class Crew:
+    """A context manager: nobody is left when it is left."""
+
+    def __init__(self, store: segstore.Store, plan: Plan) -> None:
+        self.plan, self.ledger, self.events = plan, Ledger(PARTITIONS), list[str]()
+        self._store, self._logs = store, [store.partition(TOPIC, p) for p in range(PARTITIONS)]
+        self._group, self._stop, self._rates = GroupView(store, TOPIC), threading.Event(), Rates()
+        self._readers: list[Reader] = []
+        self._replays: list[Replay] = []
+        self._start(time.monotonic())
+
+    def _start(self, now: float) -> None:
+        self._began, self._moved = now, (now, 0)
+        self._pace = Pace(now, self.plan.first, self.plan.days)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def begin(self) -> None:
+        """Let the readers share the partitions, then the producers send. StorageError: they could not."""
+        make = partial(self._group.consumer, self.plan.patience_ms)
+        for name in READERS:
+            reader = Reader(name, make, TOPIC, self.ledger, self.plan.work, self.say, self._stop)
+            self._readers.append(reader)
+            reader.start()
+        while len(set(self._group.owners().values())) < len(READERS):
+            self._raise_errors()
+            if time.monotonic() - self._began > _GRACE:
+                raise StorageError(f"the readers did not share the partitions: {self._group.state()}")
+            time.sleep(_LOOK)
+        self._start(time.monotonic())
+        self._readers[SILENT].silent_from = self._began + _SILENT_AT * self.plan.seconds
+        for flights in self.plan.flights:
+            replay = Replay(self._store, TOPIC, flights, self._pace, self.ledger, self._stop)
+            self._replays.append(replay)
+            replay.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads():
+            if thread.is_alive():  # Ctrl-C may come before it is started
+                thread.join()
+        if kind is None:
+            self._raise_errors()
+
+    def say(self, text: str) -> None:
+        """Something happened. Any thread."""
+        elapsed = time.monotonic() - self._began if self._replays else 0.0
+        self.events.append(f"{elapsed:5.1f} s  {text}")
+
+    # --- looking on -------------------------------------------------------------------------
+
+    def done(self) -> bool:
+        """Whether all is sent and committed, or nothing has moved for long. StorageError: what failed in a
+        thread.
+        """
+        self._raise_errors()
+        now = time.monotonic()
+        committed, ends = self.committed(), self.ends()
+        if any(replay.is_alive() for replay in self._replays):
+            return False
+        moved = sum(committed.values())
+        if moved != self._moved[1]:
+            self._moved = now, moved
+        return committed == ends or now - max(self._moved[0], self._began + self.plan.seconds) > _GRACE
+
+    def _threads(self) -> tuple[Replay | Reader, ...]:
+        return (*self._replays, *self._readers)
+
+    def _raise_errors(self) -> None:
+        for thread in self._threads():
+            if thread.error is not None:
+                raise StorageError(f"{thread.name} failed: {thread.error}") from thread.error
+
+    def ends(self) -> dict[int, int]:
+        """The log end offset of each partition."""
+        return {p: log.end_offset for p, log in enumerate(self._logs)}
+
+    def committed(self) -> dict[int, int]:
+        """What the group has committed of each partition; 0 where nothing."""
+        return dict.fromkeys(range(PARTITIONS), 0) | self._group.committed()
+
+    def faults(self) -> list[str]:
+        """What is not as it should be at the end."""
+        return self.ledger.faults(self.committed(), self.ends())
+
+    def status(self) -> Status:
+        """How it stands."""
+        # In this order: what is committed was sent, and what was sent is in the log.
+        committed, owners, state = self.committed(), self._owners(), self._group.state()
+        now, ledger = time.monotonic(), self.ledger
+        rates = self._rates.of(now, {p: tally.count for p, tally in enumerate(ledger.seen)})
+        sent, read = total(ledger.sent)[0], total(ledger.seen)[0] + ledger.again
+        rows = [Row(p, owners.get(p, ""), committed[p], end, rates[p]) for p, end in self.ends().items()]
+        when, elapsed = min(self._pace.now(), self._last()), now - self._began
+        return Status(when, elapsed, self.plan.seconds, sent, read, ledger.again, state, rows, self.events)
+
+    def _last(self) -> int:
+        return self.plan.first + int(self.plan.seconds * self.plan.days * DAY_MS)
+
+    def _owners(self) -> dict[int, str]:
+        silent = {reader.name for reader in self._readers if reader.silent}
+        owners = self._group.owners()
+        return {p: f"{name}, silent" if name in silent else name for p, name in owners.items()}

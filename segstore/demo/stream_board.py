@@ -1,0 +1,116 @@
+"""What the Spark part shows: how far the stream is, and beneath it what happened. Nothing on disk.
+
+It says the same without colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Group
+from rich.text import Text
+
+from segstore.demo.screen import INDENT, Screen
+
+EVENTS = 8
+_BAR = 24  # cells
+_FRAME = 0.125  # seconds between two frames
+_LINES = 4.0  # seconds between two lines, where there is no terminal
+_PHASES = {
+    "session": "Spark {version} is up, the query starts",
+    "heartbeat": "a heartbeat: no flight comes any more, the last hours are over",
+}
+
+
+class Progress:
+    """Of the drivers, one after the other, from what they tell; `windows` says how many are in the log."""
+
+    def __init__(self, total: int, windows: Callable[[], int]) -> None:
+        self.total, self.windows, self.driver = total, windows, ""
+        self.batch, self.read, self.open, self.ms, self.watermark = -1, 0, 0, 0, ""
+        self.events: list[str] = []
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self._began
+
+    def say(self, text: str) -> None:
+        """Something happened now."""
+        self.events.append(f"{self.seconds:5.1f} s  {text}")
+
+    def take(self, event: dict[str, Any]) -> None:
+        """What a driver told."""
+        if event["event"] in _PHASES:
+            self.say(_PHASES[event["event"]].format(**event))
+        if event["event"] == "batch":
+            self.batch, self.read, self.open, self.ms = (event[n] for n in ("batch", "read", "open", "ms"))
+            self.watermark = event["watermark"][:16].replace("T", " ")
+
+    def line(self) -> str:
+        """All of it in a line, for where there is no terminal."""
+        batch = f"micro-batch {self.batch}, " if self.batch >= 0 else ""
+        counts = (
+            f"{self.read:,} of {self.total:,} flights, {self.windows():,} hours written, {self.open:,} open"
+        )
+        return f"{self.seconds:5.1f} s  {batch}{counts}"
+
+    def frame(self) -> Group:
+        """What is shown at this moment."""
+        full = round(_BAR * self.read / max(self.total, 1))
+        bar = (("█" * full, "green"), ("░" * (_BAR - full), "dim"))
+        batch = f"micro-batch {self.batch}, {self.ms:,} ms" if self.batch >= 0 else "no micro-batch yet"
+        over = f", over is what ended by {self.watermark}" if self.watermark > "1971" else ""
+        lines = [
+            Text.assemble(INDENT, (self.driver, "bold"), f"  {self.seconds:.1f} s"),
+            Text.assemble(INDENT, "flights  ", *bar, f"  {self.read:,} of {self.total:,}"),
+            Text(f"{INDENT}hours    {self.windows():,} written, {self.open:,} open{over}"),
+            Text(f"{INDENT}stream   {batch}"),
+            *(Text(INDENT + said, style="dim") for said in [*self.events, *[""] * EVENTS][:EVENTS]),
+        ]
+        for line in lines:
+            line.no_wrap, line.overflow = True, "ellipsis"
+        return Group(*lines)
+
+
+class _Lines:
+    """How it stands as lines of text: what happened when it did, and now and then a micro-batch."""
+
+    def __init__(self, screen: Screen, progress: Progress) -> None:
+        self._screen, self._progress = screen, progress
+        self._said, self._batch, self._due = 0, progress.batch, _LINES
+
+    def show(self, last: bool) -> None:
+        for event in self._progress.events[self._said :]:
+            self._screen.say(event)
+            self._said += 1
+        new = self._progress.batch != self._batch and self._progress.seconds >= self._due
+        if last or new:
+            self._screen.say(self._progress.line())
+            self._batch, self._due = self._progress.batch, self._progress.seconds + _LINES
+
+
+class _Frames:
+    """How it stands as frames, a few a second."""
+
+    def __init__(self, update: Callable[[Group], None], progress: Progress) -> None:
+        self._update, self._progress, self._due = update, progress, 0.0
+
+    def show(self, last: bool) -> None:
+        if last or self._progress.seconds >= self._due:
+            self._update(self._progress.frame())
+            self._due = self._progress.seconds + _FRAME
+
+
+@contextmanager
+def shown(screen: Screen, progress: Progress) -> Iterator[Callable[[bool], None]]:
+    """What shows how it stands, for the last time or not, as often as is good to look at."""
+    if screen.interactive:
+        with screen.frames() as update:
+            yield _Frames(update, progress).show
+        return
+    yield _Lines(screen, progress).show

@@ -1,0 +1,36 @@
+"""Directories and files kept as records of one compacted topic: what Spark's checkpoints are served from.
+
+On disk: the topic, through the engine. Two kinds of record: (file id, chunk number) -> bytes, and path ->
+file id, size and time. A rename is two small records in one batch, whatever the file's size; a delete is
+tombstones; compaction keeps every chunk of what is live. Threads: any.
+"""
+
+from segstore.filetree.history import Change, history
+from segstore.filetree.nodes import Directory, File, clean_path
+from segstore.filetree.reading import read_file
+from segstore.filetree.restoring import Restored, restore
+from segstore.filetree.snapshot import Snapshot, floor, snapshot
+from segstore.filetree.topic import CHUNK_BYTES, SETTINGS, files_log
+from segstore.filetree.tree import FileTree
+from segstore.filetree.trees import file_tree
+from segstore.filetree.upload import Upload
+
+__all__ = [
+    "CHUNK_BYTES",
+    "SETTINGS",
+    "Change",
+    "Directory",
+    "File",
+    "FileTree",
+    "Restored",
+    "Snapshot",
+    "Upload",
+    "clean_path",
+    "file_tree",
+    "files_log",
+    "floor",
+    "history",
+    "read_file",
+    "restore",
+    "snapshot",
+]

@@ -1,0 +1,104 @@
+"""What was done to the files, change by change, out of the log. On disk: reads only. Threads: any."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from segstore.errors import InvalidRecordError, OffsetOutOfRangeError
+from segstore.filetree import wire
+from segstore.filetree.nodes import File, Node, clean_path, lies_below
+from segstore.filetree.snapshot import chunks, floor, snapshot
+from segstore.records import Record, Records
+from segstore.storage.store.partition_log import PartitionLog
+
+
+class Change(NamedTuple):
+    """`what`: create, rename, mkdir or delete; `offset`: as of it the change is seen; `timestamp` in ms.
+
+    `source` is where a renamed file was, `replaced` whether there was one already at `path`.
+    """
+
+    offset: int
+    timestamp: int
+    what: str
+    path: str
+    size: int = 0
+    source: str = ""
+    replaced: bool = False
+
+
+def history(
+    log: PartitionLog, path: str = "/", start: int | None = None, end: int | None = None
+) -> Iterator[Change]:
+    """Changes at `path` and below it by records from `start` up to `end`, in order.
+
+    By default from the first that compaction has not reached. OffsetOutOfRangeError, InvalidRecordError.
+    """
+    path = clean_path(path)
+    lowest, now = floor(log), log.end_offset
+    start, end = lowest if start is None else start, now if end is None else end
+    if not lowest <= start <= end <= now:
+        raise OffsetOutOfRangeError(start if start < lowest else end, lowest, now, f"{log.topic}, as files,")
+    held = dict(snapshot(log, start).nodes.walk("/"))
+    for records in chunks(log, start, end):
+        for batch in _batches(records):
+            for change in _changes(batch, held):
+                if _concerns(change, path):
+                    yield change
+
+
+def _concerns(change: Change, path: str) -> bool:
+    return any(at == path or lies_below(at, path) for at in (change.path, change.source) if at)
+
+
+def _batches(records: Records) -> Iterator[list[Record]]:
+    """The records of paths, batch by batch: what was done at once."""
+    indexes, batch = records.batch_indexes().tolist(), []
+    for i, record in enumerate(records):
+        if (record.key or b"")[:1] == wire.PATH_TAG:
+            batch.append(record)
+        if batch and (i + 1 == len(indexes) or indexes[i + 1] != indexes[i]):
+            # As of the batch's end: its chunks' tombstones lie behind its paths.
+            yield [*batch[:-1], batch[-1]._replace(offset=record.offset)]
+            batch = []
+
+
+def _changes(batch: list[Record], held: dict[str, Node]) -> Iterator[Change]:
+    done, stamp = batch[-1].offset + 1, batch[-1].timestamp
+    gone: dict[str, Node] = {}
+    put: list[tuple[str, Node]] = []
+    for record in batch:
+        key = record.key or b""
+        try:
+            if record.value is None:
+                gone[key[1:].decode()] = held.pop(key[1:].decode())
+            else:
+                put.append(wire.parse_path(key, record.value))
+        except KeyError:
+            continue  # gone already: the tombstone of what a compaction took
+        except ValueError as error:
+            raise InvalidRecordError(f"offset {record.offset}: {error}") from None
+    # A rename deletes and puts in the same order, which tells directories apart.
+    sources: dict[object, deque[str]] = defaultdict(deque)
+    for path, node in gone.items():
+        sources[_same(node)].append(path)
+    for path, node in put:
+        before = held.get(path)
+        held[path] = node
+        source = sources[_same(node)].popleft() if sources[_same(node)] else ""
+        gone.pop(source, None)
+        what = "rename" if source else "create" if isinstance(node, File) else "mkdir"
+        yield Change(done, stamp, what, path, _size(node), source, before is not None)
+    for path, node in gone.items():
+        yield Change(done, stamp, "delete", path, _size(node))
+
+
+def _size(node: Node) -> int:
+    return node.size if isinstance(node, File) else 0
+
+
+def _same(node: Node) -> object:
+    """What a rename keeps of a node."""
+    return node.id if isinstance(node, File) else ("directory", node.time)

@@ -1,0 +1,35 @@
+"""What a JVM runs to find out which classes an archive should hold: a little of all that sessions do.
+
+On disk: a store and a checkpoint in a directory that is handed in. Threads: one; a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+
+from segstore.spark.launch import running, start
+from segstore.storage.store import store as storage
+
+_TOPIC = "t"
+_SECONDS = 600
+
+
+def train(work: str, archive: str) -> None:
+    """Run a batch query and a stream, and end the JVM: it writes the archive then."""
+    path = os.path.join(work, "store")
+    with storage.open(path) as store:
+        store.create_topic(_TOPIC)
+        store.partition(_TOPIC).append_batch([b"%d" % i for i in range(100)])
+    spark = start("local[2]", {"spark.sql.shuffle.partitions": 2}, quick=True, archive=archive)
+    options = {"path": path, "subscribe": _TOPIC, "startingOffsets": "earliest", "includeHeaders": "true"}
+    rows = spark.read.format("segstore").options(**options).load()
+    rows.where("offset >= 10").groupBy("topic").count().collect()
+    rows.orderBy("offset").limit(3).collect()
+    new = spark.readStream.format("segstore").options(**options).load().groupBy("partition").count()
+    query = new.writeStream.format("noop").outputMode("complete").trigger(availableNow=True)
+    query.option("checkpointLocation", os.path.join(work, "checkpoint")).start().awaitTermination(_SECONDS)
+    spark.stop()
+    (process,) = running()
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(_SECONDS)

@@ -1,0 +1,123 @@
+"""`importing`: records for one topic, all of them or none; and a topic and a store for them, or neither.
+
+On disk: they are staged and adopted whole; what was made for them goes again where that fails. A process that
+is killed leaves at most the topic, empty.
+Threads: one. Processes: it is the store's writer for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, NamedTuple
+
+from segstore.config import TopicConfig
+from segstore.errors import SegstoreError
+from segstore.files import Files
+from segstore.logger import Logger
+from segstore.names import check_topic
+from segstore.storage.context import os_errors
+from segstore.storage.meta.removing import remove_unused
+from segstore.storage.meta.topic_info import check_not_internal
+from segstore.storage.meta.topics import TopicInfo, find_topic
+from segstore.storage.staging.directly import adopt
+from segstore.storage.staging.stager import Stager
+from segstore.storage.store import store as store_module
+from segstore.storage.store.store import Store
+
+log = Logger("segstore")
+
+
+class Importing(NamedTuple):
+    """What is staged for the topic is in its log when the block has ended."""
+
+    topic: TopicInfo
+    stager: Stager
+
+
+@contextmanager
+def importing(
+    path: str,
+    topic: str,
+    partitions: int | None = None,
+    config: Mapping[str, Any] | None = None,
+    *,
+    files: Files | None = None,
+) -> Iterator[Importing]:
+    """A block that stages records for `topic`: they are durable and visible, all at once, when it has ended.
+    Where it raises, or they can't be appended, nothing is there that was not there before.
+
+    With `partitions` the topic is made, with `config`, and a store where there is none; else it must be
+    there. TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidTopicError, ConfigError, those of
+    `segstore.open` and of `Stager`. A StorageError of closing the store is told once they are there.
+    """
+    check_not_internal(topic, "nothing is imported into it")
+    files = files or Files()
+    with ExitStack() as stack:
+        if partitions is None:
+            with store_module.open(path, mode="r", files=files) as reader:
+                find_topic(reader.topics(), topic)
+        else:
+            check_topic(topic)
+            TopicConfig.parse({} if config is None else config)
+            stack.enter_context(_perhaps_new(path, files))
+        store = stack.enter_context(_opened(path, files))
+        if partitions is not None:
+            stack.enter_context(_new_topic(store, topic, partitions, config))
+        with Stager(path, files=files) as stager:
+            yield Importing(store.topics()[topic], stager)
+            adopt(store, f"import {stager.name}", [stager.finish()])
+
+
+@contextmanager
+def _perhaps_new(path: str, files: Files) -> Iterator[None]:
+    """A store at `path`, which goes again where there was none."""
+    with os_errors():
+        missing = not files.exists(path)
+        bare = missing or not files.listdir(path)
+    try:
+        yield
+    except BaseException:
+        if bare:
+            with _told(f"{path}, which was made for the import"):
+                _unmake(path, files, missing)
+        raise
+
+
+def _unmake(path: str, files: Files, missing: bool) -> None:
+    if files.exists(path) and remove_unused(files, path) and missing:
+        files.rmdir(path)
+        files.sync_dir(os.path.dirname(os.path.abspath(path)))
+
+
+@contextmanager
+def _opened(path: str, files: Files) -> Iterator[Store]:
+    """What went wrong in the block says more than closing does then."""
+    store = store_module.open(path, files=files)
+    try:
+        yield store
+    except BaseException:
+        with suppress(SegstoreError):
+            store.close()
+        raise
+    store.close()
+
+
+@contextmanager
+def _new_topic(store: Store, topic: str, partitions: int, config: Mapping[str, Any] | None) -> Iterator[None]:
+    store.create_topic(topic, partitions, config)
+    try:
+        yield
+    except BaseException:
+        with _told(f"topic {topic!r}, which was made for the import"):
+            store.delete_topic(topic)
+        raise
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:  # a StorageError is one
+        log.warning("%s, can't be removed: %s", what, error)

@@ -1,0 +1,128 @@
+"""Checks the segments of a store one by one, each wherever there is time for it: in other processes, on other
+machines that share the file system. On disk: reads only. Threads: any; values and functions without state.
+
+`parts` says what there is to check, `check_part` checks one, and `check_rest` does the rest, which is what
+lies between segments and needs none of their records. A segment that has changed between the first and the
+last is checked again there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+from segstore import names
+from segstore.errors import SegstoreError, StoreClosedError, UnknownTopicOrPartitionError
+from segstore.files import Files
+from segstore.storage.check.check import check_with, is_at_rest
+from segstore.storage.check.finding import Finding
+from segstore.storage.check.partition import PartitionCheck
+from segstore.storage.check.published import read_checkpoints
+from segstore.storage.check.segment import SegmentCheck
+from segstore.storage.handle_pool import HandlePool
+from segstore.storage.meta.offset_checkpoints import LeaderEpochs
+from segstore.storage.segment.segment import Segment
+from segstore.storage.store import store as store_module
+
+_HANDLES = 16
+
+
+class Part(NamedTuple):
+    """A segment to check: see SegmentCheck."""
+
+    directory: str
+    base_offset: int
+    size: int
+    sealed: bool
+    interval: int
+    end: int
+    below: int
+    active: bool
+    at_rest: bool
+    gaps_end: int
+
+    @classmethod
+    def of(cls, one: SegmentCheck) -> Part:
+        segment = one.segment
+        place = segment.directory, segment.base_offset, segment.size, segment.sealed, segment.interval
+        return cls(*place, one.end, one.below, one.active, one.at_rest, one.gaps_end)
+
+
+class Checked(NamedTuple):
+    """What a segment's check has found: see SegmentCheck."""
+
+    part: Part
+    findings: tuple[Finding, ...]
+    next_offset: int
+    damaged: bool
+    gapped: bool
+    of_producers: bool
+    ends_in_damage: bool
+
+    def tell(self, one: SegmentCheck) -> Iterator[Finding]:
+        """As if it was `one.run`."""
+        one.next_offset, one.damaged, one.gapped = self.next_offset, self.damaged, self.gapped
+        one.of_producers, one.ends_in_damage = self.of_producers, self.ends_in_damage
+        yield from self.findings
+
+
+def parts(path: str | os.PathLike[str]) -> list[Part]:
+    """Every segment of a store, but for partitions that can't be read: `check_rest` tells of those.
+    StorageError where there is no store.
+    """
+    found: list[Part] = []
+    with store_module.open(path, mode="r") as store:
+        files, root, side = store._context.files, store.path, cast(Any, store._side)
+        at_rest = is_at_rest(files, root)[0]
+        cleaned = read_checkpoints(files, root)[0][names.CLEANER_OFFSETS]
+        for info in store.topics().values():
+            for partition in info.partition_ids:
+                with contextlib.suppress(SegstoreError, OSError):
+                    follower = side.partition(info.name, partition)
+                    offset = cleaned.get((info.name, partition))
+                    one = PartitionCheck(files, follower, info, partition, at_rest, offset, 0)
+                    found += [] if one.being_made else map(Part.of, one.segments())
+    return found
+
+
+def check_part(part: Part, files: Files | None = None) -> Checked | None:
+    """None where the segment is gone by now."""
+    files = files or Files()
+    segment = Segment(
+        HandlePool(files, _HANDLES),
+        part.directory,
+        part.base_offset,
+        part.size,
+        writable=False,
+        sealed=part.sealed,
+        interval=part.interval,
+    )
+    epochs = None
+    with contextlib.suppress(SegstoreError, OSError):  # the partition's check tells of that
+        epochs = LeaderEpochs.load(files, os.path.join(part.directory, names.LEADER_EPOCHS))
+    one = SegmentCheck(segment, part.end, part.below, epochs, part.active, part.at_rest, part.gaps_end)
+    try:
+        findings = tuple(one.run())
+    except (FileNotFoundError, StoreClosedError, UnknownTopicOrPartitionError):
+        return None
+    return Checked(
+        part, findings, one.next_offset, one.damaged, one.gapped, one.of_producers, one.ends_in_damage
+    )
+
+
+def check_rest(
+    path: str | os.PathLike[str],
+    checked: Mapping[Part, Checked],
+    progress: Callable[[int], None] | None = None,
+) -> list[Finding]:
+    """What `check` finds, most of it known already."""
+
+    def look(one: SegmentCheck) -> Iterator[Finding]:
+        known = checked.get(Part.of(one))
+        # Of a store in use a finding may be one of what has changed meanwhile.
+        fits = known is not None and (one.at_rest or not known.findings)
+        return known.tell(one) if known is not None and fits else one.run()
+
+    return check_with(path, look, progress)

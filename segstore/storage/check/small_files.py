@@ -1,0 +1,48 @@
+"""Checks the small files that are ours alone: topic settings, quotas, notes of sweeps, producer ids. On
+disk: reads only. Threads: any.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from segstore.errors import CorruptCheckpointError, StorageError
+from segstore.files import Files
+from segstore.storage.check.finding import Finding
+from segstore.storage.meta.client_quotas import quota_copies
+from segstore.storage.meta.producer_id_file import damage, producer_id_path
+from segstore.storage.meta.small_files import Copies, Copy, reason
+from segstore.storage.meta.sweep_states import damaged_states
+from segstore.storage.meta.topics import TopicFiles, TopicInfo
+
+
+def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_rest: bool) -> Iterator[Finding]:
+    """Findings; of a store in use nothing of copies that its writer may be about to write. OSError."""
+    for info in topics.values():
+        if info.ours or info.lost is not None:
+            yield from _check_copies(TopicFiles(files, root).settings(info.name), at_rest, info.lost)
+    yield from _check_copies(quota_copies(files, root), at_rest, None)
+    for path, wrong in (damaged_states(files, root), (producer_id_path(root), damage(files, root))):
+        if wrong:
+            yield Finding(path, None, None, wrong)
+
+
+def _check_copies(copies: Copies[Any], at_rest: bool, lost: Exception | None) -> Iterator[Finding]:
+    try:
+        right, wrong = copies.look()
+    except (CorruptCheckpointError, StorageError) as error:
+        said = "nothing of the topic is deleted or compacted until its settings are stated anew"
+        message = f"{reason(error)}; so is the second copy: {said}" if lost is not None else reason(error)
+        yield Finding(copies.paths[0], None, None, message)
+        return
+    for one in wrong:
+        if one.error is not None or (at_rest and not _is_older(right, one)):
+            done = f"made anew from {os.path.basename(right.path)} at the next open for writing"
+            yield Finding(one.path, None, None, f"{one.wrong(right)}: {done}")
+
+
+def _is_older(right: Copy[Any], one: Copy[Any]) -> bool:
+    """Whether an older segstore wrote it, which made no second copy."""
+    return one.data is None and not right.checked

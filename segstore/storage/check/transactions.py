@@ -1,0 +1,153 @@
+"""Checks `.txnindex` files and producer snapshots against the batches of the logs.
+
+On disk: reads only. Threads: one.
+
+The log is replayed from its first segment, from the producer state that the snapshot there holds. Where that
+is missing, or compaction took batches, the log alone can't tell where every transaction began: then an entry
+may say more than the log does, but never less. A transaction that has nothing in the log but its marker needs
+no entry: compaction drops it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from segstore import names
+from segstore.errors import SegstoreError
+from segstore.files import Files
+from segstore.index import txn_index
+from segstore.index.txn_index import AbortedTxn
+from segstore.records.header import CONTROL_FLAG, NO_EPOCH
+from segstore.storage.check.finding import Finding
+from segstore.storage.check.segment import SegmentCheck
+from segstore.storage.meta.small_files import reason
+from segstore.storage.producers.producer_snapshot import SnapshotEntry, parse_snapshot
+from segstore.storage.producers.producer_state import ProducerState
+from segstore.storage.producers.replay import replay
+from segstore.storage.segment.batch_scan import walk_past_damage
+
+
+class TransactionCheck:
+    """One partition's segments are given to `check` in their order; `state` is what the log came to."""
+
+    def __init__(self, files: Files, directory: str, base_offset: int) -> None:
+        self._files, self._directory = files, directory
+        self.state = ProducerState(base_offset)
+        self._base = base_offset
+        self._whole = base_offset == 0
+        self._lost = False
+        path = os.path.join(directory, names.segment_file(base_offset, names.SNAPSHOT))
+        # A snapshot that can't be read is a finding of its own.
+        with contextlib.suppress(SegstoreError, OSError):
+            self.state = ProducerState.load(files.read_file(path), base_offset, path)
+            self._whole = True
+
+        self._begun_before = set(self.state.ongoing)
+        self._unseen: set[int] = set()
+        """Last offsets of transactions that have no batch in the log: compaction drops their entries."""
+
+    @property
+    def known(self) -> bool:
+        """Whether the log told of every transaction."""
+        return self._whole and not self._lost
+
+    def check(self, one: SegmentCheck) -> Iterator[Finding]:
+        """Findings of the `.txnindex` of a segment that was checked."""
+        path = one.segment.file(names.TXN_INDEX)
+        self._whole &= not one.gapped
+        self._lost |= one.damaged
+        replayed = self._replay(one)
+        if not self.known:  # of what began before the log, compaction may have taken all that was in it
+            replayed = [txn for txn in replayed if txn.first_offset >= self._base]
+        try:
+            data = self._files.read_file(path)
+        except FileNotFoundError:
+            replayed = [txn for txn in replayed if txn.last_offset not in self._unseen]
+            if replayed and not self._lost and (one.at_rest or not one.active):
+                message = f"missing, but {len(replayed)} transactions were aborted"
+                yield Finding(path, None, one.segment.base_offset, message)
+            return
+        except OSError as error:
+            yield Finding(path, None, None, reason(error))
+            return
+        found = txn_index.parse(data, one.segment.base_offset)
+        size = len(found) * txn_index.ENTRY.itemsize
+        if size != len(data):
+            yield Finding(path, size, None, "no entry of an aborted transaction")
+        held = {txn.last_offset: txn for txn in (AbortedTxn(*fields[1:]) for fields in found.tolist())}
+        yield from self._compare(path, held, replayed, one)
+
+    def check_snapshot(self, offset: int) -> Iterator[Finding]:
+        """Findings of the snapshot at `offset`, if there is one: the end of what was checked last.
+
+        Producers may have expired, and come back without a past.
+        """
+        path = os.path.join(self._directory, names.segment_file(offset, names.SNAPSHOT))
+        if not self.known or not self._files.exists(path):
+            return
+        # One that can't be read is a finding of its own.
+        with contextlib.suppress(SegstoreError, OSError):
+            held = {e.producer_id: e for e in parse_snapshot(self._files.read_file(path), path)}
+            said = {e.producer_id: e for e in self.state.entries()}
+            missing = set(self.state.ongoing) - set(held)
+            for producer_id in sorted({p for p, e in held.items() if not _fits(e, said.get(p))} | missing):
+                message = f"says {held.get(producer_id)}, but the log {said.get(producer_id)}"
+                yield Finding(path, None, offset, message)
+
+    def _replay(self, one: SegmentCheck) -> list[AbortedTxn]:
+        """What the segment's control batches say. Damage among them was told with the segment's."""
+        if not one.of_producers or self._lost:
+            return []
+        try:
+            self._look_for_unseen(one)
+            found = replay(self.state, one.segment, one.end)
+        except SegstoreError:
+            self._lost = True
+            return []
+        return [txn for txn in found if txn.last_offset < one.next_offset]
+
+    def _look_for_unseen(self, one: SegmentCheck) -> None:
+        """What was open where the log begins, and is ended before anything of it is met."""
+        files, handle = one.segment.pool.files, one.segment.handle
+        if not self._begun_before:
+            return
+        for step in walk_past_damage(files, handle, one.end, check_crcs=False, sparse=True):
+            for batch in step.batches[np.isin(step.batches["producer_id"], list(self._begun_before))]:
+                if batch["producer_id"] in self._begun_before and batch["attributes"] & CONTROL_FLAG:
+                    self._unseen.add(int(batch["last_offset"]))
+                self._begun_before.discard(int(batch["producer_id"]))
+
+    def _compare(
+        self, path: str, held: dict[int, AbortedTxn], replayed: list[AbortedTxn], one: SegmentCheck
+    ) -> Iterator[Finding]:
+        for txn in replayed:
+            entry = held.pop(txn.last_offset, None)
+            if entry is None:
+                if txn.last_offset not in self._unseen and (one.at_rest or not one.active):
+                    yield Finding(path, None, txn.last_offset, f"{_named(txn)} is not in it")
+            elif not self._agree(entry, txn):
+                yield Finding(path, None, txn.last_offset, f"says {entry}, but the log {txn}")
+        for last, txn in held.items():
+            beyond = last >= one.next_offset
+            if (beyond and one.at_rest) or (beyond and not one.active) or (self.known and not beyond):
+                yield Finding(path, None, last, f"{_named(txn)} is not in the log")
+
+    def _agree(self, entry: AbortedTxn, txn: AbortedTxn) -> bool:
+        if self.known:
+            return entry == txn
+        return entry.producer_id == txn.producer_id and entry.first_offset <= txn.first_offset
+
+
+def _fits(held: SnapshotEntry, said: SnapshotEntry | None) -> bool:
+    if said is not None and held.coordinator_epoch == NO_EPOCH:
+        said = said._replace(coordinator_epoch=NO_EPOCH)
+    return held == said
+
+
+def _named(txn: AbortedTxn) -> str:
+    offsets = f"from {txn.first_offset} to {txn.last_offset}"
+    return f"the aborted transaction of producer {txn.producer_id} {offsets}"

@@ -1,0 +1,139 @@
+"""Puts new segments in place of old ones, so that a crash at any step is finished or undone at the next open,
+and a reader in another process finds a whole log at every moment.
+
+On disk, in this order, in the partition's directory:
+
+1. The `.cleaned` names are synced, then they become `.swap`, the last segment's first, and that is synced. A
+   crash before the last rename is undone, as a `.cleaned` is left; from then on it is finished
+   (`storage.segment.segment_files`).
+2. Readers of this process see the new segments, through the files that are open: the names do not matter.
+3. The new logs get their plain names, the last one first: what a name stood for is replaced in one step, and
+   until all have theirs the old ones hold what is missing. Their indexes stay `.swap`: that tells the loader.
+4. The other old ones become `.deleted`, the oldest first: what a crash leaves of them has nothing that was
+   taken back by what is gone. That is synced.
+5. The indexes get their names, and that is synced.
+6. Readers in other processes are told to look again; `.deleted` files go after file.delete.delay.ms.
+
+Threads: the cleaning thread; no segment is removed, and no topic's directory renamed, meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from segstore import names
+from segstore.storage.cleaner.throttle import CleaningStopped
+from segstore.storage.log.writer import bury_segment
+from segstore.storage.segment.segment import Segment
+from segstore.storage.segment.segment_files import scan_directory
+
+if TYPE_CHECKING:
+    from segstore.storage.log.partition import Partition
+
+INDEXES = (names.INDEX, names.TIME_INDEX, names.TXN_INDEX)
+
+
+def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+    """`new` are finished `.cleaned` ones. CleaningStopped where `old` are not all there any more; OSError."""
+    with partition.names_held():
+        if not partition.visible.lies_in(old):
+            raise CleaningStopped
+        partition.context.files.sync_dir(partition.directory)
+        for segment in reversed(new):
+            _rename(segment, (names.LOG, *INDEXES), names.CLEANED, names.SWAP)
+        partition.context.files.sync_dir(partition.directory)
+        _retire(old)
+        try:
+            partition.replace(old, new)
+            buried = _put_in_place(partition, old, new)
+        except BaseException as error:
+            # What is half done can only be finished by the loader: nothing else may touch it before.
+            partition.unsettled = _told(error)
+            raise
+        partition.relist({s.base_offset for s in old} - {s.base_offset for s in new})
+        partition.context.graveyard.put(buried, partition.config.file_delete_delay_ms)
+
+
+def _retire(old: Sequence[Segment]) -> None:
+    try:
+        for segment in old:
+            segment.retire()
+    except BaseException:
+        for segment in old:
+            segment.release()
+        raise
+
+
+def undo(partition: Partition, new: Sequence[Segment]) -> None:
+    """Remove what was written of `new`, under whatever half-done names it has. OSError: where that may look
+    like a swap that is to be finished, there is no other one before the store is reopened.
+    """
+    files, first = partition.context.files, new[0]
+    try:
+        if files.exists(first.file(names.LOG + names.SWAP)):
+            # From here on a crash undoes it.
+            _rename(first, (names.LOG,), names.SWAP, names.CLEANED)
+            files.sync_dir(partition.directory)
+    except OSError as error:
+        partition.unsettled = _told(error)
+        raise
+    for ending in (names.SWAP, names.CLEANED):
+        for segment in reversed(new):
+            for suffix in (*INDEXES, names.LOG):
+                path = segment.file(suffix + ending)
+                if files.exists(path):
+                    files.unlink(path)
+        files.sync_dir(partition.directory)
+
+
+def remove_strays(partition: Partition) -> None:
+    """Remove what a failed `undo` has left, whose originals are in place: beside the next swap it would be
+    taken for a part of that. OSError.
+    """
+    files = partition.context.files
+    with partition.names_held():
+        found = scan_directory(files, partition.directory)
+        every = [(base, suffix) for base, suffixes in found.items() for suffix in suffixes]
+        for ending in (names.SWAP, names.CLEANED):
+            strays = [(base, suffix) for base, suffix in every if suffix.endswith(ending)]
+            for base, suffix in strays:
+                files.unlink(os.path.join(partition.directory, names.segment_file(base, suffix)))
+            if strays:
+                files.sync_dir(partition.directory)
+
+
+def _told(error: BaseException) -> str:
+    """Not the error: its traceback would keep segments, and so their files."""
+    return str(error) or type(error).__name__
+
+
+def _rename(segment: Segment, suffixes: Sequence[str], before: str, after: str) -> None:
+    """There is not always a `.txnindex`."""
+    files = segment.pool.files
+    for suffix in suffixes:
+        source = segment.file(suffix + before)
+        if suffix != names.TXN_INDEX or files.exists(source):
+            files.rename(source, segment.file(suffix + after))
+
+
+def _put_in_place(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -> list[str]:
+    """Steps 3 to 5: the paths that what was buried has now."""
+    context, buried = partition.context, []
+    for segment in reversed(new):
+        # As long as the log is a `.swap`, a plain .txnindex is an old one.
+        _rename(segment, (names.TXN_INDEX,), "", names.DELETED)
+        _rename(segment, (names.LOG,), names.SWAP, "")
+        context.pool.forget(segment.path)
+    taken = {segment.base_offset for segment in new}
+    for segment in old:
+        if segment.base_offset not in taken:
+            buried += bury_segment(segment, partition.context.clock())
+    context.files.sync_dir(partition.directory)
+    for segment in new:
+        _rename(segment, INDEXES, names.SWAP, "")
+        segment.release()
+    context.files.sync_dir(partition.directory)
+    buried += [path for s in new if context.files.exists(path := s.file(names.TXN_INDEX + names.DELETED))]
+    return buried

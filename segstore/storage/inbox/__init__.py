@@ -1,0 +1,1 @@
+"""The writer's side of staged appends: what lies in the inbox is verified and adopted."""

@@ -1,0 +1,168 @@
+"""Adopts one sealed manifest: all of it, once, or nothing of it. A page, on purpose.
+
+1. Its id is looked for: what was adopted is not adopted again. Topics, partitions and every staged file are
+   checked; small files are gathered, large ones get the offsets of now, all that is synced, and what the
+   partitions hold already; no append waits meanwhile.
+2. The append tokens of its partitions are taken, in order of their directories. The intent is written,
+   synced: where each log ends.
+3. The batches are appended. 4. They are synced.
+5. The id is recorded with its offsets, synced. Until here everything is undone, from here on it is finished,
+   by this process or by recovery in the next open.
+6. The ends are published, of all partitions at once. The tokens are let go.
+7. Intent, staged files and manifest are removed.
+
+A step that fails is undone: the id is forgotten, the logs are cut to where they were, that is synced, and the
+intent is removed. Where the disk refuses that, the partitions are fenced and the intent stays for the next
+open.
+
+This is the one place where an fsync is made with append tokens held: what is appended behind an adoption that
+may yet be undone could not be acknowledged.
+
+On disk: through its parts. Threads: one at a time, none of which runs signal handlers: what is half adopted
+is finished or undone by whoever has begun it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from segstore.errors import StagedFilesError, StoreClosedError, UnknownTopicOrPartitionError
+from segstore.files import Files
+from segstore.logger import Logger
+from segstore.storage.inbox.adopt_partition import PartitionAdoption
+from segstore.storage.inbox.adopted_ids import AdoptedIds, Adoption
+from segstore.storage.inbox.gathering import Gatherer
+from segstore.storage.inbox.intent import Intent, Place, remove_intent, write_intent
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.manifest import Manifest
+from segstore.storage.inbox.staged_file import StagedFile
+from segstore.storage.log.partition import Partition
+from segstore.storage.log.visibility import Visible
+from segstore.storage.meta.topics import TopicInfo, find_topic
+from segstore.threads import holding
+
+log = Logger("segstore")
+_AT_A_TIME = 4
+
+
+class Adopter:
+    """`topics()`, `partition(topic, number)`, `nudge()` are the store's; `segment_bytes`: see StoreConfig."""
+
+    def __init__(
+        self,
+        folder: Folder,
+        ids: AdoptedIds,
+        topics: Callable[[], Mapping[str, TopicInfo]],
+        partition: Callable[[str, int], Partition],
+        clock: Callable[[], int],
+        segment_bytes: int,
+        nudge: Callable[[], None],
+    ) -> None:
+        self._folder, self._ids, self._topics, self._partition = folder, ids, topics, partition
+        self._files: Files = folder.files
+        self._clock, self._segment_bytes, self._nudge = clock, segment_bytes, nudge
+
+    def adopt(self, manifest: Manifest) -> Adoption:
+        """Steps 1 to 6. UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError,
+        InvalidRecordError: it can't ever be adopted; StorageError, OSError: it can't now.
+        """
+        known = self._ids.find(manifest.id)
+        if known is not None:
+            return known
+        try:
+            with Gatherer(self._folder, self._segment_bytes) as gatherer:
+                work = self._of_partitions(manifest)
+                _each(lambda one: one.prepare(gatherer), work)
+                tokens = [one.partition.queue.token for one in work]
+                return holding(tokens, lambda: self._write(manifest, work))
+        except StoreClosedError as error:
+            raise UnknownTopicOrPartitionError(f"a topic was deleted meanwhile: {error}") from error
+
+    # --- step 1 -----------------------------------------------------------------------------
+
+    def _of_partitions(self, manifest: Manifest) -> list[PartitionAdoption]:
+        held: dict[tuple[str, int], list[StagedFile]] = {}
+        for file in manifest.files:
+            self._check(file)
+            held.setdefault((file.topic, file.partition), []).append(file)
+        work = [
+            PartitionAdoption(self._partition(*key), files, self._folder, self._segment_bytes)
+            for key, files in held.items()
+        ]
+        return sorted(work, key=lambda one: one.partition.directory)
+
+    def _check(self, file: StagedFile) -> None:
+        info = find_topic(self._topics(), file.topic, file.partition)
+        if info.topic_id != file.topic_id:
+            raise UnknownTopicOrPartitionError(
+                f"topic {file.topic!r} was deleted since its records were staged: its id was "
+                f"{file.topic_id or 'none'}, and that of the topic that is there is {info.topic_id or 'none'}"
+            )
+        if not self._folder.is_stagers(file.stager):
+            raise StagedFilesError(f"{self._folder.stager(file.stager)} is missing, or a link")
+
+    # --- steps 2 to 6 -----------------------------------------------------------------------
+
+    def _write(self, manifest: Manifest, work: Sequence[PartitionAdoption]) -> Adoption:
+        for one in work:
+            one.partition.queue.drain()
+        places = [one.place() for one in work]
+        try:
+            if places:
+                write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(places)))
+            for one in work:
+                one.append()
+            _each(lambda one: one.partition.sync_ahead(), work)
+            offsets = {(one.topic.topic, one.topic.partition): one.offsets for one in work}
+            adoption = Adoption(manifest.id, self._clock(), offsets)
+            self._ids.record(adoption)
+        except BaseException:
+            self._undo(manifest, work, places)
+            raise
+        for one in work:
+            one.partition.flushing.adopted(one.offsets[1])
+        Visible.show_all([one.partition.visible for one in work])
+        return adoption
+
+    def _undo(self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[Place]) -> None:
+        try:
+            # First: what has its id in the file is not cut.
+            if self._ids.find(manifest.id) is not None:
+                self._ids.forget(manifest.id)
+            for one in reversed(work):
+                one.put_back()
+            left = [place for one, place in zip(work, places, strict=True) if not one.undone]
+            if left:
+                write_intent(self._folder, Intent(manifest.stem, manifest.id, tuple(left)))
+            else:
+                remove_intent(self._folder, manifest.stem)
+        except OSError as error:
+            log.error("%s can't be undone: its partitions are fenced until the next open", manifest.stem)
+            for one in work:
+                one.fence(error)
+
+    # --- step 7 -----------------------------------------------------------------------------
+
+    def clear(self, manifest: Manifest) -> None:
+        """Step 7, also for a manifest whose id was adopted before. OSError: the next look does it.
+
+        The intent first: while it is there, sealers wait for what it is about to be visible.
+        """
+        self._folder.unlink(self._folder.intent(manifest.stem))
+        self._nudge()
+        self._folder.remove_staged(manifest.files)
+        self._folder.unlink(self._folder.manifest(manifest.stem))
+
+
+def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdoption]) -> None:
+    """Do it for some of them at a time: a disk that is asked for several syncs is quicker than one by one.
+    The first error is raised when all have ended.
+    """
+    if len(work) < 2:
+        for one in work:
+            do(one)
+        return
+    with ThreadPoolExecutor(min(len(work), _AT_A_TIME), thread_name_prefix="segstore-inbox") as pool:
+        for done in [pool.submit(do, one) for one in work]:
+            done.result()

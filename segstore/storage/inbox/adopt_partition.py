@@ -1,0 +1,267 @@
+"""Puts verified staged files at the end of one partition's log: copied, or as segments of their own.
+
+On disk: the partition's segment files. A staged file that becomes a segment gets a second name, and keeps its
+first: until the adoption is settled, no byte of it may be cut, and names alone are taken back.
+Threads: the holder of the partition's append token; but `prepare`, which is called before. Nothing is shown
+here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from segstore import names
+from segstore.files import Handle
+from segstore.records import Encoded
+from segstore.records.encoded import pool
+from segstore.storage.inbox.gathering import Gatherer
+from segstore.storage.inbox.intent import Place
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.staged_file import StagedFile
+from segstore.storage.inbox.verify import Verified, chunks_of, verify
+from segstore.storage.log.partition import Partition
+from segstore.storage.log.writer import Restore, create_segment, remove_segment
+from segstore.storage.segment.active import MOST_RELATIVE, ActiveSegment
+from segstore.storage.segment.log_view import Together
+from segstore.storage.segment.segment import Segment
+
+_OPEN = 64  # files that are written before the first of them is waited for
+_NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS})
+
+
+class PartitionAdoption:
+    """Of one manifest; `topic` names the topic as the manifest does. First `prepare`, then `place`, then
+    `append`, then `put_back` or nothing. `segment_bytes`: see `verify`.
+    """
+
+    def __init__(
+        self, partition: Partition, files: Sequence[StagedFile], folder: Folder, segment_bytes: int
+    ) -> None:
+        self.partition, self.topic = partition, files[0]
+        self._staged, self._folder, self._segment_bytes = files, folder, segment_bytes
+        self._work: list[Verified] = []
+        self._indexes: dict[str, list[str]] = {}  # paths of what becomes the indexes of a staged file
+        self._writer = partition.writer
+        self._pool, self._files = partition.context.pool, partition.context.files
+        self._restore: Restore | None = None
+        self._replaced = False  # the segment that was active, and empty, has a staged file's bytes
+        self._temporary = ""  # what has not got its name yet
+
+    # --- without the token ----------------------------------------------------------------
+
+    def prepare(self, gatherer: Gatherer) -> None:
+        """Do what can be done while others append: checks; what is small gathered; large files with the
+        offsets that they get if nobody appends until then, and durable so; and what the log has made durable.
+
+        The errors of `verify`; StorageError, OSError.
+        """
+        checked = [self._verified(file) for file in self._staged]
+        self.partition.flush()
+        base, epoch = self._writer.next_offset, self._writer.epoch
+        written: list[Handle] = []
+        for run in self._runs(checked):
+            together = len(run) > 1 or (self._is_gathered(run[0]) and run[0].file.size >= self._segment_bytes)
+            one = self._verified(gatherer.gather(run, base, epoch)) if together else run[0]
+            if one.indexes is not None:
+                self._indexes[one.path] = gatherer.indexes(one.indexes)
+                if one.place != (base, epoch):
+                    written.append(self._restamped(one, base, epoch))
+                    one = one._replace(place=(base, epoch))
+            self._work.append(one)
+            base += one.file.records
+            if len(written) == _OPEN:
+                self._sync(written)
+        self._sync(written)
+
+    def _sync(self, written: list[Handle]) -> None:
+        while written:
+            with written.pop() as handle:
+                self._files.sync(handle)
+
+    def _verified(self, file: StagedFile) -> Verified:
+        path = self._folder.staged(file)
+        return verify(self._files, path, file, self.partition.config, self._segment_bytes)
+
+    def _runs(self, checked: Sequence[Verified]) -> Iterator[list[Verified]]:
+        """What goes into one file: a large one alone, others together as far as they can be a segment."""
+        config = self.partition.config
+        run: list[Verified] = []
+        size = records = latest = 0
+        for one in checked:
+            first = run[0].stamps[0] if run else one.stamps[0]
+            size, records = size + one.file.size, records + one.file.records
+            latest = max(latest, one.stamps[1])
+            fits = size <= config.segment_bytes and records <= MOST_RELATIVE
+            fits &= first < 0 or latest - first <= config.max_segment_ms
+            if run and not (fits and self._is_gathered(run[0]) and self._is_gathered(one)):
+                yield run
+                run = []
+                size, records, latest = one.file.size, one.file.records, one.stamps[1]
+            run.append(one)
+        yield run
+
+    def _is_gathered(self, one: Verified) -> bool:
+        """Small files, and large ones that were touched; those whose bytes stay as they are."""
+        as_it_is = self.partition.config.message_timestamp_type == "CreateTime"
+        large = one.file.size >= self._segment_bytes
+        return as_it_is and one.indexes is None and not (large and one.durable)
+
+    def _restamped(self, one: Verified, base: int, epoch: int) -> Handle:
+        """To be synced: the disk begins with it, while others are written."""
+        handle = self._files.open(one.path, write=True)
+        self._files.restamp(handle, one.file.size, base, epoch)
+        self._files.start_sync(handle, 0, one.file.size)
+        return handle
+
+    # --- with the token -------------------------------------------------------------------
+
+    def place(self) -> Place:
+        """Where the log ends."""
+        writer, topic = self._writer, self.topic
+        writer.check()
+        active = writer.active
+        self._restore = Restore(writer, None, Together())
+        segment = active.segment
+        where = segment.base_offset, segment.size, active.next_offset
+        return Place(topic.topic, topic.topic_id, topic.partition, *where)
+
+    @property
+    def offsets(self) -> tuple[int, int]:
+        """First and end offset of what was appended."""
+        assert self._restore is not None
+        return self._restore.mark.next_offset, self._writer.next_offset
+
+    def append(self) -> None:
+        """StorageError, OSError: a part may be there."""
+        for is_segment, run in groupby(self._work, lambda one: one.indexes is not None):
+            left = list(run)
+            if is_segment:
+                left = left[self._take_whole(left) :]
+            for one in left:
+                self._copy(one)
+
+    def _copy(self, one: Verified) -> None:
+        with self._files.open(one.path) as handle:
+            self._writer.write_staged(self._chunks(handle, one.file))
+
+    def _chunks(self, handle: Handle, file: StagedFile) -> Iterator[Encoded]:
+        for buffer, batches, size in chunks_of(self._files, handle, file.size, check_crcs=False):
+            # A copy, since this chunk may still be written while the next one is read.
+            held = pool.take(size)
+            held[:size] = buffer[:size]
+            yield Encoded(held, size, batches)
+
+    # --- staged files as segments ------------------------------------------------------------
+
+    def _take_whole(self, run: Sequence[Verified]) -> int:
+        """How many were taken: the others can't have a second name."""
+        writer, taken = self._writer, 0
+        if writer.active.segment.size:
+            writer.roll()
+        end = writer.next_offset
+        if writer.active.segment.base_offset != end:
+            return 0
+        for one in run:
+            if not self._take(one, end):
+                break
+            end, taken = end + one.file.records, taken + 1
+        if taken:
+            following = create_segment(self._pool, writer.directory, end, self.partition.config)
+            writer.segments.append(following)
+            writer.active = ActiveSegment(following, self.partition.config, end)
+            writer.rolled(end)
+        return taken
+
+    def _take(self, one: Verified, base: int) -> bool:
+        """Make it the segment behind the last one, or in place of that, if it is at `base` and so empty."""
+        writer, files, durable = self._writer, self._files, True
+        assert self._restore is not None
+        if one.place != (base, writer.epoch):
+            with files.open(one.path, write=True) as handle:
+                files.restamp(handle, one.file.size, base, writer.epoch)
+            durable = False
+        empty = writer.segments[-1]
+        segment = Segment(
+            self._pool, empty.directory, base, one.file.size, writable=True, interval=empty.interval
+        )
+        segment.durable = durable
+        if not self._link(one.path, segment.file(names.LOG + names.TEMPORARY)):
+            return False
+        if empty.base_offset == base:
+            self._replaced |= writer.active is self._restore.active
+            self._pool.forget(empty.path)
+            writer.segments[-1] = segment
+        else:
+            writer.segments.append(segment)
+        for path, suffix in zip(self._indexes[one.path], (names.INDEX, names.TIME_INDEX), strict=True):
+            files.rename(path, segment.file(suffix))
+        files.rename(self._temporary, segment.path)
+        self._pool.forget(segment.path)
+        return True
+
+    def _link(self, path: str, temporary: str) -> bool:
+        """False where the file can't have a second name."""
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(temporary)
+        self._temporary = temporary
+        try:
+            self._files.link(path, temporary)
+        except OSError as error:
+            if error.errno in _NO_LINK:
+                return False
+            raise
+        return True
+
+    # --- back -----------------------------------------------------------------------------
+
+    def put_back(self) -> None:
+        """Take it all away again, and make that durable; where the disk refuses, the partition is fenced."""
+        if self._restore is None:
+            return
+        if self._replaced:
+            self._put_back_replaced(self._restore)
+        else:
+            self._writer.put_back(self._restore)
+        try:
+            self._drop_temporary()
+            self.partition.sync_ahead()
+        except OSError as error:
+            self.fence(error)
+
+    @property
+    def undone(self) -> bool:
+        """Whether `put_back` has done what it says."""
+        return self._writer.fenced is None
+
+    def fence(self, error: BaseException) -> None:
+        """Nothing may be appended until the next open has settled what is there."""
+        self._writer.fenced = self._writer.fenced or error
+
+    def _put_back_replaced(self, restore: Restore) -> None:
+        """In memory first, as `LogWriter.put_back`; then names go, and an empty log gets its own again."""
+        writer, active = self._writer, restore.active
+        gone = writer.segments[restore.segments - 1 :]
+        writer.segments[restore.segments - 1 :] = [active.segment]
+        writer.active = active
+        active.recall(restore.mark)
+        try:
+            with self.partition.flusher.without_syncs():
+                for segment in gone[1:]:
+                    writer.producers.forget_snapshot(segment.base_offset)
+                for segment in reversed(gone):
+                    remove_segment(segment)
+                base = active.segment.base_offset
+                segment = create_segment(self._pool, active.segment.directory, base, self.partition.config)
+                writer.segments[-1] = segment
+                writer.active = ActiveSegment(segment, self.partition.config, restore.mark.next_offset)
+                self.partition.flusher.names_changed()
+        except BaseException as error:
+            writer.fenced = error
+
+    def _drop_temporary(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if self._temporary:
+                self._files.unlink(self._temporary)

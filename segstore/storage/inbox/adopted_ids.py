@@ -1,0 +1,283 @@
+"""Owns `.segstore/adopted` and its second copy `adopted.copy`: the ids of manifests that were adopted, and
+their offsets.
+
+A framed line each: {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, appended and synced.
+The file is written anew, without what is kept for no longer, when it has twice the lines that it needs. A
+line that is cut off or damaged is of no id; the second copy, which is written after the file and not synced,
+has it. An id that is in either of them was adopted. Threads: one at a time, under the inbox's lock. Other
+processes read: `read_adoption`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from segstore import names
+from segstore.files import Files
+from segstore.logger import Logger
+from segstore.storage.meta.framed import compact, frame, unframe
+from segstore.storage.meta.small_files import NOT_A_FILE
+
+log = Logger("segstore")
+_MOST_BYTES = 1 << 31
+_ROW = (str, int, int, int)
+_LEAST = 64  # lines: below that, writing anew is not worth it
+
+
+class Adoption(NamedTuple):
+    """A manifest that is in the log: its id, when (ms), and where: first and end offset by partition."""
+
+    id: str
+    adopted_ms: int
+    offsets: dict[tuple[str, int], tuple[int, int]]
+
+
+class AdoptedIds:
+    """`retention_ms` and `count` bound how long and how many are kept."""
+
+    def __init__(self, files: Files, path: str, retention_ms: int, count: int) -> None:
+        """OSError. What is damaged in the file is dropped, durably, before anything is decided by it."""
+        self._files, self.path, self._retention_ms, self._count = files, path, retention_ms, count
+        self._held: dict[str, Adoption] = {}
+        self._last: dict[str, str] = {}
+        self._size = self._lines = 0
+        self._there = files.exists(path)
+        self._copy = os.path.join(os.path.dirname(path), names.ADOPTED_COPY)
+        self._copied = False  # whether the second copy is as the file is
+        self._inode = -1
+        self.wrong: list[tuple[str, str, str]] = []
+        """What was damaged: the path, in which way, what was done."""
+        if self._there or files.exists(self._copy):
+            self._load()
+
+    def _load(self) -> None:
+        data, damaged = self._read(self.path)
+        copy, damaged_copy = self._read(self._copy)
+        found = {each.id: each for each in data.adoptions}
+        lost = [each for each in copy.adoptions if each.id not in found]
+        if lost:
+            found = {
+                each.id: each for each in sorted((*data.adoptions, *lost), key=lambda one: one.adopted_ms)
+            }
+        for adoption in found.values():
+            self._keep(adoption)
+        self._size, self._lines = data.size, len(data.adoptions)
+        self._tell(damaged, damaged_copy, len(lost))
+        # What is written in place, another name would show.
+        shared = self._there and self._files.links(self.path) > 1
+        if damaged or lost or shared:
+            self._rewrite()
+            return
+        self._inode = self._files.inode(self.path) if self._there else -1
+        shared = self._files.exists(self._copy) and self._files.links(self._copy) > 1
+        self._copied = copy == data and not shared
+        if not self._copied:
+            self._rewrite_copy()
+
+    def _read(self, path: str) -> tuple[_Lines, int]:
+        """What is in a file, and how many of its lines are damaged."""
+        if not self._files.exists(path):
+            return _Lines((), 0), 0
+        data = self._files.read_file(path, _MOST_BYTES)
+        lines = data.splitlines(keepends=True)
+        whole = tuple(_parse(line) for line in lines if not _is_damaged(line))
+        return _Lines(whole, len(data)), len(lines) - len(whole)
+
+    def _tell(self, damaged: int, damaged_copy: int, lost: int) -> None:
+        if damaged and damaged_copy:
+            done = "dropped: what is sealed again under their ids is adopted again"
+        else:
+            done = f"made anew from the other copy, which has {lost} ids more"
+        for path, count in ((self.path, damaged), (self._copy, damaged_copy)):
+            if count:
+                self.wrong.append((path, f"{count} damaged lines are of no id", done))
+        if lost and not damaged:
+            self.wrong.append((self.path, f"{lost} ids are missing", done))
+
+    def find(self, id_: str) -> Adoption | None:
+        return self._held.get(id_)
+
+    def record(self, adoption: Adoption) -> None:
+        """Durable when it returns. OSError: it may be in the file; `forget` tells it that it is not."""
+        self._keep(adoption)
+        self._expire(adoption.adopted_ms)
+        if not self._there or self._lines >= 2 * max(len(self._held), _LEAST):
+            self._rewrite()
+            return
+        line = _format(adoption)
+        with self._files.open(self.path, write=True) as handle:
+            self._files.pwrite(handle, line, self._size)
+            self._files.sync(handle)
+        self._record_copy(line, self._size)
+        # Last: what raises before is undone by `forget`, which cuts the file to the size of before.
+        self._size, self._lines = self._size + len(line), self._lines + 1
+
+    def _record_copy(self, line: bytes, at: int) -> None:
+        """The id is durable already: what the disk refuses here is made up for by the next write."""
+        if not self._copied:
+            self._rewrite_copy()
+            return
+        try:
+            with self._files.open(self._copy, write=True) as handle:
+                self._files.pwrite(handle, line, at)
+        except OSError as error:
+            self._not_copied(error)
+
+    def forget(self, id_: str) -> None:
+        """What `record` failed to do is undone: durable when it returns; it takes no room unless the file was
+        being written anew. OSError.
+        """
+        self._held.pop(id_, None)
+        self._last = {_series(each): each for each in self._held}
+        # First: an id that is in either file was adopted.
+        self._remove_copy()
+        self._files.sync_dir(os.path.dirname(self._copy))
+        if not self._files.exists(self.path):
+            return
+        with self._files.open(self.path, write=True) as handle:
+            if self._files.inode(handle) == self._inode:  # not one that was written anew
+                self._files.truncate(handle, self._size)
+                self._files.sync(handle)
+                return
+        self._rewrite()
+
+    def _keep(self, adoption: Adoption) -> None:
+        self._held[adoption.id] = adoption
+        self._last[_series(adoption.id)] = adoption.id
+
+    def _expire(self, now_ms: int) -> None:
+        """By age, and the oldest of too many; the newest stays. Those go first that are not the newest of
+        their series: a query of Spark's that is started again after a crash comes with its last id, however
+        busy the others were.
+        """
+        newest = next(reversed(self._held))
+        for id_ in list(self._held):
+            if id_ != newest and self._held[id_].adopted_ms < now_ms - self._retention_ms:
+                self._drop(id_)
+        for spared in (True, False):
+            for id_ in list(self._held) if len(self._held) > self._count else ():
+                if id_ != newest and not (spared and self._last.get(_series(id_)) == id_):
+                    self._drop(id_)
+                if len(self._held) <= self._count:
+                    return
+
+    def _drop(self, id_: str) -> None:
+        del self._held[id_]
+        if self._last.get(_series(id_)) == id_:
+            del self._last[_series(id_)]
+
+    def _rewrite(self) -> None:
+        data = b"".join(map(_format, self._held.values()))
+        # First: what is dropped is not an id that the file has lost.
+        self._remove_copy()
+        self._files.write_atomic(self.path, data)
+        inode = self._files.inode(self.path)
+        self._rewrite_copy()
+        # Last: what raises before is undone by `forget`, which writes a file anew that it does not know.
+        self._there, self._inode, self._size, self._lines = True, inode, len(data), len(self._held)
+
+    def _remove_copy(self) -> None:
+        self._copied = False
+        with suppress(FileNotFoundError):
+            self._files.unlink(self._copy)
+
+    def _rewrite_copy(self) -> None:
+        """As the file is. What the disk refuses, the file's reading too, is made up for by the next write."""
+        try:
+            data = self._files.read_file(self.path, _MOST_BYTES) if self._files.exists(self.path) else b""
+            self._files.write_atomic(self._copy, data, sync=False)
+            self._copied = True
+        except OSError as error:
+            self._not_copied(error)
+
+    def _not_copied(self, error: OSError) -> None:
+        self._copied = False
+        log.warning("%s can't be written, and is made anew with the next id: %s", self._copy, error)
+
+
+class _Lines(NamedTuple):
+    """The whole lines of a file, and its size in bytes."""
+
+    adoptions: tuple[Adoption, ...]
+    size: int
+
+
+def _series(id_: str) -> str:
+    """What ids have in common that follow one another: all before the last "/"."""
+    return id_.rpartition("/")[0]
+
+
+def _format(adoption: Adoption) -> bytes:
+    rows = [[topic, partition, *ends] for (topic, partition), ends in adoption.offsets.items()]
+    return frame({"id": adoption.id, "ms": adoption.adopted_ms, "offsets": rows})
+
+
+def _parse(line: bytes) -> Adoption:
+    held: dict[str, Any] = unframe(line)
+    try:
+        rows = [tuple(row) for row in held["offsets"]]
+        kinds = [type(held["id"]), type(held["ms"]), *(type(value) for row in rows for value in row)]
+        if kinds != [str, int, *_ROW * len(rows)]:
+            raise ValueError("no adopted id: a value of it is of another kind")
+        return Adoption(held["id"], held["ms"], {row[:2]: row[2:] for row in rows})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no adopted id: {error}") from error
+
+
+def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
+    """What the file says of one id; None where it does not name it. OSError."""
+    try:
+        data = files.read_file(path, _MOST_BYTES)
+    except OSError as error:
+        if error.errno not in NOT_A_FILE | {errno.ENOENT}:
+            raise
+        return None
+    start = data.rfind(b' {"id":%s,' % compact(id_))
+    if start < 0:
+        return None
+    begin = data.rfind(b"\n", 0, start) + 1
+    try:
+        return _parse(data[begin : data.index(b"\n", start) + 1])
+    except ValueError:
+        return None  # is being written
+
+
+def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
+    """The lines of those ids all of whose records lie below these ends: what a copy with these ends knows."""
+    kept = []
+    for line in data.splitlines(keepends=True):
+        if not _is_damaged(line):
+            offsets = _parse(line).offsets
+            if all(key not in ends or end <= ends[key] for key, (_, end) in offsets.items()):
+                kept.append(line)
+    return b"".join(kept)
+
+
+def damaged_lines(files: Files, path: str) -> int:
+    """How many lines are no adopted ids. OSError."""
+    if not files.exists(path):
+        return 0
+    return sum(_is_damaged(line) for line in files.read_file(path, _MOST_BYTES).splitlines(keepends=True))
+
+
+def missing_ids(files: Files, path: str, copy: str) -> int:
+    """How many ids are in the second copy alone. OSError."""
+    there, kept = ({each.id for each in _lines(files, one)} for one in (path, copy))
+    return len(kept - there)
+
+
+def _lines(files: Files, path: str) -> list[Adoption]:
+    data = files.read_file(path, _MOST_BYTES) if files.exists(path) else b""
+    return [_parse(line) for line in data.splitlines(keepends=True) if not _is_damaged(line)]
+
+
+def _is_damaged(line: bytes) -> bool:
+    try:
+        _parse(line)
+    except ValueError:
+        return True
+    return False

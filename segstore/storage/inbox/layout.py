@@ -1,0 +1,167 @@
+"""Owns the layout of `.segstore/inbox/`: which directories and files there are, and how they go.
+
+    inbox/<32 hex digits>/            a stager's: `owner`, locked while it lives, and <8 digits>.batches
+    inbox/sealed/<stem>.manifest      sealed, waiting for the store's writer
+    inbox/<stem>.intent               is being adopted
+    inbox/<stem>.result               was refused: why
+    inbox/gathered/                   the adopter's: small staged files, one behind the other; indexes
+    <stem>                            <sequence, 20 digits>-<digest of the id>-<random>, 16 hex digits each
+
+Threads and processes: any; every file has one that writes it, and what another may have removed is passed by.
+Others may put anything here: a stager's directory is never followed where it is a link, and what is no plain
+file is never waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+
+from segstore import names
+from segstore.files import Files
+from segstore.logger import Logger
+from segstore.storage.inbox.staged_file import StagedFile
+from segstore.storage.meta.directory_safety import check_places
+from segstore.storage.meta.small_files import put_aside
+from segstore.storage.meta.topics import NOT_A_FILE
+
+log = Logger("segstore")
+
+
+def _warn(path: str, message: str, done: str) -> None:
+    log.warning("%s: %s; %s", path, message, done)
+
+
+class Folder:
+    """The inbox of the store at `root`. `tell` is told of what was no file where one must be: its path, what
+    is wrong with it, what was done about it (`Context.tell`).
+    """
+
+    def __init__(self, files: Files, root: str, tell: Callable[[str, str, str], None] = _warn) -> None:
+        self.files, self.root, self._tell = files, root, tell
+        self.ours = os.path.join(root, names.OURS)
+        self.path = os.path.join(self.ours, names.INBOX)
+        self.sealed = os.path.join(self.path, names.SEALED)
+        self.gathered = os.path.join(self.path, names.GATHERED)
+        self.adopted = os.path.join(self.ours, names.ADOPTED)
+        self.adopted_copy = os.path.join(self.ours, names.ADOPTED_COPY)
+        self.quarantine = os.path.join(self.ours, names.QUARANTINE)
+
+    def prepare(self) -> None:
+        """Make what is missing, durable. OSError, ELOOP where a directory of it is a link elsewhere."""
+        check_places(self.files, self.root)
+        for directory in (self.ours, self.path, self.sealed):
+            self.files.ensure_directory(directory)
+
+    # --- names --------------------------------------------------------------
+
+    def manifest(self, stem: str) -> str:
+        return os.path.join(self.sealed, stem + names.MANIFEST)
+
+    def intent(self, stem: str) -> str:
+        return os.path.join(self.path, stem + names.INTENT)
+
+    def result(self, stem: str) -> str:
+        return os.path.join(self.path, stem + names.RESULT)
+
+    def stager(self, name: str) -> str:
+        return os.path.join(self.path, name)
+
+    def owner(self, name: str) -> str:
+        return os.path.join(self.path, name, names.OWNER)
+
+    def staged(self, file: StagedFile) -> str:
+        return os.path.join(self.path, file.stager, file.name)
+
+    # --- what is there --------------------------------------------------------
+
+    def _names(self, directory: str) -> list[str]:
+        try:
+            return sorted(self.files.listdir(directory))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def stems(self) -> list[tuple[str, int]]:
+        """(stem, sequence) of the sealed manifests, in order. OSError."""
+        parsed = map(names.parse_of_manifest, self._names(self.sealed))
+        return [(p[0], p[1]) for p in parsed if p is not None and p[2] == names.MANIFEST]
+
+    def of_kind(self, suffix: str) -> list[str]:
+        """Stems of the intents, or of the results. OSError."""
+        parsed = map(names.parse_of_manifest, self._names(self.path))
+        return [p[0] for p in parsed if p is not None and p[2] == suffix]
+
+    def stagers(self) -> list[str]:
+        """Names of the stagers that have a directory. OSError."""
+        return [name for name in self._names(self.path) if names.is_stager(name)]
+
+    def is_stagers(self, name: str) -> bool:
+        """Whether there is a directory of that stager's, and no link to one elsewhere. OSError."""
+        try:
+            return not self.files.is_symlink(self.stager(name))
+        except FileNotFoundError:
+            return False
+
+    def lives(self, stager: str) -> bool:
+        """Whether a stager's process is there and has not finished. OSError."""
+        try:
+            return self.files.is_locked(self.owner(stager))
+        except OSError as error:
+            if error.errno in NOT_A_FILE:
+                return False
+            raise
+
+    def temporaries(self) -> list[str]:
+        """Paths of small files that nobody came to give their name. OSError."""
+        return [
+            os.path.join(directory, name)
+            for directory in (self.path, self.sealed)
+            for name in self._names(directory)
+            if name.endswith(names.TEMPORARY) and names.parse_of_manifest(name[: -len(names.TEMPORARY)])
+        ]
+
+    # --- removal --------------------------------------------------------------
+
+    def unlink(self, path: str) -> None:
+        """Remove a file, or find it gone; a directory in its place is moved to the quarantine. OSError."""
+        try:
+            self.files.unlink(path)
+        except FileNotFoundError:
+            pass
+        except (IsADirectoryError, PermissionError):
+            if self.files.is_symlink(path) or not self.files.is_directory(path):
+                raise
+            self._tell(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
+
+    def remove_staged(self, files: Iterable[StagedFile]) -> None:
+        """Remove staged files, and the directories that have none then and whose stagers don't live.
+        OSError.
+        """
+        gone = list(files)
+        stagers = {stager for stager in {file.stager for file in gone} if self.is_stagers(stager)}
+        for file in gone:
+            if file.stager in stagers:
+                self.unlink(self.staged(file))
+        for stager in sorted(stagers):
+            if not self.lives(stager):
+                self.remove_stager(stager, only_empty=True)
+
+    def remove_gathered(self) -> None:
+        """Remove what the adopter has gathered. OSError."""
+        if self.files.exists(self.gathered):
+            self.remove_stager(names.GATHERED)
+
+    def remove_stager(self, name: str, *, only_empty: bool = False) -> None:
+        """Remove a stager's directory; of a link, the link alone. OSError."""
+        directory = self.stager(name)
+        if not self.is_stagers(name):
+            self.unlink(directory)
+            return
+        held = self._names(directory)
+        if only_empty and set(held) - {names.OWNER}:
+            return
+        for each in held:
+            self.unlink(os.path.join(directory, each))
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            self.files.rmdir(directory)

@@ -1,0 +1,112 @@
+"""What a stager tells of its files: small, picklable, checked by whoever seals it. Nothing on disk.
+
+Threads: any; values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from segstore import names
+from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.storage.meta.framed import compact
+from segstore.storage.meta.small_files import crc
+
+_MOST_SIZE = 2**31 - 1
+
+
+class StagedFile(NamedTuple):
+    """A file of whole batches for one partition, contiguous; `size` in bytes, `changed` when it
+    was last touched, by the file system's clock (ns; 0 where that would not tell a later touch), under which
+    run of the kernel (`boot`); `keyed`: its topic was compacted then, so that every record was seen to have a
+    key.
+    """
+
+    stager: str
+    name: str
+    topic: str
+    topic_id: str
+    partition: int
+    batches: int
+    records: int
+    size: int
+    changed: int
+    boot: str
+    keyed: bool
+
+    @classmethod
+    def parse(cls, row: Any) -> StagedFile:
+        """A row of a manifest. ValueError."""
+        kinds = (str, str, str, str, int, int, int, int, int, str, bool)
+        if not isinstance(row, (list, tuple)) or [type(v) for v in row] != list(kinds):
+            raise ValueError(f"{row!r:.200} is no staged file")
+        file = cls(*row)
+        numbers = file.partition, file.batches - 1, file.records - 1, file.size - 1
+        good = names.is_stager(file.stager) and names.is_staged_file(file.name)
+        if not good or not all(0 <= n < _MOST_SIZE for n in numbers):
+            raise ValueError(f"{row!r:.200} is no staged file")
+        names.check_topic(file.topic)
+        return file
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What `Stager.finish` gives: the files under `.segstore/inbox/<stager>` of the store at `path`."""
+
+    path: str
+    stager: str
+    files: tuple[StagedFile, ...]
+    crc: int = field(default=-1)
+
+    @classmethod
+    def of(cls, path: str, stager: str, files: Sequence[StagedFile]) -> Staged:
+        """With its CRC."""
+        return cls(path, stager, tuple(files), _crc(stager, files))
+
+    @property
+    def records(self) -> int:
+        return sum(file.records for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def partitions(self) -> frozenset[tuple[str, int]]:
+        return frozenset((file.topic, file.partition) for file in self.files)
+
+
+def _crc(stager: str, files: Sequence[StagedFile]) -> int:
+    return crc(compact([stager, *files]))
+
+
+def files_of(messages: Iterable[Staged]) -> tuple[StagedFile, ...]:
+    """All files that are named, once each, in order. InvalidTypeError, InvalidArgumentError."""
+    if isinstance(messages, Staged) or not isinstance(messages, Iterable):
+        raise InvalidTypeError(f"messages must be a sequence of Staged, not {type(messages).__name__}")
+    found: dict[StagedFile, None] = {}
+    for message in messages:
+        if not isinstance(message, Staged):
+            raise InvalidTypeError(f"messages must be of Staged, not {type(message).__name__}")
+        try:
+            files = [StagedFile.parse(file) for file in message.files]
+        except ValueError as error:
+            raise InvalidArgumentError(f"a message is damaged: {error}") from error
+        if message.crc != _crc(message.stager, files) or {f.stager for f in files} - {message.stager}:
+            raise InvalidArgumentError(f"the message of stager {message.stager!r:.60} is damaged: wrong CRC")
+        found |= dict.fromkeys(files)
+    return tuple(found)
+
+
+def check_id(value: Any) -> str:
+    """An id that a manifest may have: 1 to 1,000 printable characters. InvalidTypeError,
+    InvalidArgumentError.
+    """
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"id must be a str, not {type(value).__name__}")
+    if not 0 < len(value) <= 1000 or not re.fullmatch(r"[^\x00-\x1f\x7f\ud800-\udfff]+", value):
+        raise InvalidArgumentError(f"id={value!r:.100}: must be 1 to 1,000 printable characters")
+    return value

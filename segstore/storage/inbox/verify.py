@@ -1,0 +1,230 @@
+"""Looks at a staged file before it is adopted: every CRC, every offset, what its manifest says of it.
+
+Of a file that nobody has touched since it was synced, under this very run of the kernel, the headers are
+looked at alone: its bytes are what the stager computed the CRCs of, and they are on disk. Keys are looked for
+where the topic has become compacted since.
+
+On disk: reads; gives the batches of a file offsets side by side where an adoption that was undone has left
+them mixed. Threads: any; no append token is held meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segstore._native import lib
+from segstore.config import TopicConfig
+from segstore.errors import CorruptRecordError, RecordTooLargeError, StagedFilesError
+from segstore.files import Files, Handle
+from segstore.files.machine import boot_id
+from segstore.index import IndexBuilder
+from segstore.records import CHUNK_BYTES, decode, scan
+from segstore.records.header import CODEC_MASK
+from segstore.storage.inbox.staged_file import StagedFile
+from segstore.storage.log.validator import check_keys, largest_batch
+from segstore.storage.meta.small_files import NOT_A_FILE
+from segstore.storage.meta.topic_info import INTERNAL
+from segstore.storage.segment.batch_scan import CHUNK, LARGE, walk
+
+_OFFSET_ENTRY, _TIME_ENTRY = 8, 12
+_SPARSE = 1 << 16  # bytes: what is read before a file is known to be of large batches
+
+
+class Verified(NamedTuple):
+    """A sound staged file. `place`: its base offset, and its leader epoch, -1 where it has several.
+    `stamps`: of its first batch, and the largest, ms. `indexes`: the entries that it has as a segment, None
+    where it is to be copied. `durable`: on disk as it is now. What was touched since it was synced is always
+    copied: a sync of it may have failed, and what the kernel holds of it since proves nothing.
+    """
+
+    file: StagedFile
+    path: str
+    place: tuple[int, int]
+    stamps: tuple[int, int]
+    indexes: tuple[bytes, bytes] | None
+    durable: bool
+
+
+class _MovedError(Exception):
+    """The batches' offsets are not side by side."""
+
+
+def chunks_of(
+    files: Files, handle: Handle, size: int, *, check_crcs: bool
+) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.void], int]]:
+    """Whole batches of about CHUNK_BYTES: buffer, headers, bytes. The buffer is the next chunk's too.
+
+    It ends early at what is no batch.
+    """
+    buffer, at = np.empty(CHUNK_BYTES, np.uint8), 0
+    while at < size:
+        got = files.pread_into(handle, buffer.data[: min(len(buffer), size - at)], at)
+        batches, stop = scan(buffer[:got], at, check_crcs=check_crcs)
+        if len(batches):
+            yield buffer, batches, stop.position - at
+            at = stop.position
+        elif stop.status == lib.SEG_SHORT and len(buffer) < stop.need <= size - at:
+            buffer = np.empty(stop.need, np.uint8)
+        elif stop.status == lib.SEG_BAD_OFFSETS:
+            raise _MovedError
+        else:
+            return
+
+
+def verify(files: Files, path: str, file: StagedFile, config: TopicConfig, segment_bytes: int) -> Verified:
+    """`segment_bytes`: from which size on it is worth a segment.
+
+    StagedFilesError, RecordTooLargeError, InvalidRecordError; OSError where the disk can't tell.
+    """
+    if file.topic in INTERNAL:
+        raise StagedFilesError(
+            f"{path} is for the internal topic {file.topic!r}, which takes no staged files"
+        )
+    _take_own(files, path)
+    with open_staged(files, path) as handle:
+        _check_size(files, handle, path, file)
+        try:
+            return _Look(path, file, config, segment_bytes).run(files, handle)
+        except _MovedError:
+            _move_back(files, path, file)
+        try:
+            return _Look(path, file, config, segment_bytes).run(files, handle)
+        except _MovedError:
+            raise StagedFilesError(f"{path}: its offsets are not side by side") from None
+
+
+def examine(files: Files, path: str, file: StagedFile, config: TopicConfig) -> None:
+    """Whether `verify` would take it, without a change to anything; the errors of `verify`. Offsets that are
+    not side by side are put right by `verify`.
+    """
+    with open_staged(files, path) as handle, contextlib.suppress(_MovedError):
+        _check_size(files, handle, path, file)
+        _Look(path, file, config, file.size + 1).run(files, handle)
+
+
+def _take_own(files: Files, path: str) -> None:
+    """It may be stamped where it lies, and appended to."""
+    try:
+        files.take_own(path)
+    except OSError as error:
+        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # these are told when it is opened
+            raise
+
+
+def _check_size(files: Files, handle: Handle, path: str, file: StagedFile) -> None:
+    if files.size(handle) != file.size:
+        raise StagedFilesError(f"{path} has {files.size(handle):,} bytes, not {file.size:,}")
+
+
+def open_staged(files: Files, path: str) -> Handle:
+    """StagedFilesError where there is no such file, or no plain one; OSError."""
+    try:
+        return files.open(path)
+    except FileNotFoundError:
+        raise StagedFilesError(f"{path} is missing") from None
+    except OSError as error:
+        if error.errno in NOT_A_FILE:
+            raise StagedFilesError(f"{path} is no staged file: {error.strerror}") from error
+        raise
+
+
+def _move_back(files: Files, path: str, file: StagedFile) -> None:
+    try:
+        with files.open(path, write=True) as handle:
+            files.restamp(handle, file.size, 0, 0)
+    except OSError as error:
+        if error.errno != errno.EBADMSG:
+            raise
+        raise StagedFilesError(f"{path}: there is no whole batch where one must be") from None
+
+
+class _Look:
+    def __init__(self, path: str, file: StagedFile, config: TopicConfig, segment_bytes: int) -> None:
+        self._path, self._file, self._config = path, file, config
+        self._largest = largest_batch(config)
+        self._segment = segment_bytes <= file.size <= config.segment_bytes
+        self._segment &= config.message_timestamp_type == "CreateTime"
+        self._builder: IndexBuilder | None = None
+        self._entries: list[tuple[bytes, bytes]] = []
+        self._first_ms = self._latest_ms = -1
+        self._base = self._offset = self._epoch = -1
+        self._at = self._batches = 0
+
+    def run(self, files: Files, handle: Handle) -> Verified:
+        said, keys = self._file, "compact" in self._config.cleanup_policy and not self._file.keyed
+        durable = 0 < said.changed == files.changed(handle) and said.boot == boot_id() != ""
+        if durable and not keys:
+            chunk = _SPARSE if said.size > said.batches * LARGE else CHUNK
+            for step in walk(files, handle, 0, said.size, check_crcs=False, chunk=chunk, sparse=True):
+                if len(step.batches):
+                    self._take(step.batches, step.stop.position - self._at)
+        else:
+            for buffer, batches, size in chunks_of(files, handle, said.size, check_crcs=not durable):
+                if keys:
+                    self._look_for_keys(buffer, batches, size)
+                self._take(batches, size)
+        found = self._at, self._offset - self._base, self._batches
+        if found[0] != said.size:
+            raise StagedFilesError(f"{self._path}: the batch at byte {self._at} is damaged, or none")
+        if found[1:] != (said.records, said.batches):
+            raise StagedFilesError(
+                f"{self._path} has {found[1]:,} records in {found[2]:,} batches, "
+                f"not {said.records:,} in {said.batches:,}"
+            )
+        place, stamps = (self._base, self._epoch), (self._first_ms, self._latest_ms)
+        return Verified(said, self._path, place, stamps, self._indexes() if durable else None, durable)
+
+    def _look_for_keys(self, buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int) -> None:
+        for batch in range(len(batches)):  # one by one: a batch may be large once decompressed
+            one = batches[batch : batch + 1]
+            try:
+                keys = decode(buffer[:size], one, self._path, self._at).keys
+            except CorruptRecordError as error:
+                raise StagedFilesError(str(error)) from error
+            check_keys(self._config, any(key is None for key in keys))
+
+    def _take(self, batches: NDArray[np.void], size: int) -> None:
+        after, epochs = batches["last_offset"] + 1, batches["leader_epoch"]
+        if not self._batches:
+            self._base = self._offset = int(batches["base_offset"][0])
+            self._epoch = int(epochs[0])
+            self._builder = IndexBuilder(self._base, self._config.index_interval_bytes)
+            self._first_ms = int(batches["max_timestamp"][0])
+        self._latest_ms = max(self._latest_ms, int(batches["max_timestamp"].max()))
+        self._epoch = self._epoch if (epochs == self._epoch).all() else -1
+        if batches["base_offset"][0] != self._offset or (batches["base_offset"][1:] != after[:-1]).any():
+            raise _MovedError
+        if (batches["attributes"] & ~CODEC_MASK).any() or (batches["producer_id"] != -1).any():
+            raise StagedFilesError(
+                f"{self._path}: only batches without producer, transaction and flags are taken"
+            )
+        if (batches["count"] != after - batches["base_offset"]).any():
+            raise StagedFilesError(f"{self._path}: there are gaps within a batch")
+        if int(batches["size"].max()) > self._largest:
+            raise RecordTooLargeError(
+                f"{self._path} has a batch of {int(batches['size'].max()):,} bytes: allowed are "
+                f"{self._largest:,} (max.message.bytes, segment.bytes)"
+            )
+        if self._segment:
+            self._index(batches)
+        self._at, self._offset, self._batches = self._at + size, int(after[-1]), self._batches + len(batches)
+
+    def _index(self, batches: NDArray[np.void]) -> None:
+        self._segment = self._first_ms < 0 or self._latest_ms - self._first_ms <= self._config.max_segment_ms
+        if self._segment and self._builder is not None:
+            self._entries.append(self._builder.add(batches))
+
+    def _indexes(self) -> tuple[bytes, bytes] | None:
+        """Relative to the base offset that it will get, as the entries of any segment."""
+        if not self._segment or self._builder is None:
+            return None
+        offsets = b"".join(entry for entry, _ in self._entries)
+        times = b"".join(entry for _, entry in self._entries) + self._builder.last_time_entry()
+        fits = max(len(offsets) + _OFFSET_ENTRY, len(times) + _TIME_ENTRY) <= self._config.segment_index_bytes
+        return (offsets, times) if fits else None

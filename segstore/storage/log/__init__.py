@@ -1,0 +1,1 @@
+"""A partition's log: how batches are appended, made durable, made visible, read and recovered."""

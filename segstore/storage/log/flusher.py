@@ -1,0 +1,144 @@
+"""Makes a partition durable: group commit, the recovery point, fencing.
+
+On disk: syncs logs, what a roll has sealed beside them, and the directory; writes nothing.
+Threads: any. Whoever holds the lock syncs for all who wait behind it: a thread that finds its records
+durable when its turn comes does not sync again. The append token is never held here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+
+from segstore import names
+from segstore._native import ffi
+from segstore.errors import StorageError, copy_of, is_refusal
+from segstore.files import Handle
+from segstore.mutex import Mutex
+from segstore.storage.log.writer import LogWriter
+from segstore.storage.segment import index_files
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment import Segment
+
+_NEVER = (-1, 0)
+
+
+class Flusher:
+    """`recovery_point` is the log end offset up to which all is synced."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        view: Callable[[], LogView],
+        recovery_point: int,
+        advanced: Callable[[int], None],
+    ) -> None:
+        self._writer, self._view, self._advanced = writer, view, advanced
+        self.recovery_point = recovery_point
+        self.lock = Mutex()
+        self._names_synced = _NEVER
+        self._sealed: list[tuple[Segment, int]] = []  # by rolls at these offsets, and not synced
+        self._failure = ffi.new("int32_t *")  # errno of a sync that failed
+        self.failed = False  # a sync has: what the kernel holds of the log may not be on disk
+
+    def flush(self, upto: int) -> None:
+        """Return when all below `upto` is durable. StorageError: the sync failed, and the partition is
+        fenced.
+        """
+        if self._is_done(upto):
+            return
+        with self.lock:
+            if self._is_done(upto):
+                return
+            if self._writer.fenced is not None:
+                raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.reason}")
+            view = self._view()
+            self._sync_or_fence(view)
+            self.recovery_point = view.end_offset
+            self._advanced(view.end_offset)
+
+    def _is_done(self, upto: int) -> bool:
+        return self.recovery_point >= upto and not self._sealed
+
+    def sync_ahead(self, view: LogView) -> None:
+        """Make durable what `view` has and nobody sees yet. StorageError: the sync failed, and the partition
+        is fenced.
+        """
+        with self.lock:
+            if self._writer.fenced is not None:
+                raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.reason}")
+            self._sync_or_fence(view)
+
+    def _sync_or_fence(self, view: LogView) -> None:
+        try:
+            if self._failure[0]:  # of an earlier one: an interrupt has kept it from being dealt with
+                number = self._failure[0]
+                raise OSError(number, os.strerror(number), self._writer.directory)
+            self._sync(view)
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
+            self._writer.fenced = copy_of(error)
+            self.failed = True
+            self._advanced(self.recovery_point)
+            raise StorageError(error.errno, f"sync failed: {error.strerror}", error.filename) from error
+
+    def _sync(self, view: LogView) -> None:
+        sealed, self._sealed = self._sealed, []
+        try:
+            self._sync_files(view, sealed)
+        except BaseException:
+            # Where a signal handler has raised it, the next one syncs again whatever this one may not have.
+            self._sealed = sealed + self._sealed
+            self._names_synced = _NEVER
+            raise
+
+    def _sync_files(self, view: LogView, sealed: list[tuple[Segment, int]]) -> None:
+        pool = self._writer.pool
+        for segment in view.segments[view.slot(self.recovery_point) :]:
+            if not segment.durable:
+                self._sync_file(pool.get(segment.path, write=True))
+            if segment.unsynced_aborts:
+                self._sync_aborts(segment)
+        for segment, offset in sealed:
+            index_files.sync(segment)
+            with suppress(FileNotFoundError):  # its segment was deleted meanwhile
+                path = os.path.join(segment.directory, names.segment_file(offset, names.SNAPSHOT))
+                with pool.files.open(path, write=True) as handle:
+                    pool.files.sync(handle)
+        held = view.bases[-1], self._writer.removals
+        if held != self._names_synced:
+            self._names_synced = held  # first: what comes meanwhile is the next sync's
+            pool.files.sync_dir(self._writer.directory)
+
+    def _sync_aborts(self, segment: Segment) -> None:
+        segment.unsynced_aborts = False  # first: what comes meanwhile is the next sync's
+        try:
+            with (
+                suppress(FileNotFoundError),  # the abort was taken back, or the segment deleted meanwhile
+                self._writer.pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle,
+            ):
+                self._sync_file(handle)
+        except BaseException:
+            segment.unsynced_aborts = True
+            raise
+        self.names_changed()  # it is made by the first abort
+
+    def _sync_file(self, handle: Handle) -> None:
+        handle.failed = self._failure
+        self._writer.pool.files.sync(handle)
+
+    def without_syncs(self) -> AbstractContextManager[object]:
+        """A block in which nothing is synced: the active segment's file may be away in it, and come back."""
+        return self.lock
+
+    def rolled(self, sealed: Segment, offset: int) -> None:
+        """The next flush syncs the indexes and the snapshot that a roll at `offset` wrote, too."""
+        self._sealed.append((sealed, offset))
+        self.names_changed()
+
+    def names_changed(self) -> None:
+        """A file was made: the next flush syncs the directory too."""
+        self._names_synced = _NEVER

@@ -1,0 +1,145 @@
+"""Opens a partition's directory: its segments and where it ends, after whatever happened to it.
+
+On disk: what `loader` and `recovery` do. Threads: one, before the partition is used.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from segstore.config import TopicConfig
+from segstore.index.sparse import MOST
+from segstore.storage.handle_pool import HandlePool
+from segstore.storage.log.recovery import PartitionRecovery, Recovered, behind_last, last_whole
+from segstore.storage.log.writer import bury_segment, create_segment
+from segstore.storage.segment.segment import Segment
+from segstore.storage.segment.segment_files import list_segments, settle
+
+
+class Expected(NamedTuple):
+    """What the checkpoints say of a partition. `gaps_end`, `suspect`: see `PartitionRecovery`.
+
+    `recovery_point_checked`, `log_start_checked`: whether something with a checksum says so. Else a recovery
+    point behind the log's end is none, and below the log start no file is touched; `log_start_claimed`: this
+    was so and told before. `now_ms`: by the store's clock. `told`: which of them disagree.
+    """
+
+    clean: bool
+    recovery_point: int
+    log_start: int
+    quarantine: str
+    gaps_end: int
+    suspect: bool = False
+    recovery_point_checked: bool = True
+    log_start_checked: bool = True
+    log_start_claimed: bool = False
+    now_ms: int = 0
+    told: tuple[str, ...] = ()
+
+
+class Opened(NamedTuple):
+    """`durable_offset`: up to there all is synced. `recovered` is None where the partition was taken as it
+    was. `told`: what else was not as expected. `buried`: files that are `.deleted`, and go in time.
+    `claimed`: segments stay below the log start, which nothing with a checksum says.
+    """
+
+    segments: list[Segment]
+    start_offset: int
+    end_offset: int
+    durable_offset: int
+    recovered: Recovered | None
+    told: tuple[str, ...] = ()
+    buried: tuple[str, ...] = ()
+    claimed: bool = False
+
+
+def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expected: Expected) -> Opened:
+    """Segments ready for appending to the last. OSError."""
+    bases, buried = settle(pool.files, directory)
+    segments = load_segments(pool, directory, bases, config, writable=True)
+    told: list[str] = []
+    least = _recovery_point(segments, expected, told)
+    if not segments:
+        segments = [create_segment(pool, directory, max(least, expected.log_start), config)]
+    recovered = None
+    last = segments[-1]
+    position, end = behind_last(last) if expected.clean else (-1, -1)
+    if position != last.size or end < least:
+        recovered = PartitionRecovery(
+            segments, config, least, expected.quarantine, expected.gaps_end, expected.suspect
+        ).run()
+        end = recovered.end_offset
+    segments[-1].sealed = False
+    segments[-1].attach(None)
+    start, below = _start(segments, expected, end, told)
+    claimed = bool(below) and (expected.log_start_claimed or not expected.log_start_checked)
+    gone = [] if claimed else _put_aside(segments, below, start, expected.now_ms, told)
+    if claimed and not expected.log_start_claimed:
+        told.append(
+            f"{below} segments lie below the log start offset {start}, which nothing with a checksum"
+            " says: they stay"
+        )
+    durable = min(least, end) if recovered is None else end
+    return Opened(segments, start, end, durable, recovered, tuple(told), (*buried, *gone), claimed)
+
+
+def _recovery_point(segments: list[Segment], expected: Expected, told: list[str]) -> int:
+    """A recovery point behind the log's end, which nothing with a checksum says, is none: then all up to the
+    last whole batch is taken for synced, so that no good batch is cut off.
+    """
+    claimed = max(expected.recovery_point, 0)
+    if expected.recovery_point_checked or not segments or claimed <= behind_last(segments[-1])[1]:
+        return claimed
+    pool, directory = segments[0].pool, segments[0].directory
+    end = last_whole(pool.files, directory, [segment.base_offset for segment in segments])
+    told.append(
+        f"recovery point {claimed} is behind the log's end: {end} is taken, behind its last whole batch"
+    )
+    return end
+
+
+def _start(segments: list[Segment], expected: Expected, end: int, told: list[str]) -> tuple[int, int]:
+    """The log start offset, and how many segments are wholly below it."""
+    log_start, first = expected.log_start, segments[0].base_offset
+    if log_start > end:
+        # It is moved to offsets only that are durable: one behind the end is a damaged checkpoint's.
+        told.append(f"log start offset {log_start} is behind the end {end}: {first} is taken")
+        return first, 0
+    return max(first, log_start), sum(segment.base_offset <= log_start for segment in segments[1:])
+
+
+def _put_aside(segments: list[Segment], below: int, start: int, now_ms: int, told: list[str]) -> list[str]:
+    """Segments below the log start offset, which a crash left, get names that end in `.deleted`: the files'
+    paths.
+    """
+    if not below:
+        return []
+    told.append(f"{below} segments below the log start offset {start} were put aside, to be deleted")
+    gone = [path for segment in segments[:below] for path in bury_segment(segment, now_ms)]
+    segments[0].pool.files.sync_dir(segments[0].directory)
+    del segments[:below]
+    return gone
+
+
+def load_segments(
+    pool: HandlePool, directory: str, bases: list[int], config: TopicConfig, *, writable: bool
+) -> list[Segment]:
+    """The segments with these base offsets, sized as their files are, taken for sealed. OSError."""
+    segments = []
+    for base in bases:
+        segment = Segment(pool, directory, base, 0, writable=writable, interval=config.index_interval_bytes)
+        segment.size = min(pool.files.size(segment.path), MOST)
+        segments.append(segment)
+    return segments
+
+
+def read_only_segments(pool: HandlePool, directory: str, config: TopicConfig) -> list[Segment]:
+    """The segments of a directory that another process may be writing. OSError."""
+    segments = load_segments(pool, directory, list_segments(pool.files, directory), config, writable=False)
+    for segment in segments:
+        segment.identity = pool.files.identity(segment.path)
+        segment.size = segment.identity[1]
+    if segments:
+        last = segments[-1]
+        last.sealed, last.identity = False, last.identity[:1]  # it grows
+    return segments

@@ -1,0 +1,279 @@
+"""Reads records from a view: by offset and by time.
+
+On disk: reads only. Threads: any, without locks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from segstore._native import ffi, lib
+from segstore.errors import CorruptRecordError
+from segstore.files import Handle
+from segstore.records import BATCH, CONTROL_FLAG, Records, ScanEnd, concat, decode, scan, stamped
+from segstore.storage.log.gaps import MayBeMissing
+from segstore.storage.segment.batch_scan import BAD, Step, walk_past_damage
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment import Segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_CHUNK = 1 << 20
+_PLAIN_TIMES, _PLAIN_LEAST = 16, 64 << 20
+"""Decompressed bytes at which a read ends: this many times what it may read, and not less than that."""
+_ON = (lib.SEG_END, lib.SEG_SHORT)
+"""How a scan ends that the next segment may go on from."""
+
+
+class Fetched(NamedTuple):
+    """Whole batches as they lie in a segment: `data[0]` is at `position` of its file."""
+
+    segment: Segment
+    data: bytes
+    position: int
+    batches: NDArray[np.void]
+    stop: ScanEnd
+    control: bool = True
+    """Whether there may be control batches among them."""
+
+
+def fetch(
+    view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool, gaps: MayBeMissing
+) -> list[Fetched]:
+    """Batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, at least one
+    where there is one. CorruptRecordError where the first one is damaged or offsets are missing that may not
+    be; a later one ends the fetch before it.
+    """
+    found: list[Fetched] = []
+    slot, last = view.slot(offset), len(view.segments)
+    while slot < last and offset < limit and (max_bytes > 0 or not found):
+        end = view.end_of(slot)
+        try:
+            part = _fetch_segment(view, slot, offset, limit, max_bytes, check_crcs, gaps, bool(found))
+        except CorruptRecordError:
+            if found:
+                return found
+            raise
+        if part is None and found:
+            return found
+        if part is not None:
+            found.append(part)
+            stop = part.stop
+            if stop.status not in _ON or stop.position < end:
+                return found
+            max_bytes -= stop.position - part.position
+            offset = stop.last_offset + 1
+        slot += 1
+    return found
+
+
+def first_batch(
+    view: LogView, slot: int, offset: int, limit: int, gaps: MayBeMissing, handle: Handle | None = None
+) -> Any:
+    """Header of the batch of segment `slot` that holds `offset`, or of the first behind it: None where there
+    is none below `limit`. CorruptRecordError, with where to go on, where damage or a gap that may not be
+    lies between.
+    """
+    segment, end = view.segments[slot], view.end_of(slot)
+    try:
+        first = segment.locate(offset, end, handle)
+        if first is not None and first.base_offset <= offset:
+            return first
+        return _behind_gap(view, slot, offset, limit, first, gaps)
+    except CorruptRecordError as error:
+        _go_on_below(error, view.next_base(slot))
+        raise
+
+
+def _behind_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, gaps: MayBeMissing) -> Any:
+    segment, back = view.segments[slot], view.next_base(slot)
+    position = view.end_of(slot)
+    if first is not None:
+        back, position = min(back, int(first.base_offset)), int(first.position)
+    segment.check_before(position, offset, back)
+    if not gaps(offset):
+        raise CorruptRecordError(segment.path, position, offset, f"offsets up to {back} are missing", back)
+    if first is None or first.base_offset >= limit or _is_twice(view, slot, first):
+        return None
+    return first
+
+
+def _is_twice(view: LogView, slot: int, first: Any) -> bool:
+    """Whether a batch is another segment's too: in the midst of a compaction's swap the merged one has got
+    its name, and those that it is made of still have theirs.
+    """
+    other = view.slot(first.base_offset)
+    if other <= slot:
+        return False
+    found = view.segments[other].locate(first.base_offset, view.end_of(other))
+    return found is not None and (found.base_offset, found.last_offset) == (
+        first.base_offset,
+        first.last_offset,
+    )
+
+
+def _go_on_below(error: CorruptRecordError, next_base: int) -> None:
+    """Behind the damage of a segment the next one is known."""
+    if error.next_offset is None or error.next_offset > next_base:
+        error.next_offset = next_base
+
+
+def _fetch_segment(
+    view: LogView,
+    slot: int,
+    offset: int,
+    limit: int,
+    max_bytes: int,
+    check_crcs: bool,
+    gaps: MayBeMissing,
+    more: bool,
+) -> Fetched | None:
+    """`more`: something was found before, and only what fits is wanted."""
+    segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
+    handle = segment.handle
+    first = first_batch(view, slot, offset, limit, gaps, handle)
+    while first is not None and not (more and first.size > max_bytes):
+        position, size = first.position, first.size
+        if max_bytes > size:
+            size = max(size, min(max_bytes, end - position))
+        data = segment.pool.files.pread(handle, size, position)
+        if (
+            max_bytes <= size
+            and first.last_offset < below
+            and lib.seg_sound(data, len(data), first, check_crcs)
+        ):
+            return _one_batch(segment, data, first, end)
+        batches, stop = scan(data, position, offset, limit, max_bytes, check_crcs)
+        if stop.last_offset >= below:
+            batches, stop = _within(batches, below)
+        if len(batches):
+            return Fetched(segment, data, position, batches, stop)
+        try:
+            first = _behind(segment, first, offset, end, BAD.get(stop.status, "the file was cut"))
+        except CorruptRecordError as error:
+            _go_on_below(error, below)
+            raise
+    return None
+
+
+def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> Fetched:
+    """What a scan would give for the one batch that was looked for: its header is known by now."""
+    batches = np.frombuffer(bytearray(ffi.buffer(first)), BATCH)
+    position = first.position
+    stop = ScanEnd(position + first.size, 0, first.last_offset, lib.SEG_FULL)
+    return Fetched(segment, data, position, batches, stop, first.attributes & CONTROL_FLAG != 0)
+
+
+def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], ScanEnd]:
+    """The batches before one whose offsets reach into the next segment, or behind the log's end."""
+    n = int((batches["last_offset"] < below).argmin())
+    last = int(batches["last_offset"][n - 1]) if n else -1
+    return batches[:n], ScanEnd(int(batches["position"][n]), 0, last, lib.SEG_BAD_OFFSETS)
+
+
+def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
+    """Where `offset` lies if a damaged batch only says that it holds it; CorruptRecordError where it may."""
+    base = int(bad.base_offset)
+    position = segment.pass_by(int(bad.position), base + 1, max(base, offset), end, reason)
+    return segment.locate_from(position, offset, end, bad)
+
+
+def to_records(
+    found: list[Fetched], offset: int, max_bytes: int, times: tuple[int, int] | None = None
+) -> Records:
+    """Columns of what was fetched, without records before `offset`, control records, and those that are not
+    stamped within `times`, first and last ms.
+
+    Of batches that are many times as large once decompressed only the first ones: memory is bounded.
+    """
+    most, parts = max(_PLAIN_TIMES * max_bytes, _PLAIN_LEAST), []
+    for part in found:
+        batches, after = part.batches, None  # by default the offset behind the last
+        if times is not None:
+            after = int(batches["last_offset"][-1]) + 1
+            batches = batches[stamped(part.data, batches, part.position, *times)]
+        records = decode(
+            part.data, batches, part.segment.path, part.position, after, from_offset=offset, most=most
+        )
+        parts.append(records)
+        most -= len(records.arena)
+        if most <= 0 or len(records.batches) < len(batches):
+            break
+    records = parts[0] if len(parts) == 1 else concat(parts)
+    if times is not None:
+        stamps = records.timestamps
+        records = records.take((stamps >= times[0]) & (stamps <= times[1]))
+    return without_control(records) if len(parts) > 1 or found[0].control else records
+
+
+def without_control(records: Records) -> Records:
+    """The records that are not transaction markers."""
+    attributes = records.batches["attributes"]
+    n = len(attributes)
+    if not (attributes.item(0) if n == 1 else np.bitwise_or.reduce(attributes)) & CONTROL_FLAG:
+        return records
+    return records.take((attributes & CONTROL_FLAG)[records.batch_indexes()] == 0)
+
+
+def offset_for_time(view: LogView, timestamp: int) -> int | None:
+    """The first offset whose record's timestamp is at or after `timestamp` (ms), None where there is none.
+    CorruptRecordError where damage may hold it.
+    """
+    for slot in range(view.slot(view.start_offset), len(view.segments)):
+        segment, end = view.segments[slot], view.end_of(slot)
+        largest = segment.largest_timestamp(end, view.next_base(slot))
+        if largest is None or largest >= timestamp:
+            found = _search(view, slot, timestamp)
+            if found is not None:
+                return found if found < view.end_offset else None
+    return None
+
+
+def _search(view: LogView, slot: int, timestamp: int) -> int | None:
+    """As `offset_for_time`, in one segment."""
+    segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
+    at = start = segment.position_for_time(timestamp, end)
+    files, offset = segment.pool.files, None
+    steps = walk_past_damage(files, segment.handle, end, check_crcs=False, start=start, chunk=_CHUNK)
+    for step in steps:
+        if step.position != at:
+            back = int(step.batches["base_offset"][0]) if len(step.batches) else below
+            raise _may_hold_it(segment, at, offset, back)
+        late = step.batches["max_timestamp"] >= timestamp
+        late &= step.batches["last_offset"] >= view.start_offset
+        for i in late.nonzero()[0].tolist():
+            found = _first_in(view, slot, step, i, timestamp)
+            if found is not None:
+                return found
+        at = step.stop.position
+        offset = step.stop.last_offset + 1 if len(step.batches) else offset
+        if (segment.base_offset if offset is None else offset) >= below:
+            return None  # what lies behind the visible end may be half written
+    if at < end:
+        raise _may_hold_it(segment, at, offset, below)
+    return None
+
+
+def _may_hold_it(segment: Segment, position: int, offset: int | None, back: int) -> CorruptRecordError:
+    first = segment.base_offset if offset is None else offset
+    return CorruptRecordError(segment.path, position, first, "no valid batch, and it may hold the time", back)
+
+
+def _first_in(view: LogView, slot: int, step: Step, i: int, timestamp: int) -> int | None:
+    """The first late record's offset in batch `i` of a step: the view's end or more if it is not visible."""
+    path, batch = view.segments[slot].path, step.batches[i : i + 1]
+    base, position = int(batch["base_offset"][0]), int(batch["position"][0])
+    if base >= view.end_offset:
+        return base
+    begin = position - step.position
+    whole, stop = scan(step.data[begin : begin + int(batch["size"][0])], position)
+    if not len(whole):
+        reason = BAD.get(stop.status, "the file was cut")
+        raise CorruptRecordError(path, position, base, reason, int(batch["last_offset"][0]) + 1)
+    records = without_control(decode(step.data, batch, path, step.position))
+    records = records.from_offset(view.start_offset)
+    hits = (records.timestamps >= timestamp).nonzero()[0]
+    return int(records.offsets[hits[0]]) if len(hits) else None

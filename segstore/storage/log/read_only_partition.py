@@ -1,0 +1,218 @@
+"""The reading side of a partition that another process may be writing: views that go up to its published end.
+
+On disk: reads only; creates, changes and repairs nothing.
+Threads: any; a view is replaced whole. Where no end is published (a broker's directory), the end is behind
+the last whole, valid batch.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from segstore.config import TopicConfig
+from segstore.errors import StoreClosedError
+from segstore.index.sparse import MOST
+from segstore.mutex import Mutex
+from segstore.storage.handle_pool import HandlePool
+from segstore.storage.log.open import read_only_segments
+from segstore.storage.meta.published_ends import Ends
+from segstore.storage.segment.batch_scan import MOST_OFFSET, walk
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment import Segment
+from segstore.storage.segment.segment_files import list_segments
+
+_TRIES = 100
+_TICK_NS = 2_000_000_000  # coarser than the clock of any file system
+_REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index is read again
+
+
+class Follower:
+    """`published()` gives the partition's published ends, None where there are none."""
+
+    def __init__(
+        self,
+        pool: HandlePool,
+        directory: str,
+        config: TopicConfig,
+        published: Callable[[], Ends | None],
+        log_start: Callable[[], int],
+        believed: Callable[[], bool] = lambda: True,
+        there: Callable[[], bool] = lambda: False,
+        same: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`believed()`: where nothing is published, whether that says anything: that the partition is gone,
+        or, where it is `there()`, that a writer has begun anew and has not come to it yet. `same()`: whether
+        the directory is still this topic's, and not that of another one of its name.
+        """
+        self._pool, self.directory, self._config = pool, directory, config
+        self._published, self._log_start, self._believed = published, log_start, believed
+        self._there, self._same = there, same
+        self.lock = Mutex()
+        self._seen: Ends | None = None
+        self._view: LogView | None = None
+        self._was_published = False
+        self._stamp = -1
+
+    @property
+    def view(self) -> LogView:
+        """What may be seen now."""
+        ends, view = self._published(), self._view
+        if view is not None and ends is not None and ends == self._seen:
+            return view
+        with self.lock, suppress(FileNotFoundError):
+            return self._refresh(ends)
+        return self.refresh()
+
+    def refresh(self) -> LogView:
+        """List the files anew: one that was expected is gone. StoreClosedError where all are."""
+        with self.lock:
+            # Which segments were known is forgotten here, and with them which files are open that went.
+            self._pool.forget_directory(self.directory)
+            for _ in range(_TRIES):
+                self._seen = self._view = None
+                try:
+                    return self._refresh(self._published())
+                except FileNotFoundError:
+                    if not self._pool.files.exists(self.directory):
+                        break
+                    # A segment went meanwhile: the next look finds the others.
+        raise StoreClosedError(f"{self.directory} is not there: its topic is only being made, or was deleted")
+
+    def _refresh(self, ends: Ends | None) -> LogView:
+        view, seen = self._view, self._seen
+        if ends is None and self._was_published and self._believed():
+            if not self._there():
+                raise self._deleted()
+            if view is not None:
+                return view
+        listed = self._listed(ends, seen)
+        if listed and view is not None:
+            segments = view.segments
+        else:
+            segments, ends = self._looked_at(view, ends)
+        self._grow(segments[-1], ends)
+        if ends is None:
+            after = self._unpublished(segments, view if seen is None else None)
+        else:
+            after = _view(segments, ends.start, ends.end, ends.stable)
+            if view is None or seen is None or view.end_offset != seen.end:
+                after = self._within(after, ends)
+        self._seen, self._view, self._was_published = ends, after, ends is not None
+        return after
+
+    def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
+        """The segments, and what was published after the look at them: below an older end compaction may have
+        taken records for others that lie behind it, and the log would seem to miss them.
+        """
+        segments = self._segments(view)
+        for _ in range(_TRIES):
+            later = self._published() if ends is not None else None
+            if ends is None or later is None:  # that the topic was deleted meanwhile, the next look finds out
+                break
+            known, ends = ends.layout, later
+            if known == later.layout:
+                break
+            segments = self._segments(view)
+        return segments, ends
+
+    def _deleted(self) -> StoreClosedError:
+        return StoreClosedError(f"{self.directory}: the topic was deleted")
+
+    def _listed(self, ends: Ends | None, seen: Ends | None) -> bool:
+        """Whether the segments that are known are those that are there."""
+        if ends is not None:
+            return seen is not None and ends.layout == seen.layout
+        stamp = self._pool.files.modified(self.directory)
+        if seen is None and stamp == self._stamp and time.time_ns() - stamp > _TICK_NS:
+            return True
+        self._stamp = stamp  # taken before the look: what comes meanwhile is seen the next time
+        return False
+
+    def _within(self, view: LogView, ends: Ends) -> LogView:
+        """Without what was published and not synced, where a power cut took it: those offsets come again.
+
+        What was synced and is not there any more stays visible, for its reader to be told.
+        """
+        if view.end_offset <= ends.synced:
+            return view
+        end = max(self._unpublished(view.segments, None).end_offset, ends.synced)
+        if end >= view.end_offset:
+            return view
+        return view._replace(
+            start_offset=min(view.start_offset, end),
+            end_offset=end,
+            stable_offset=min(view.stable_offset, end),
+        )
+
+    def _segments(self, view: LogView | None) -> tuple[Segment, ...]:
+        """The segments as they are now; those that were known keep their indexes."""
+        known = {s.base_offset: s for s in view.segments} if view else {}
+        found = read_only_segments(self._pool, self.directory, self._config)
+        if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
+            raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
+        if not self._same():  # after the look: a directory that has come before it is found out
+            raise self._deleted()
+        if not found:
+            found = [Segment(self._pool, self.directory, self._log_start(), 0, writable=False, sealed=False)]
+        there = {s.base_offset: s.identity[:1] for s in found}
+        for base, segment in known.items():
+            if there.get(base) != segment.identity[:1]:
+                self._pool.forget(segment.path)  # an open file that was removed would take room for ever
+        for s in found:
+            if s.sealed and s.base_offset in known and not known[s.base_offset].sealed:
+                self._pool.forget(s.path)  # an empty log may have given its name to a staged file
+        return tuple(
+            known[s.base_offset]
+            if s.base_offset in known
+            and known[s.base_offset].size == s.size
+            and known[s.base_offset].identity == s.identity
+            else s
+            for s in found
+        )
+
+    def _grow(self, active: Segment, ends: Ends | None) -> None:
+        """The active log's size as it is; its index is copied again only when much has come.
+        FileNotFoundError: it has been sealed, and compaction has put its records into another one.
+        """
+        try:
+            size = min(self._pool.files.size(active.path), MOST)
+        except FileNotFoundError:
+            if active.identity:
+                raise
+            size = 0  # no segment was found at all
+        if size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
+            active.attach(None)
+        active.size, active.visible = size, MOST_OFFSET if ends is None else ends.end
+
+    def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:
+        """Up to the last whole, valid batch: what was found valid before is not read again."""
+        last = segments[-1]
+        position, end = 0, last.base_offset
+        if before is not None and before.bases[-1] == last.base_offset and before.end_position <= last.size:
+            position, end = before.end_position, before.end_offset
+        elif last.size:
+            position, end = self._first_look(last)
+        if position < last.size:
+            for step in walk(self._pool.files, last.handle, position, last.size, check_crcs=True):
+                end = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else end
+                position = step.stop.position
+        start = min(max(segments[0].base_offset, self._log_start()), end)
+        return LogView(segments, tuple(s.base_offset for s in segments), start, end, position, -1)
+
+    def _first_look(self, last: Segment) -> tuple[int, int]:
+        """Where checking CRCs begins: at the last index entry, or at the start."""
+        offsets = last.indexes[0]
+        if not offsets.entries:
+            return 0, last.base_offset
+        relative, position = offsets.entry(-1)
+        found = last.locate(last.base_offset + relative, last.size)
+        if found is None or found.position != position:
+            return 0, last.base_offset
+        return position, int(found.base_offset)
+
+
+def _view(segments: tuple[Segment, ...], start: int, end: int, stable: int) -> LogView:
+    return LogView(segments, tuple(s.base_offset for s in segments), start, end, segments[-1].size, stable)

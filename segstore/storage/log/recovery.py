@@ -1,0 +1,227 @@
+"""Brings a partition back after an unclean shutdown; a page, on purpose.
+
+On disk: cuts the log, rewrites its indexes, keeps what was cut in `.segstore/quarantine`.
+Threads: one, before the partition is used.
+
+1. Batches below the recovery point were synced: they are not looked at, and never cut. What is
+   damaged there is bit rot, which readers report.
+2. From the recovery point on every batch is checked, its CRC too, and indexed anew.
+3. At the first batch that is none (torn, a hole of zeros, a CRC that fails), or where a segment that should
+   follow doesn't, the log ends. What lies behind is copied to the quarantine if it holds whole batches;
+   then later segments go, the last one first; then the log is cut and synced. A crash in between
+   leaves the same first bad batch to the next recovery.
+4. Where even what is below the recovery point is gone, the log goes on in a new segment at the
+   recovery point: an offset that was durable once is not given again.
+5. The new end is synced, and the caller begins a new leader epoch there.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from segstore import names
+from segstore._native import lib
+from segstore.config import TopicConfig
+from segstore.errors import CorruptRecordError
+from segstore.files import Files
+from segstore.logger import Logger
+from segstore.storage.log.writer import create_segment, remove_segment
+from segstore.storage.segment import index_files
+from segstore.storage.segment.active import ActiveSegment
+from segstore.storage.segment.batch_scan import BAD, CHUNK, MOST_OFFSET, next_whole, walk, walk_past_damage
+from segstore.storage.segment.quarantine import keep
+from segstore.storage.segment.segment import Segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+log = Logger("segstore")
+
+
+def behind_last(segment: Segment) -> tuple[int, int]:
+    """The position behind a segment's last batch, and the offset there, by index and headers."""
+    offsets = segment.indexes[0]
+    position = offsets.entry(-1)[1] if offsets.entries else 0
+    end = segment.base_offset
+    files, handle, base = segment.pool.files, segment.handle, segment.base_offset
+    for step in walk(files, handle, position, segment.size, check_crcs=False, least=base):
+        end = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else end
+        position = step.stop.position
+    return position, end
+
+
+def last_whole(files: Files, directory: str, bases: list[int]) -> int:
+    """The offset behind the last batch whose CRC holds, of the segments with these base offsets. OSError."""
+    end = 0
+    for end in reversed(bases):
+        with files.open(os.path.join(directory, names.segment_file(end, names.LOG))) as handle:
+            steps = walk_past_damage(files, handle, files.size(handle), check_crcs=True)
+            lasts = [int(step.batches["last_offset"][-1]) for step in steps if len(step.batches)]
+        if lasts:
+            return lasts[-1] + 1
+    return end
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What was done to a partition. `cut_bytes` is 0 where its log was whole."""
+
+    partition: str
+    recovery_point: int
+    end_offset: int
+    cut_bytes: int = 0
+    removed_segments: int = 0
+    quarantined: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class PartitionRecovery:
+    """Recovers `segments` (sealed ones, sizes as found) from `recovery_point` on."""
+
+    def __init__(
+        self,
+        segments: list[Segment],
+        config: TopicConfig,
+        recovery_point: int,
+        quarantine: str,
+        gaps_end: int,
+        suspect: bool = False,
+    ) -> None:
+        """`gaps_end`: below it compaction may have left gaps between batches (-1: anywhere). `suspect`: a
+        sync has failed, and the kernel may call pages clean that are not on disk.
+        """
+        self.suspect = suspect
+        self.segments, self.config, self.recovery_point = segments, config, recovery_point
+        self.quarantine, self.gaps_end = quarantine, gaps_end
+        self.pool = segments[0].pool
+        self.files: Files = self.pool.files
+        self.directory = segments[0].directory
+        self.name = os.path.basename(self.directory)
+
+    def run(self) -> Recovered:
+        """Steps 1 to 5. OSError."""
+        bases = [s.base_offset for s in self.segments]
+        slot = max(sum(base <= self.recovery_point for base in bases) - 1, 0)
+        end = self.segments[slot].base_offset
+        done = Recovered(self.name, self.recovery_point, 0)
+        while slot < len(self.segments):
+            segment = self.segments[slot]
+            if slot and self._is_hole(end, segment.base_offset):
+                done = self._cut(
+                    slot - 1, self.segments[slot - 1].size, end, "the next segment does not follow"
+                )
+                break
+            below = bases[slot + 1] if slot + 1 < len(bases) else MOST_OFFSET
+            valid, end, reason = self._recover_segment(segment, below)
+            if valid < segment.size and end >= self.recovery_point:
+                done = self._cut(slot, valid, end, reason)
+                break
+            slot += 1
+        return self._finish(done, end)
+
+    def _is_hole(self, end: int, base: int) -> bool:
+        return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end
+
+    def _in_order(self, batches: NDArray[np.void], end: int, below: int) -> int:
+        """How many leading batches can follow offset `end`: base offsets lie outside the CRC."""
+        bases, lasts = batches["base_offset"], batches["last_offset"]
+        before = np.concatenate(([end], lasts[:-1] + 1))
+        good = (bases >= before) & (lasts < below)
+        if self.gaps_end >= 0:
+            good &= (bases == before) | (before < max(self.gaps_end, self.recovery_point))
+        return len(batches) if good.all() else int(good.argmin())
+
+    def _recover_segment(self, segment: Segment, below: int) -> tuple[int, int, str]:
+        """Check and index a segment from the recovery point on: valid bytes, next offset, why it ends."""
+        position, end = self._start(segment)
+        size, reason = segment.size, ""
+        active = ActiveSegment.reopened_at(segment, self.config, position, end)
+        while position < size:
+            for step in walk(self.files, segment.handle, position, size, check_crcs=True):
+                n = self._in_order(step.batches, end, below)
+                if n:
+                    end = int(step.batches["last_offset"][n - 1]) + 1
+                    active.appended(step.batches[:n], end)
+                position, reason = step.stop.position, BAD.get(step.stop.status, "")
+                if n < len(step.batches):
+                    position, reason = int(step.batches["position"][n]), BAD[lib.SEG_BAD_OFFSETS]
+                    break
+            if position >= size or end >= self.recovery_point:
+                break
+            # Damage below the recovery point: bit rot. Go on behind it.
+            found = next_whole(self.files, segment.handle, position + 1, size, end)
+            if found is None:
+                break
+            position = found
+        active.trim()
+        segment.size = size
+        segment.attach(None)
+        return position, end, reason
+
+    def _start(self, segment: Segment) -> tuple[int, int]:
+        """Where checking begins, and the offset there."""
+        if self.recovery_point <= segment.base_offset:
+            return 0, segment.base_offset
+        try:
+            found = segment.locate(self.recovery_point, segment.size)
+        except CorruptRecordError as error:
+            return error.position, segment.last_offset_before(error.position) + 1
+        if found is None:
+            return behind_last(segment)
+        # A gap here is the first batch's base offset gone wrong, where there can be no gaps.
+        return int(found.position), min(int(found.base_offset), self.recovery_point)
+
+    def _cut(self, slot: int, valid: int, end: int, reason: str) -> Recovered:
+        """Step 3: from byte `valid` of segment `slot` on nothing stays."""
+        later = self.segments[slot + 1 :]
+        pieces = [(self.segments[slot], valid), *((s, 0) for s in later)]
+        kept = [path for s, at in pieces if (path := self._keep(s, at)) is not None]
+        cut = sum(s.size - at for s, at in pieces)
+        for segment in reversed(later):
+            remove_segment(segment)
+        if later:
+            self.files.sync_dir(self.directory)
+        segment = self.segments[slot]
+        with self.files.open(segment.path, write=True) as handle:
+            self.files.truncate(handle, valid)
+            self.files.sync(handle)
+        self.pool.forget(segment.path)
+        segment.size = valid
+        segment.attach(None)
+        del self.segments[slot + 1 :]
+        log.warning(
+            "%s: cut %d bytes behind offset %d (%s)%s", self.name, cut, end, reason, ", kept" if kept else ""
+        )
+        return Recovered(self.name, self.recovery_point, end, cut, len(later), tuple(kept), reason)
+
+    def _keep(self, segment: Segment, position: int) -> str | None:
+        """Copy what is about to be cut, if there are whole batches in it; the copy's path."""
+        if next_whole(self.files, segment.handle, position, segment.size, 0) is None:
+            return None
+        return keep(self.quarantine, segment, position, segment.size)
+
+    def _finish(self, done: Recovered, end: int) -> Recovered:
+        """Steps 4 and 5."""
+        if end < self.recovery_point:
+            self.segments.append(create_segment(self.pool, self.directory, self.recovery_point, self.config))
+            end = self.recovery_point
+        for following, segment in zip([*self.segments[1:], None], self.segments, strict=True):
+            if following is not None and following.base_offset >= self.recovery_point:
+                segment.largest_timestamp(segment.size, following.base_offset)  # its index may be cut short
+                index_files.sync(segment)
+            if following is None or following.base_offset > self.recovery_point:
+                if self.suspect:
+                    self._write_back(segment)
+                self.files.sync(self.pool.get(segment.path, write=True))
+        self.files.sync_dir(self.directory)
+        return replace(done, end_offset=end)
+
+    def _write_back(self, segment: Segment) -> None:
+        """Make the pages dirty again that a failed sync may have left clean and unwritten."""
+        handle = self.pool.get(segment.path, write=True)
+        for at in range(0, segment.size, CHUNK):
+            self.files.pwrite(handle, self.files.pread(handle, min(CHUNK, segment.size - at), at), at)

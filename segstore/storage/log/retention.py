@@ -1,0 +1,64 @@
+"""Which of a log's oldest segments may go by age and size. Nothing on disk: `log_start` removes them.
+
+The rules are Kafka's (org.apache.kafka.storage.internals.log.UnifiedLog.deleteOldSegments). Threads: any;
+functions of a view.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+from segstore.config import TopicConfig
+from segstore.files import Files
+from segstore.storage.segment.log_view import LogView
+
+
+def applies(config: TopicConfig) -> bool:
+    """Whether a topic's settings ever let a segment go by age or size."""
+    return "delete" in config.cleanup_policy and (config.retention_ms >= 0 or config.retention_bytes >= 0)
+
+
+def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> int:
+    """How many segments, from the oldest on, may go: those below the log start offset, then those above
+    retention.bytes, then those older than retention.ms. The active one counts once it holds anything.
+
+    A segment is as old as its largest timestamp; without one, as its file
+    (Kafka: LogSegment.largestTimestamp). OSError.
+    """
+    count = view.slot(view.start_offset) if view.start_offset < view.end_offset else len(view.segments) - 1
+    if "delete" not in config.cleanup_policy:
+        return count
+    sizes = [view.end_of(slot) for slot in range(len(view.segments))]
+    if config.retention_bytes >= 0:
+        ends = list(itertools.accumulate(sizes[count:], initial=0))
+        spare, first = ends[-1] - config.retention_bytes, count
+        count = _go_on(sizes, count, lambda slot: spare >= ends[slot - first + 1])
+    if config.retention_ms >= 0:
+        oldest = now_ms - config.retention_ms
+        count = _go_on(sizes, count, lambda slot: stamp(view, slot, files) < oldest)
+    return count
+
+
+def _go_on(sizes: Sequence[int], count: int, goes: Callable[[int], bool]) -> int:
+    """`count`, and as many more as go. One that compaction has emptied goes with what follows it."""
+    for slot in range(count, len(sizes)):
+        if sizes[slot]:
+            if not goes(slot):
+                break
+            count = slot + 1
+    return count
+
+
+def stamp(view: LogView, slot: int, files: Files) -> int:
+    """When a segment's youngest record was made, in ms. OSError."""
+    segment = view.segments[slot]
+    largest = segment.largest_timestamp(view.end_of(slot), view.next_base(slot))
+    if largest is None or largest < 0:
+        return files.modified(segment.path) // 1_000_000
+    return largest
+
+
+def freed(view: LogView, count: int) -> int:
+    """Bytes of the log that the first `count` segments take, indexes not counted."""
+    return sum(map(view.end_of, range(count)))

@@ -1,0 +1,177 @@
+"""Ends transactions: control batches in several partitions, visible all at once.
+
+On disk: through the partitions.
+Threads: any. Append tokens are taken in order of the partitions' directories, so that two who end
+transactions over the same partitions never wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore.errors import InvalidArgumentError, StorageError, first_of
+from segstore.records.control import ABORT, COMMIT, Marker
+from segstore.storage.context import os_errors
+from segstore.storage.log.partition import Partition
+from segstore.storage.log.visibility import Visible
+from segstore.storage.producers.append_info import check_epoch
+from segstore.storage.segment.log_view import Together
+from segstore.threads import holding
+
+if TYPE_CHECKING:
+    from segstore.storage.store.partition_log import PartitionLog
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that is neither committed nor aborted in a partition; `last_timestamp` in ms."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp: int
+
+
+class Shown(NamedTuple):
+    """A partition and its marker's offset; -1: it needs none."""
+
+    partition: Partition
+    offset: int
+
+
+def end_transaction(
+    logs: Sequence[PartitionLog],
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    commit: bool,
+) -> list[int]:
+    """Commit or abort a producer's transaction in several partitions of one store: the markers' offsets.
+
+    No reader, here or in another process, sees the one partition's end and then not the other's. -1 stands
+    for a partition that needs no marker: no transaction is open there, and the epoch is known. Where there is
+    no transaction and the epoch is new, a marker is written: older epochs are refused from then on.
+
+    InvalidProducerEpochError where a newer epoch is known in one of them; StorageError, StoreClosedError,
+    ReadOnlyError, ForkedError: nothing is written in any of them then. `flush.messages` is kept when the
+    markers are visible: a StorageError of that leaves them so.
+    """
+    kind = COMMIT if commit else ABORT
+    shown = show_end(logs, Marker(producer_id, producer_epoch, kind, coordinator_epoch), producer_epoch)
+    settle(shown)
+    return [offset for _, offset in shown]
+
+
+def show_end(logs: Sequence[PartitionLog], marker: Marker, transaction_epoch: int) -> list[Shown]:
+    """The first half of `end_transaction`: all is visible, and perhaps not durable before `settle`.
+
+    `transaction_epoch`: of the records that the marker is for. What is open there in a later one is another
+    transaction, and stays open.
+    """
+    if marker.producer_id < 0 or marker.producer_epoch < 0:
+        raise InvalidArgumentError(
+            f"producer {marker.producer_id}, epoch {marker.producer_epoch}: both must be 0 or more"
+        )
+    found = [log._writing() for log in logs]
+    partitions = sorted(set(found), key=lambda it: it.directory)
+    offsets = dict.fromkeys(partitions, -1)
+
+    def end() -> None:
+        for it in partitions:
+            _settle_end(it)
+        due = [it for it in partitions if _is_due(it, marker, transaction_epoch)]
+        together, written = Together(), None
+        try:
+            offsets.update(_write(due, marker, together))
+            written = together
+        finally:
+            # What an interrupt kept from being shown when it was written is shown too.
+            Visible.show_all([it.visible for it in partitions if not it.visible.is_all], written)
+
+    with os_errors():
+        holding([it.queue.token for it in partitions], end)
+    return [Shown(it, offsets[it]) for it in found]
+
+
+def settle(shown: Sequence[Shown]) -> None:
+    """Keep the flush settings of all; then the first error is raised. StorageError.
+
+    Of all: markers that were written before may not be durable yet, where a sync has failed.
+    """
+    errors: list[StorageError] = []
+    with os_errors():
+        for it, offset in dict(shown).items():
+            try:
+                it.flushing.settle(offset + 1 or it.view.end_offset)
+            except StorageError as error:
+                errors.append(error)
+    if errors:
+        raise first_of(errors)
+
+
+def _settle_end(partition: Partition) -> None:
+    """Write what is queued, and forget what an interrupt has left begun: with the append token held, what is
+    known of producers is that of the log then.
+    """
+    partition.queue.drain()
+    partition.writer.recall()
+
+
+def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> bool:
+    entry = partition.producers.state.producers.get(marker.producer_id)
+    if entry is None:
+        return True
+    check_epoch(entry, marker.producer_id, marker.producer_epoch)
+    is_open = entry.current_txn_first_offset >= 0 and entry.producer_epoch <= transaction_epoch
+    return is_open or entry.producer_epoch < marker.producer_epoch
+
+
+def _write(partitions: Sequence[Partition], marker: Marker, together: Together) -> dict[Partition, int]:
+    """The markers' offsets. They stay once `together` is done, and nothing is shown; where one fails, the
+    others are taken back.
+    """
+    try:
+        return {it: it.writer.write_marker(marker, together) for it in partitions}
+    except BaseException:
+        for it in partitions:
+            it.writer.take_back()
+        raise
+
+
+def open_transactions(log: PartitionLog) -> list[OpenTransaction]:
+    """The transactions that are open in a partition, by first offset. ReadOnlyError, StoreClosedError."""
+    partition = log._writing()
+    with partition.queue.token:
+        _settle_end(partition)
+        state = partition.producers.state
+        found = []
+        for producer_id, first in sorted(state.ongoing.items(), key=lambda item: item[1]):
+            entry = state.producers[producer_id]
+            found.append(OpenTransaction(producer_id, entry.producer_epoch, first, entry.last_timestamp))
+        return found
+
+
+def producer_epoch(log: PartitionLog, producer_id: int) -> int:
+    """The epoch of a producer as a partition knows it, -1 where it doesn't. Errors as `open_transactions`."""
+    partition = log._writing()
+    with partition.queue.token:
+        _settle_end(partition)
+        entry = partition.producers.state.producers.get(producer_id)
+        return -1 if entry is None else entry.producer_epoch
+
+
+def producer_epochs(log: PartitionLog, producer_ids: Collection[int]) -> dict[int, int]:
+    """The epochs of those of these producers that a partition knows. Errors as `open_transactions`."""
+    partition = log._writing()
+    with partition.queue.token:
+        _settle_end(partition)
+        known = partition.producers.state.producers
+        return {each: known[each].producer_epoch for each in known.keys() & set(producer_ids)}
+
+
+def max_producer_id(log: PartitionLog) -> int:
+    """The largest producer id that a partition has known, -1 without any. Errors as `open_transactions`."""
+    partition = log._writing()
+    with partition.queue.token:
+        _settle_end(partition)
+        return partition.producers.state.max_producer_id

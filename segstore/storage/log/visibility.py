@@ -1,0 +1,190 @@
+"""What of a partition is visible: segments, log start offset and end, as a view that is replaced whole.
+
+On disk: nothing; each view is told to other processes through the publisher.
+Threads: any may look. Whoever replaces the view holds the append token, and the bytes are written by then. A
+view and what is published of it change together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from segstore.errors import StoreClosedError
+from segstore.mutex import Mutex
+from segstore.storage.log.flusher import Flusher
+from segstore.storage.log.publisher import Publisher
+from segstore.storage.log.writer import LogWriter
+from segstore.storage.segment.log_view import LogView, Together, Turning
+from segstore.threads import holding
+
+if TYPE_CHECKING:
+    from segstore.storage.segment.segment import Segment
+
+
+class Visible:
+    """`start_offset` is the log's; `layout` changes with which segments there are. The list of these is the
+    writer's, too.
+    """
+
+    def __init__(
+        self, writer: LogWriter, flusher: Flusher, publisher: Publisher, start_offset: int, layout: int
+    ) -> None:
+        self._writer, self.flusher, self.publisher = writer, flusher, publisher
+        self.start_offset, self.layout = start_offset, layout
+        self._segments = writer.segments
+        self.publishing = Mutex()  # whoever replaces the view or publishes it
+        self._untold = False  # whether an interrupt may have kept the view from being published
+        self._freeze()
+        self.current: LogView | Turning | None = self._look()
+
+    @property
+    def view(self) -> LogView:
+        """What may be seen now; StoreClosedError where the topic was deleted."""
+        view = self.current
+        if isinstance(view, LogView):
+            return view
+        if view is None:
+            raise StoreClosedError(f"{self._writer.directory}: the topic was deleted")
+        return view.view
+
+    @property
+    def is_all(self) -> bool:
+        """Whether all that was written is visible, here and elsewhere; with the append token held."""
+        view = self.current
+        if view is None:
+            return True
+        shown = isinstance(view, LogView) and view.end_offset == self._writer.next_offset
+        return shown and not self._untold
+
+    # --- looking --------------------------------------------------------------------------
+
+    def _freeze(self) -> None:
+        self._frozen = tuple(self._segments), tuple(s.base_offset for s in self._segments)
+
+    def _look(self) -> LogView:
+        end = self._writer.next_offset
+        segments, bases = self._frozen
+        stable = self._writer.producers.stable_offset(self.start_offset, end)
+        return LogView(segments, bases, self.start_offset, end, segments[-1].size, stable)
+
+    def _freeze_anew(self, but: Together | None = None) -> None:
+        self._writer.recall(but)  # what was begun and not finished is not seen
+        if len(self._frozen[0]) != len(self._segments) or self._frozen[0][-1] is not self._segments[-1]:
+            self._freeze()
+
+    def ahead(self) -> LogView:
+        """All that was written, shown or not; with the append token held."""
+        self._freeze_anew()
+        return self._look()
+
+    # --- showing --------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Let all that was written be seen."""
+        if self._writer.closed:  # or deleted: its slot in the published ends may be another's
+            return
+        self._freeze_anew()
+        if isinstance(self.current, Turning):
+            self._publish_turned()
+        with self.publishing:
+            self._untold = True
+            self.current = self._look()
+            self.publisher.publish(self)
+            self._untold = False
+
+    @staticmethod
+    def show_all(partitions: Sequence[Visible], together: Together | None = None) -> None:
+        """Show what was written to partitions of one store, all of it at once, in this process and to others.
+        What was written with `together` is there to stay from then on. Where an interrupt comes, all of it is
+        visible or nothing, here and elsewhere: what other processes are not told yet, the next `show` or
+        `publish` of any of them tells them of all.
+
+        Their append tokens are held, and the partitions always given in one order.
+        """
+        at_once = together or Together()
+        for it in partitions:
+            it._freeze_anew(together)
+            it._publish_turned()
+
+        def turn() -> None:
+            turning = [Turning(it.view, it._look(), at_once) for it in partitions]
+            at_once.partitions = tuple(partitions)
+            for it, view in zip(partitions, turning, strict=True):
+                it.current = view
+            at_once.done = True
+            _publish(at_once)
+
+        holding([it.publishing for it in partitions], turn)
+
+    def _publish_turned(self) -> None:
+        """Tell other processes of all that became visible together here, and that an interrupt kept from
+        them.
+        """
+        turning = self.current
+        if isinstance(turning, Turning) and turning.together.done:
+            together = turning.together
+            holding([it.publishing for it in together.partitions], lambda: _publish(together))
+
+    def publish(self) -> None:
+        """Tell other processes what of the same view is durable by now. For any thread."""
+        while not self._published():
+            self._publish_turned()
+
+    def _published(self) -> bool:
+        """False where others became visible together with this one, and are to be told of together."""
+        with self.publishing:
+            current = self.current
+            if isinstance(current, Turning) and current.together.done:
+                return False
+            if current is not None:
+                self.publisher.publish(self)
+        return True
+
+    def withdraw(self) -> None:
+        """The topic was deleted: readers keep what they have."""
+        with self.publishing:
+            self.current = None
+
+    # --- segments -------------------------------------------------------------------------
+
+    def begin_at(self, start: int) -> list[Segment]:
+        """Let the log start offset be `start`: the segments that are below, and of the log no more."""
+        self._writer.recall()
+        self.start_offset = start
+        keep = next(
+            (i for i, s in enumerate(self._segments[1:]) if s.base_offset > start), len(self._segments) - 1
+        )
+        dropped = self._segments[:keep]
+        if dropped:
+            del self._segments[:keep]
+            self.layout += 1
+            self._freeze()
+        self.show()
+        return dropped
+
+    def lies_in(self, segments: Sequence[Segment]) -> bool:
+        """Whether these are still sealed segments of the log, side by side; of any thread."""
+        held = self._segments[:-1]
+        at = held.index(segments[0]) if segments[0] in held else 0
+        return held[at : at + len(segments)] == list(segments)
+
+    def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """Let readers of this process see `new` in place of `old`, which lie in the log."""
+        self._writer.recall()
+        at = self._segments.index(old[0])
+        self._segments[at : at + len(old)] = new
+        self._freeze()
+        self.show()
+
+
+def _publish(together: Together) -> None:
+    """Publish what became visible together and was not told before; with all that lock `publishing`."""
+    turned = [it for it in together.partitions if _is_of(it.current, together)]
+    Publisher.publish_all(turned)
+    for it in turned:
+        it.current = it.view
+
+
+def _is_of(view: LogView | Turning | None, together: Together) -> bool:
+    return isinstance(view, Turning) and view.together is together

@@ -1,0 +1,69 @@
+"""Looks at a store's small files before anything is opened for writing: what lies in their places and is no
+file goes to the quarantine. A directory, symbolic link, FIFO or the like is renamed, never followed or
+removed.
+
+On disk: through `small_files`. Threads: one, with the store's lock held.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from segstore import names
+from segstore.files import Files
+from segstore.storage.meta.small_files import NOT_A_FILE, put_aside
+
+_PLACES = (
+    names.CLEAN_SHUTDOWN,
+    *names.OFFSET_CHECKPOINTS,
+    os.path.join(names.OURS, names.ENDS),
+    os.path.join(names.OURS, names.CHECKPOINTS),
+)
+
+
+_ALL = (
+    *_PLACES,
+    *(os.path.join(names.OURS, n) for n in (names.QUOTAS, names.QUOTAS_COPY, names.SWEEPS)),
+    *(os.path.join(names.OURS, n) for n in (names.PRODUCER_IDS, names.ADOPTED, names.ADOPTED_COPY)),
+)
+_MOST = 1 << 28
+
+
+def check_readable(files: Files, root: str) -> None:
+    """Read every small file that is of no topic. An error that may pass (EMFILE, EIO, EACCES) is raised
+    before anything was changed, and nothing is taken for damaged because of it. OSError.
+    """
+    for place in _ALL:
+        try:
+            files.read_file(os.path.join(root, place), _MOST)
+        except OSError as error:
+            if error.errno not in NOT_A_FILE | {errno.ENOENT}:
+                raise
+
+
+def free_lock(files: Files, root: str) -> str:
+    """Move a directory that lies in the place of the lock file into the quarantine, for a repair: its path
+    there, "" where there is none. A lock file that another process has made there meanwhile stays. OSError.
+    """
+    path = os.path.join(root, names.LOCK)
+    if not files.exists(path) or files.is_symlink(path) or not files.is_directory(path):
+        return ""
+    try:
+        return put_aside(files, root, path, directory_only=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def set_aside(files: Files, root: str) -> list[tuple[str, str]]:
+    """Free these places, and those where they are written before they get their names: the paths that
+    something else had, and where that is now. OSError.
+    """
+    places = [os.path.join(root, place + ending) for place in _PLACES for ending in ("", names.TEMPORARY)]
+    taken = [path for path in places if files.exists(path) and not files.is_file(path)]
+    ours = os.path.join(root, names.OURS)
+    for directory in (ours, os.path.join(ours, names.TOPICS)):
+        if files.exists(directory) and not files.is_symlink(directory):
+            found = {os.path.join(directory, name) for name in files.irregular(directory)}
+            taken += sorted(path for path in found if path.endswith(names.TEMPORARY) and path not in taken)
+    return [(path, put_aside(files, root, path)) for path in taken]

@@ -1,0 +1,97 @@
+"""Owns `.segstore/checkpoints`: what the four offset checkpoints of the root say, with a CRC, which Kafka's
+text has not.
+
+One framed line: {"version": 0, "nonce": n, "offsets": {file's name: [[topic, partition, offset], ...]},
+"claims": [[topic, partition, offset], ...]}. It is written, synced, before the text that says the same, so
+that a crash between the two leaves the text behind, never ahead. `nonce` is the clean shutdown marker's
+number after a clean close, 0 before. `claims` are log start offsets that were taken from a text without a
+checksum; a copy that an older segstore wrote has none.
+Threads: functions without state.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from segstore import names
+from segstore.files import Files
+from segstore.storage.meta.framed import frame, unframe
+from segstore.storage.meta.small_files import NOT_A_FILE
+
+Key = tuple[str, int]
+Offsets = Mapping[str, Mapping[Key, int]]
+"""By file and partition."""
+
+_VERSION = 0
+_MOST = 1 << 28
+
+
+class Standing(Enum):
+    """Whether the copy is the last writer's. UNSURE: a broker that was killed may have written the texts
+    since, or the marker is damaged.
+    """
+
+    CURRENT = "current"
+    UNSURE = "unsure"
+    STALE = "stale"
+
+
+class CheckedCopy(NamedTuple):
+    """What it says."""
+
+    nonce: int
+    offsets: dict[str, dict[Key, int]]
+    claims: frozenset[tuple[Key, int]] = frozenset()
+
+    def standing(self, marker: int | None, published: int | None, copied: bool) -> Standing:
+        """By the numbers of the clean shutdown marker and the published ends, None where there are none.
+        `copied`: False where the ends are an older segstore's, which made no copy.
+        """
+        if not copied or (marker and marker != self.nonce):
+            return Standing.STALE
+        if marker or (marker is None and (self.nonce == 0 or not published)):
+            return Standing.CURRENT
+        return Standing.UNSURE
+
+
+def path_of(root: str) -> str:
+    return os.path.join(root, names.OURS, names.CHECKPOINTS)
+
+
+def write_copy(files: Files, root: str, offsets: Offsets, nonce: int, claims: Mapping[Key, int]) -> None:
+    """Replace it, durable when this returns. OSError."""
+    held = {name: _rows(lines) for name, lines in offsets.items()}
+    said = {"version": _VERSION, "nonce": nonce, "offsets": held, "claims": _rows(claims)}
+    files.write_atomic(path_of(root), frame(said))
+
+
+def _rows(lines: Mapping[Key, int]) -> list[list[Any]]:
+    return [[*key, offset] for key, offset in sorted(lines.items())]
+
+
+def read_copy(files: Files, root: str) -> tuple[CheckedCopy | None, str]:
+    """What it says; or None and why it says nothing, "" where it is missing. OSError."""
+    try:
+        return _parse(unframe(files.read_file(path_of(root), _MOST))), ""
+    except FileNotFoundError:
+        return None, ""
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        return None, f"no copy of the checkpoints: {error}"
+    except OSError as error:
+        if error.errno not in NOT_A_FILE:
+            raise
+        return None, str(error)
+
+
+def _parse(held: dict[str, Any]) -> CheckedCopy:
+    if held["version"] != _VERSION:
+        raise ValueError(f"version {held['version']!r} is unknown, {_VERSION} is known")
+    offsets = {name: _lines(held["offsets"][name]) for name in names.OFFSET_CHECKPOINTS}
+    return CheckedCopy(int(held["nonce"]), offsets, frozenset(_lines(held.get("claims", [])).items()))
+
+
+def _lines(rows: list[Any]) -> dict[Key, int]:
+    return {(str(topic), int(number)): int(offset) for topic, number, offset in rows}

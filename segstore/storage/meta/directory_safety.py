@@ -1,0 +1,62 @@
+"""Which directories of a store must be its own, whose names its files may have, and who may read what
+is made in it.
+
+On disk: replaces files that have names elsewhere by copies; else reads only.
+What a symbolic link leads to is another's. Files are opened without following one (`Files.open`); here are
+the directories on the way to them. The root itself may be a link: its user named it.
+Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import os
+
+from segstore import names
+from segstore.files import FILE_MODE, Files
+from segstore.storage.segment.segment_files import list_segments
+
+MOST_MODE = 0o664
+"""That a new file can have: a group may read and write, others read."""
+_INBOX = (names.OURS, names.INBOX)
+PLACES = (
+    (names.OURS,),
+    (names.OURS, names.TOPICS),
+    (names.OURS, names.QUARANTINE),
+    _INBOX,
+    (*_INBOX, names.SEALED),
+)
+
+
+def check_places(files: Files, root: str) -> None:
+    """Directories of ours in the store at `root`. OSError (ELOOP) where one is a symbolic link."""
+    for place in PLACES:
+        files.check_directory(os.path.join(root, *place))
+
+
+def kept_mode(files: Files, root: str) -> int:
+    """Of files that are made in this store: what was asked for when it was made, as `.segstore` has it."""
+    ours = os.path.join(root, names.OURS)
+    return files.mode(ours) & MOST_MODE | FILE_MODE if files.exists(ours) else FILE_MODE
+
+
+def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
+    """Let what will be written in place of a partition have no name elsewhere: its last segment, or `every`
+    one, which recovery may cut. A staged file has its name in the inbox until it is adopted. OSError.
+    """
+    segments = list_segments(files, directory)
+    for base in segments if every else segments[-1:]:
+        for suffix in (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
+            path = os.path.join(directory, names.segment_file(base, suffix))
+            if files.exists(path) and files.links(path) > 1 and files.inode(path) not in _staged(files, root):
+                files.take_own(path)
+
+
+def _staged(files: Files, root: str) -> set[int]:
+    inbox = os.path.join(root, *_INBOX)
+    folders = [os.path.join(inbox, name) for name in files.listdir(inbox) if names.is_stager(name)]
+    return {
+        files.inode(os.path.join(folder, name))
+        for folder in folders
+        if not files.is_symlink(folder)
+        for name in files.listdir(folder)
+    }

@@ -1,0 +1,108 @@
+"""The first 64 bytes of `.segstore/ends`, and what is found at its path. `ends` has what comes behind them.
+
+| at | field | |
+|---|---|---|
+| 0 | sequence | int64, odd while a publication is under way |
+| 8 | publications | uint32, for waiters |
+| 12 | format | uint32: CHECKED, or UNCHECKED in files of before checks |
+| 16 | nonce | int64: what the clean shutdown marker holds; 0 while the store is open |
+| 24 | generation | int64: counts changes of which partition has which slot |
+| 32 | boot | int64: the start of the machine in which an open store publishes |
+| 40 | doubt | int64: 1 after a recovery that failed and of which no slot tells |
+| 48 | check | CRC-32C of format, nonce, boot, doubt and what is spare (low 32 bits), and its complement |
+| 56 | spare | zero |
+
+The check leaves out the counters, of which any value is right. All in host byte order.
+Threads: functions without state.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+import time
+from typing import NamedTuple
+
+from segstore._native import lib
+from segstore.files import Files
+from segstore.storage.meta.small_files import NOT_A_FILE, crc
+
+SIZE = lib.SEG_ENDS_HEADER
+CHECKED, UNCHECKED = lib.SEG_ENDS_CHECKED, lib.SEG_ENDS_UNCHECKED
+MOST = 1 << 28  # bytes of the file: four million partitions
+
+PUBLICATIONS_AT, FORMAT_AT, NONCE_AT, GENERATION_AT, BOOT_AT = 8, 12, 16, 24, 32
+_CHECK_AT, _SPARE_AT = 48, 56
+_TRIES = 10  # milliseconds for a writer that changes the header just now
+
+
+class Header(NamedTuple):
+    """What is durable of it. `checked`: of a file whose header and slots have checks."""
+
+    checked: bool
+    nonce: int
+    boot: int
+    doubt: bool
+
+
+class Found(NamedTuple):
+    """What lies at the path: `header` is None where there is nothing to use. `damage` says why it is not as
+    it was written; "" for a file that is missing, or that the machine's end has left of an open store.
+    """
+
+    header: Header | None
+    size: int = 0
+    damage: str = ""
+
+
+def pack(nonce: int, boot: int, generation: int = 0, *, doubt: bool) -> bytes:
+    """What stands from FORMAT_AT on."""
+    head, tail = struct.pack("=Iq", CHECKED, nonce), struct.pack("=qq", boot, doubt)
+    return head + struct.pack("=q", generation) + tail + _check(head + tail + bytes(8)) + bytes(8)
+
+
+def _check(held: bytes) -> bytes:
+    number = crc(held)
+    return struct.pack("=II", number, number ^ 0xFFFFFFFF)
+
+
+def parse(data: bytes) -> Header | None:
+    """None where the check is wrong, or these are no published ends."""
+    form, nonce = struct.unpack_from("=Iq", data, FORMAT_AT)
+    boot, doubt = struct.unpack_from("=qq", data, BOOT_AT)
+    if form == CHECKED:
+        held = data[FORMAT_AT:GENERATION_AT] + data[BOOT_AT:_CHECK_AT] + data[_SPARE_AT:SIZE]
+        if data[_CHECK_AT:_SPARE_AT] != _check(held):
+            return None
+    elif form != UNCHECKED:
+        return None
+    return Header(form == CHECKED, nonce, boot, bool(doubt))
+
+
+def look(files: Files, path: str) -> Found:
+    """What is there. OSError."""
+    found = _look(files, path)
+    for _ in range(_TRIES):
+        if found.header is not None or found.size < SIZE:
+            break
+        time.sleep(0.001)  # a writer may be about to write the check
+        found = _look(files, path)
+    if found.header is not None and found.header.nonce == 0 and found.header.boot != files.boot():
+        return Found(None, found.size)
+    return found
+
+
+def _look(files: Files, path: str) -> Found:
+    try:
+        with files.open(path) as handle:
+            head, size = files.pread(handle, SIZE, 0), files.size(handle)
+    except FileNotFoundError:
+        return Found(None)
+    except OSError as error:
+        if error.errno not in NOT_A_FILE:
+            raise
+        return Found(None, 0, f"holds no published ends: {error.strerror or errno.errorcode[error.errno]}")
+    if len(head) < SIZE or size > MOST:
+        return Found(None, 0, f"holds no published ends: its size is {size} bytes")
+    header = parse(head)
+    return Found(header, size, "" if header else "holds no published ends: its header is damaged")

@@ -1,0 +1,93 @@
+"""Derives a partition's leader epochs from the batches of its log, and holds `leader-epoch-checkpoint`
+against them.
+
+On disk: reads only. Threads: one, when the partition is opened.
+
+Each batch's header tells the epoch that it was written under. So the file can be made anew, but for epochs in
+which nothing was written. A header's epoch lies outside the batch's CRC: where the epochs of the log do not
+rise, the log is no witness against a file that can be read.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from typing import Any
+
+from segstore._native import ffi
+from segstore.errors import CorruptCheckpointError, CorruptRecordError
+from segstore.files import Files
+from segstore.storage.log.open import Opened
+from segstore.storage.meta.offset_checkpoints import LeaderEpochs
+from segstore.storage.meta.small_files import reason, unreadable
+from segstore.storage.segment.batch_scan import walk_past_damage
+from segstore.storage.segment.segment import Segment
+
+
+def load_epochs(files: Files, path: str, opened: Opened) -> tuple[LeaderEpochs, str]:
+    """The leader epochs of a log, and what is wrong with the file that should say them, "" for nothing.
+    OSError.
+    """
+    empty = opened.end_offset == opened.segments[0].base_offset
+    try:
+        epochs = LeaderEpochs.load(files, path)
+        wrong = _contradiction(epochs, opened) if epochs.entries or empty else "no epoch is in it"
+    except (CorruptCheckpointError, OSError) as error:
+        epochs, wrong = LeaderEpochs(files, path), reason(unreadable(error, path))
+    if not wrong:
+        return epochs, ""
+    history, rises = derive(files, opened.segments)
+    if epochs.entries and not rises:
+        return epochs, ""
+    return LeaderEpochs(files, path, history), wrong
+
+
+def derive(files: Files, segments: list[Segment]) -> tuple[list[tuple[int, int]], bool]:
+    """(epoch, start offset) by the batches of a log, and whether their epochs rise. OSError."""
+    found: list[tuple[int, int]] = []
+    rises = True
+    for segment in segments:
+        for epoch, base in _runs(files, segment):
+            if not found or epoch > found[-1][0]:
+                found.append((epoch, base))
+            rises &= epoch >= found[-1][0]
+    return found, rises
+
+
+def _runs(files: Files, segment: Segment) -> Iterator[tuple[int, int]]:
+    """Epoch and base offset of each batch of a segment; batches that tell no epoch are left out."""
+    for step in walk_past_damage(files, segment.handle, segment.size, check_crcs=False, sparse=True):
+        epochs, bases = step.batches["leader_epoch"].tolist(), step.batches["base_offset"].tolist()
+        yield from ((epoch, base) for epoch, base in zip(epochs, bases, strict=True) if epoch >= 0)
+
+
+def _contradiction(epochs: LeaderEpochs, opened: Opened) -> str:
+    """What the log says otherwise, at its ends and beside where each epoch begins; "" for nothing."""
+    starts = [start for _, start in epochs.entries if opened.start_offset < start < opened.end_offset]
+    beside = (at for start in starts for at in (start - 1, start))
+    for offset in [opened.start_offset, *beside, max(opened.end_offset - 1, opened.start_offset)]:
+        batch = _batch_at(opened.segments, offset)
+        if batch is None or batch.leader_epoch < 0:
+            continue
+        base = max(int(batch.base_offset), opened.start_offset)
+        known = epochs.epoch_for_offset(base)
+        if known != batch.leader_epoch:
+            said = "no epoch" if known is None else f"epoch {known}"
+            return f"{said} for offset {base}, but its batch has epoch {batch.leader_epoch}"
+    return ""
+
+
+def _batch_at(segments: list[Segment], offset: int) -> Any:
+    """Header of the batch that holds an offset, or of the next one in its segment; None where damage hides
+    it.
+    """
+    slot = max(bisect.bisect_right([segment.base_offset for segment in segments], offset) - 1, 0)
+    segment, header = segments[slot], ffi.new("seg_batch *")
+    if not slot:  # most partitions need no more than this, and no index
+        last = segment.header_at(0, segment.size, header)
+        if last is not None and last >= offset:
+            return header
+    try:
+        return segment.locate(offset, segment.size)
+    except CorruptRecordError:
+        return None

@@ -1,0 +1,224 @@
+"""Owns Kafka's text checkpoints: offsets by partition in the root, leader epochs in a partition's directory.
+
+A version line (0), a line with the number of entries, a line per entry, each ended by a newline
+(org.apache.kafka.server.common.CheckpointFile): "topic partition offset" or "epoch startOffset".
+A file that is missing or empty has no entries; whatever else is not this form is an error, never a guess.
+Files are replaced in one step and synced, so that a crash leaves the old content or the new.
+
+Threads: the functions any; a `LeaderEpochs` belongs to who holds the partition's lock.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+from segstore.errors import CorruptCheckpointError, InvalidArgumentError, InvalidTopicError
+from segstore.files import Files
+from segstore.names import MAX_OFFSET, MAX_PARTITION, check_topic
+from segstore.storage.meta.small_files import NOT_A_FILE, reason
+
+Path = str | os.PathLike[str]
+
+VERSION = 0
+MAX_EPOCH = (1 << 31) - 1
+
+_NUMBER = re.compile(rb"[0-9]{1,19}")
+
+
+# --- the two formats ---------------------------------------------------------
+
+
+def parse_offsets(data: bytes, where: Path) -> dict[tuple[str, int], int]:
+    """Offsets by (topic, partition). CorruptCheckpointError with the line in `where`."""
+    found: dict[tuple[str, int], int] = {}
+    for line, (topic, partition, offset) in _entries(data, where, 3):
+        key = _topic(topic, where, line), _number(partition, MAX_PARTITION, where, line)
+        if key in found:
+            raise CorruptCheckpointError(where, line, f"partition {key[0]}-{key[1]} is there twice")
+        found[key] = _number(offset, MAX_OFFSET, where, line)
+    return found
+
+
+def format_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
+    """What `parse_offsets` takes back, in order of topic and partition."""
+    return _format(f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
+
+
+def parse_leader_epochs(data: bytes, where: Path) -> list[tuple[int, int]]:
+    """(epoch, start offset) as they stand in the file. CorruptCheckpointError with the line in `where`."""
+    return [
+        (_number(epoch, MAX_EPOCH, where, line), _number(start, MAX_OFFSET, where, line))
+        for line, (epoch, start) in _entries(data, where, 2)
+    ]
+
+
+def format_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    """What `parse_leader_epochs` takes back."""
+    return _format(f"{epoch} {start}" for epoch, start in epochs)
+
+
+def _format(entries: Iterable[str]) -> bytes:
+    lines = list(entries)
+    return "".join(f"{line}\n" for line in (str(VERSION), str(len(lines)), *lines)).encode()
+
+
+def _entries(data: bytes, where: Path, width: int) -> list[tuple[int, list[bytes]]]:
+    """Line numbers (from 1) and fields of the entries."""
+    if not data:
+        return []
+    *lines, rest = data.split(b"\n")
+    if rest:  # a number that was cut off would be another number
+        raise CorruptCheckpointError(where, len(lines) + 1, "the last line does not end")
+    version = _number(lines[0], MAX_OFFSET, where, 1)
+    if version != VERSION:
+        raise CorruptCheckpointError(where, 1, f"version {version} is unknown, {VERSION} is known")
+    count = _number(lines[1] if len(lines) > 1 else b"", MAX_OFFSET, where, 2)
+    if count != len(lines) - 2:
+        raise CorruptCheckpointError(where, 2, f"says {count} entries, but there are {len(lines) - 2}")
+    found = [(at, line.split()) for at, line in enumerate(lines[2:], 3)]
+    for at, fields in found:
+        if len(fields) != width:
+            raise CorruptCheckpointError(where, at, f"{width} fields are expected, there are {len(fields)}")
+    return found
+
+
+def _number(text: bytes, most: int, where: Path, line: int) -> int:
+    if not _NUMBER.fullmatch(text) or int(text) > most:
+        raise CorruptCheckpointError(where, line, f"{_shown(text)} is no number from 0 to {most}")
+    return int(text)
+
+
+def _topic(text: bytes, where: Path, line: int) -> str:
+    try:
+        return check_topic(text.decode("ascii", "replace"))
+    except InvalidTopicError:
+        raise CorruptCheckpointError(where, line, f"{_shown(text)} is no topic's name") from None
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:80].decode("ascii", "backslashreplace"))
+
+
+# --- files -------------------------------------------------------------------
+
+
+def read_offsets(files: Files, path: Path) -> dict[tuple[str, int], int]:
+    """Offsets by (topic, partition); none where the file is missing. CorruptCheckpointError, OSError."""
+    return parse_offsets(_read(files, path), path)
+
+
+def try_offsets(files: Files, path: Path) -> tuple[dict[tuple[str, int], int] | None, str]:
+    """As `read_offsets`; None where the file is missing, or is none of that form: then why. OSError that may
+    pass.
+    """
+    try:
+        data = files.read_file(path)
+        return (parse_offsets(data, path) if data else None), ""
+    except FileNotFoundError:
+        return None, ""
+    except CorruptCheckpointError as error:
+        return None, reason(error)
+    except OSError as error:
+        if error.errno not in NOT_A_FILE:
+            raise
+        return None, reason(error)
+
+
+def write_offsets(files: Files, path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Replace the file, durable when it returns. OSError."""
+    files.write_atomic(path, format_offsets(offsets))
+
+
+def _read(files: Files, path: Path) -> bytes:
+    try:
+        return files.read_file(path)
+    except FileNotFoundError:
+        return b""
+
+
+class LeaderEpochs:
+    """Which leader epoch an offset was written under (Kafka: LeaderEpochFileCache).
+
+    Epochs and their start offsets both rise. Changes are in memory until `save`.
+    """
+
+    def __init__(self, files: Files, path: Path, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self._files, self._path = files, path
+        self._entries: list[tuple[int, int]] = []
+        for epoch, start in entries:
+            self.assign(epoch, start)
+
+    @classmethod
+    def load(cls, files: Files, path: Path) -> LeaderEpochs:
+        """From the file; none where it is missing. As in Kafka, entries that do not
+        rise give way to later ones.
+
+        CorruptCheckpointError, OSError.
+        """
+        return cls(files, path, parse_leader_epochs(_read(files, path), path))
+
+    def save(self) -> None:
+        """Replace the file, durable when it returns. OSError."""
+        self._files.write_atomic(self._path, format_leader_epochs(self._entries))
+
+    @property
+    def entries(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, start offset), rising."""
+        return tuple(self._entries)
+
+    @property
+    def latest(self) -> int | None:
+        """The newest epoch."""
+        return self._entries[-1][0] if self._entries else None
+
+    @property
+    def current(self) -> int:
+        """The epoch to write under: the newest, -1 where none is known."""
+        return self._entries[-1][0] if self._entries else -1
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Offsets from `start_offset` on are of `epoch`; entries that this contradicts are dropped.
+
+        Nothing changes where `epoch` is the newest and began no later. InvalidArgumentError below 0.
+        """
+        if epoch < 0 or start_offset < 0:
+            raise InvalidArgumentError(f"epoch {epoch} from offset {start_offset}: both must be at least 0")
+        if self._entries and self._entries[-1][0] == epoch and self._entries[-1][1] <= start_offset:
+            return
+        while self._entries and (self._entries[-1][0] >= epoch or self._entries[-1][1] >= start_offset):
+            self._entries.pop()
+        self._entries.append((epoch, start_offset))
+
+    def epoch_for_offset(self, offset: int) -> int | None:
+        """The epoch that an offset is of; None below the first start offset."""
+        return next((epoch for epoch, start in reversed(self._entries) if start <= offset), None)
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(largest known epoch up to `epoch`, the offset after its last); (-1, -1) where unknown.
+
+        An epoch before the first one ends where that begins (Kafka: OffsetsForLeaderEpoch).
+        """
+        if self._entries and self._entries[-1][0] == epoch:
+            return epoch, log_end_offset
+        higher = next((start for known, start in self._entries if known > epoch), None)
+        if epoch < 0 or higher is None:
+            return -1, -1
+        floor = next((known for known, _ in reversed(self._entries) if known <= epoch), epoch)
+        return floor, higher
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """The log was cut: forget epochs that began at `end_offset` or after."""
+        while self._entries and self._entries[-1][1] >= end_offset:
+            self._entries.pop()
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """The log's beginning was deleted: its epoch begins at `start_offset`, older ones are forgotten.
+        Whether this changes anything.
+        """
+        before = self.entries
+        kept = [entry for entry in self._entries if entry[1] > start_offset]
+        gone = self._entries[: len(self._entries) - len(kept)]
+        self._entries = [(gone[-1][0], start_offset), *kept] if gone else kept
+        return self.entries != before

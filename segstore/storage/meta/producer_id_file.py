@@ -1,0 +1,59 @@
+"""Owns the form of `.segstore/producer-ids`: up to where producer ids were handed out.
+
+One line: version 1, the first id that was not handed out, and the CRC-32 (hex) of what is before it.
+Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+from segstore import names
+from segstore.files import Files
+from segstore.storage.meta.small_files import unreadable
+
+MOST_ID = (1 << 63) - 1
+_MOST_BYTES = 256
+_DIGITS = len(str(MOST_ID))
+
+
+def producer_id_path(root: str) -> str:
+    """Where a store keeps them."""
+    return os.path.join(root, names.OURS, names.PRODUCER_IDS)
+
+
+def read_producer_id(files: Files, root: str) -> int | None:
+    """What the file says; None where it is missing or damaged: `damage` tells which. OSError."""
+    try:
+        return parse(files.read_file(producer_id_path(root), _MOST_BYTES))
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            unreadable(error, producer_id_path(root))
+        return None
+
+
+def damage(files: Files, root: str) -> str:
+    """What is wrong with the file, "" for nothing, also where there is none. OSError."""
+    path = producer_id_path(root)
+    if not files.exists(path) or read_producer_id(files, root) is not None:
+        return ""
+    what = "its checksum does not fit" if files.is_file(path) else "not a regular file"
+    return f"{what}: producer ids go on above all that the logs know"
+
+
+def write_producer_id(files: Files, root: str, first: int) -> None:
+    """Durable when it returns. OSError."""
+    line = f"1 {first}"
+    files.write_atomic(producer_id_path(root), f"{line} {zlib.crc32(line.encode()):08x}\n".encode())
+
+
+def parse(data: bytes) -> int | None:
+    """The id in the file's content; None for what was never written."""
+    line, _, crc = data.rpartition(b" ")
+    if crc != b"%08x\n" % zlib.crc32(line):
+        return None
+    version, _, number = line.partition(b" ")
+    if version != b"1" or not number.isdigit() or len(number) > _DIGITS or int(number) > MOST_ID:
+        return None
+    return int(number)

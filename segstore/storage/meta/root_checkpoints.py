@@ -1,0 +1,212 @@
+"""Owns the checkpoint files of the root: recovery points, log start offsets, high watermarks, cleaner
+offsets.
+
+Each is Kafka's text of (topic, partition, offset), which has no checksum: `checked_copy` says the same with
+one. Where the copy is the last writer's, it counts, and the text is made anew from it. Where it may be older
+(a broker may have been killed here), the text counts, but of two log start offsets the smaller one, which
+keeps more records. Where there is no such copy (a broker was here, it is damaged, or from before there were
+copies) the texts are all there is, and nothing is deleted because of them: a log start offset that only a
+text had is a claim, noted in the copy from then on, until the log start is moved on purpose.
+Partitions that were not loaded since the store was opened keep what their line said.
+Threads: any; one lock, held while files are written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from segstore import names
+from segstore.files import Files
+from segstore.mutex import Mutex
+from segstore.storage.meta.checked_copy import CheckedCopy, Standing, read_copy, write_copy
+from segstore.storage.meta.clean_shutdown import read_marker
+from segstore.storage.meta.offset_checkpoints import try_offsets, write_offsets
+from segstore.storage.meta.published_ends import Ends, EndsReader
+
+TopicPartitionKey = tuple[str, int]
+Lines = dict[TopicPartitionKey, int]
+Changes = Mapping[TopicPartitionKey, int | None]
+"""New offsets; None where a line goes."""
+LOG_START_FILES = (
+    names.LOG_STARTS,
+    names.CLEAN_SHUTDOWN,
+    os.path.join(names.OURS, names.CHECKPOINTS),
+    os.path.join(names.OURS, names.ENDS),
+)
+"""What `read_log_start` looks at, below the root."""
+
+
+class RootCheckpoints:
+    """The four of them. `told` is what was wrong: the file's name below the root, that, and what is done
+    about it.
+
+    `marker` and `published` are the numbers of the clean shutdown marker and the published ends as they were
+    found, None where there was none. `copied`: whether who published makes copies of the texts.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        root: str,
+        marker: int | None = None,
+        published: int | None = None,
+        *,
+        copied: bool = True,
+    ) -> None:
+        self._files, self._root = files, root
+        self._lock = Mutex()
+        self.told: list[tuple[str, str, str]] = []
+        copy, damage = read_copy(files, root)
+        if damage or (copy is None and copied and marker and published == marker):
+            self.told.append((os.path.join(names.OURS, names.CHECKPOINTS), damage or "missing", "made anew"))
+        self.copied = copy is not None or bool(damage)
+        """Whether a writer of ours has left a copy, whole or not."""
+        standing = Standing.STALE if copy is None else copy.standing(marker, published, copied)
+        current = standing is Standing.CURRENT
+        held = None if standing is Standing.STALE else copy
+        self._current, self._copy = current, copy
+        self._unwritten: set[str] = set()
+        self._held = {name: self._load(name, held, current) for name in names.OFFSET_CHECKPOINTS}
+        self._claims = dict(copy.claims) if copy is not None else {}
+        self.recovery_points = OffsetCheckpoint(self, names.RECOVERY_POINTS)
+        self.log_starts = OffsetCheckpoint(self, names.LOG_STARTS)
+        self.high_watermarks = OffsetCheckpoint(self, names.HIGH_WATERMARKS)
+        self.cleaner_offsets = OffsetCheckpoint(self, names.CLEANER_OFFSETS)
+
+    def _load(self, name: str, copy: CheckedCopy | None, current: bool) -> Lines:
+        text, damage = try_offsets(self._files, os.path.join(self._root, name))
+        lines = settled(name, text, None if copy is None else copy.offsets[name], current)
+        if damage:
+            source = "its copy with a checksum" if copy is not None else "what the logs tell"
+            self.told.append((name, damage, f"made anew from {source}"))
+        elif (text or {}) != lines:
+            self.told += [(name, message, "put right") for message in differences(text or {}, lines)]
+        if damage or (text or {}) != lines:
+            self._unwritten.add(name)
+        return lines
+
+    def is_checked(self, name: str, key: TopicPartitionKey) -> bool:
+        """Whether a copy with a checksum said the same of a partition when the store was opened."""
+        return _is_checked(name, key, self._held[name].get(key), self._copy, self._current)
+
+    def lines(self, name: str) -> Mapping[TopicPartitionKey, int]:
+        """What one of the files says."""
+        return self._held[name]
+
+    def update(self, changes: Mapping[str, Changes], nonce: int = 0) -> None:
+        """Write files with these changes (by file), synced, and the copy before them; nothing is written
+        where none changes anything. `nonce`: of a clean close, which always writes the copy. OSError.
+        """
+        with self._lock:
+            held = {name: _changed(lines, changes.get(name, {})) for name, lines in self._held.items()}
+            self._unwritten |= {name for name, lines in held.items() if lines != self._held[name]}
+            if self._unwritten or nonce:
+                starts = changes.get(names.LOG_STARTS, {})
+                self._claims = {k: at for k, at in self._claims.items() if starts.get(k, at) == at}
+                write_copy(self._files, self._root, held, nonce, self._claims)
+            for name in sorted(self._unwritten):
+                write_offsets(self._files, os.path.join(self._root, name), held[name])
+            self._unwritten.clear()
+            self._held = held
+
+    def claim(self, key: TopicPartitionKey, log_start: int) -> None:
+        """That a partition's log begins there is a claim, which nothing with a checksum says, until it begins
+        elsewhere. It is durable with the next copy that is written.
+        """
+        with self._lock:
+            self._claims[key] = log_start
+
+    def is_claim(self, key: TopicPartitionKey) -> bool:
+        """Whether what is held of this partition's log start was a claim when that was found first."""
+        at = self._claims.get(key)
+        return at is not None and at == self._held[names.LOG_STARTS].get(key)
+
+    def forget(self, topic: str, but: tuple[int, ...] = ()) -> None:
+        """Drop the lines of a topic's partitions, those of `but` excepted: what is said of some that are gone
+        must not be said of new ones. OSError.
+        """
+        self.update(
+            {
+                name: {key: None for key in lines if key[0] == topic and key[1] not in but}
+                for name, lines in self._held.items()
+            }
+        )
+
+
+def _changed(lines: Lines, changes: Changes) -> Lines:
+    return {key: at for key, at in {**lines, **changes}.items() if at is not None}
+
+
+class OffsetCheckpoint:
+    """One of the files, and what it says."""
+
+    def __init__(self, all_of_them: RootCheckpoints, name: str) -> None:
+        self._all, self._name = all_of_them, name
+
+    def get(self, key: TopicPartitionKey) -> int | None:
+        return self._all.lines(self._name).get(key)
+
+    def update(self, changes: Changes) -> None:
+        """Write the file with these changes, synced. OSError."""
+        self._all.update({self._name: changes})
+
+
+def settled(
+    name: str, text: Mapping[TopicPartitionKey, int] | None, copy: Lines | None, current: bool
+) -> Lines:
+    """What counts, where the text of the file `name` and its copy say this; None where one says nothing.
+    `current`: whether the copy is the last writer's.
+    """
+    if copy is None or text is None or current:
+        return dict(copy if copy is not None else text or {})
+    if name != names.LOG_STARTS:
+        return dict(text)
+    return {key: min(at, copy.get(key, 0)) for key, at in text.items()}
+
+
+def _is_checked(
+    name: str, key: TopicPartitionKey, said: int | None, copy: CheckedCopy | None, current: bool
+) -> bool:
+    return current or (copy is not None and copy.offsets[name].get(key) == said)
+
+
+def agreed_start(said: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
+    """The log start offset that counts, of what checkpoints say (None where nothing) and what is published,
+    each with a checksum or without: what has one, and of two alike the smaller one, which keeps more records.
+    """
+    if published is None:
+        return said or 0
+    if ends_checked and (said is None or not checked):
+        return published.start
+    return min(said or 0, published.start)
+
+
+def differences(
+    text: Mapping[TopicPartitionKey, int], counts: Mapping[TopicPartitionKey, int]
+) -> Iterator[str]:
+    """In words, what a text says and what counts instead."""
+    for key in sorted(text.keys() | counts.keys()):
+        says, taken = (str(held[key]) if key in held else "nothing" for held in (text, counts))
+        if says != taken:
+            where = names.partition_dir(*key)
+            yield f"says {says} of {where}: its copy with a checksum has {taken}, which counts"
+
+
+def read_log_start(
+    files: Files, root: str, key: TopicPartitionKey, ends: EndsReader | None, published: Ends | None
+) -> int:
+    """Where a partition's log starts by what counts, for a reader that changes nothing: `published` is what
+    the last writer has published of it in `ends`. OSError that may pass.
+    """
+    text, _ = try_offsets(files, os.path.join(root, names.LOG_STARTS))
+    copy, _ = read_copy(files, root)
+    standing = Standing.STALE
+    if copy is not None:
+        nonce = None if ends is None else ends.nonce
+        standing = copy.standing(read_marker(files, root), nonce, ends is None or ends.checked)
+    lines = None if copy is None or standing is Standing.STALE else copy.offsets[names.LOG_STARTS]
+    current = standing is Standing.CURRENT
+    said = settled(names.LOG_STARTS, text, lines, current).get(key)
+    checked = _is_checked(names.LOG_STARTS, key, said, copy, current)
+    return agreed_start(said, checked, published, ends is not None and ends.checked)

@@ -1,0 +1,134 @@
+"""Owns `.segstore/sweeps.json`: when each partition was swept last, and what went wrong there.
+
+Other processes read it (`segstore topics`, `segstore stats`). It is a note, never evidence: written whole,
+not synced, and one that can't be read, or whose checksum does not fit, counts as none.
+Threads: any; one lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from segstore import names
+from segstore.errors import CorruptCheckpointError
+from segstore.files import Files
+from segstore.mutex import Mutex
+from segstore.storage.meta.root_checkpoints import TopicPartitionKey
+from segstore.storage.meta.small_files import reason, seal, unreadable, unseal
+
+_MOST = 1 << 26
+NEVER = -1
+_LATEST_MS = 253_402_300_799_999  # the year 9999
+
+
+class SweepState(NamedTuple):
+    """`swept_ms`: by the store's clock, -1 for never; `error`: why the last sweep failed, None if it did
+    not; `deleted_bytes`, `compacted_bytes`: what sweeps have freed since the partition was made. The latter
+    is negative where compacted segments are larger than they were.
+    """
+
+    swept_ms: int = NEVER
+    error: str | None = None
+    deleted_bytes: int = 0
+    compacted_bytes: int = 0
+
+
+class SweepStates:
+    """What is known of each partition's sweeps."""
+
+    def __init__(self, files: Files, root: str) -> None:
+        self._files, self._path = files, os.path.join(root, names.OURS, names.SWEEPS)
+        self._lock = Mutex()
+        self._held = read_states(files, root)
+        self._changed = False
+
+    def __getitem__(self, key: TopicPartitionKey) -> SweepState:
+        return self._held.get(key, SweepState())
+
+    def all(self) -> Mapping[TopicPartitionKey, SweepState]:
+        return dict(self._held)
+
+    def note(self, key: TopicPartitionKey, change: Callable[[SweepState], SweepState]) -> None:
+        """Change what is known of a partition."""
+        with self._lock:
+            self._held[key] = change(self[key])
+            self._changed = True
+
+    def keep(self, there: Callable[[TopicPartitionKey], bool]) -> None:
+        """Forget those that are not `there`."""
+        with self._lock:
+            held = {key: state for key, state in self._held.items() if there(key)}
+            self._changed |= len(held) < len(self._held)
+            self._held = held
+
+    def save(self, there: Callable[[TopicPartitionKey], bool]) -> None:
+        """Write what changed, without partitions that are not `there`. OSError."""
+        with self._lock:
+            self._held = {key: state for key, state in self._held.items() if there(key)}
+            if self._changed:
+                self._files.write_atomic(self._path, format_states(self._held), sync=False)
+                self._changed = False
+
+
+def format_states(held: Mapping[TopicPartitionKey, SweepState]) -> bytes:
+    """What `parse_states` takes back."""
+    return seal({"sweeps": [[*key, state._asdict()] for key, state in sorted(held.items())]})
+
+
+def parse_states(data: bytes, where: str) -> dict[TopicPartitionKey, SweepState]:
+    """What the file says; an older segstore wrote the list alone. CorruptCheckpointError, which names
+    `where`.
+    """
+    try:
+        held, _ = unseal(data)
+        rows = held["sweeps"] if isinstance(held, dict) else held
+        return {(str(t), int(p)): _state(state) for t, p, state in rows}
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise CorruptCheckpointError(where, 0, f"no notes of sweeps: {error}") from error
+
+
+def states_path(root: str) -> str:
+    """Where a store keeps them."""
+    return os.path.join(root, names.OURS, names.SWEEPS)
+
+
+def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
+    """What the file says; nothing where it is damaged or not there: who checks is told by `damaged_states`.
+    OSError that may pass.
+    """
+    path = states_path(root)
+    try:
+        return parse_states(files.read_file(path, _MOST), path)
+    except FileNotFoundError:
+        return {}
+    except (CorruptCheckpointError, OSError) as error:
+        unreadable(error, path)
+        return {}
+
+
+def damaged_states(files: Files, root: str) -> tuple[str, str]:
+    """The file's path, and what is wrong with it: "" for nothing, also where there is none. OSError."""
+    path = states_path(root)
+    try:
+        parse_states(files.read_file(path, _MOST), path)
+    except FileNotFoundError:
+        return path, ""
+    except (CorruptCheckpointError, OSError) as error:
+        return path, reason(unreadable(error, path))
+    return path, ""
+
+
+def _state(held: Mapping[str, Any]) -> SweepState:
+    if not isinstance(held, Mapping):
+        raise TypeError("a state is an object")
+    error = held.get("error")
+    numbers = (held.get("swept_ms", NEVER), held.get("deleted_bytes", 0), held.get("compacted_bytes", 0))
+    swept, deleted, compacted = map(int, numbers)
+    # A compaction may need more bytes than there were: a batch that keeps its last offset alone is a new one.
+    if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted < 1 << 63 and abs(compacted) < 1 << 63):
+        raise ValueError(f"no such time or size: {swept}, {deleted}, {compacted}")
+    # A path in it may be no text.
+    text = None if error is None else str(error).encode("utf-8", "backslashreplace").decode()
+    return SweepState(swept, text, deleted, compacted)

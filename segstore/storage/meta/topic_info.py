@@ -1,0 +1,182 @@
+"""What is known of a topic, and the form in which it is kept: the content of `.segstore/topics/<topic>.json`.
+
+On disk: nothing of its own; see `topics`. The content is believed whole or not at all: a word of it that is
+not as it is written here could hide or delete a topic.
+Threads: any; values and functions without state.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from segstore import names
+from segstore.config import TopicConfig
+from segstore.errors import CorruptCheckpointError, InvalidTopicError, SegstoreError
+from segstore.storage.meta.small_files import seal, unseal
+
+INTERNAL = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
+)
+"""Topics that the engine writes for itself (Kafka: Topic.isInternal, and the metadata log's)."""
+MOST_PARTITIONS = 100_000
+VERSION = 1
+_NEEDED = frozenset({"config", "partitions", "topic_id"})
+HELD: Mapping[str, str | int | float | bool] = {
+    "retention.ms": -1,
+    "retention.bytes": -1,
+    "cleanup.policy": "delete",
+    "flush.messages": 1,
+}
+"""The settings of a topic whose own are lost: nothing goes, and what is acknowledged is durable."""
+_KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting"}
+
+
+@dataclass(frozen=True)
+class TopicInfo:
+    """A topic as `Store.topics()` shows it.
+
+    `partitions` is their number, `partition_ids` says which (a copied broker's directory may
+    hold only some); `config` the settings that were made, by Kafka's names; `settings` all of them.
+    `ours` is False for a topic that has no settings of ours. `error` says why they can't be read: whoever
+    asks for the topic is told, and the other topics are not touched. `lost` says why its settings are not
+    known although its id and partitions are: until `Store.alter_topic` or a repair states settings, nothing
+    of it is deleted or compacted, and each append is synced. `compacted` has pairs of partition and offset:
+    below that offset the log was compacted when the settings were others.
+    """
+
+    name: str
+    partition_ids: tuple[int, ...]
+    topic_id: str
+    settings: TopicConfig = field(default_factory=TopicConfig, repr=False)
+    ours: bool = True
+    error: SegstoreError | None = field(default=None, compare=False)
+    lost: SegstoreError | None = field(default=None, compare=False)
+    compacted: tuple[tuple[int, int], ...] = field(default=(), repr=False)
+
+    @property
+    def partitions(self) -> int:
+        return len(self.partition_ids)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return dict(self.settings.to_mapping())
+
+    @property
+    def internal(self) -> bool:
+        return self.name in INTERNAL
+
+    @property
+    def gapped(self) -> bool:
+        """Whether there may be gaps anywhere: what a broker did with its topic, our settings don't say."""
+        return not self.ours or "compact" in self.settings.cleanup_policy
+
+    def gaps_end(self, partition: int, cleaned: int | None, flushed: int | None = None) -> int:
+        """Below which offset compaction may have left gaps: -1 for anywhere. `cleaned`: the cleaner's offset,
+        which says less than `compacted` where a compaction was stopped. `flushed`: the recovery point that
+        our own checkpoint has, which is written before a compaction changes anything below it.
+        """
+        if self.gapped and (flushed is None or not self.ours):
+            return -1
+        return max(cleaned or 0, flushed or 0, dict(self.compacted).get(partition, 0))
+
+
+def check_not_internal(topic: object, why: str) -> None:
+    """InvalidTopicError where only the engine itself may do this to the topic; `why` says what it is."""
+    if isinstance(topic, str) and topic in INTERNAL:
+        raise InvalidTopicError(f"topic {topic!r} is internal, which anybody may read: {why}")
+
+
+def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:
+    """What `parse_settings` takes back."""
+    held = {
+        "version": VERSION,
+        "topic_id": info.topic_id,
+        "partitions": info.partitions,
+        # A copied broker's directory may hold only some of a topic's partitions.
+        **(
+            {}
+            if info.partition_ids == tuple(range(info.partitions))
+            else {"partition_ids": info.partition_ids}
+        ),
+        "config": info.config,
+        **({"compacted": info.compacted} if info.compacted else {}),
+        **({"deleting": True} if deleting else {}),
+    }
+    return seal(held)
+
+
+class Settings(NamedTuple):
+    """The content of a settings file: the topic, and whether its deletion was begun."""
+
+    info: TopicInfo
+    deleting: bool
+
+
+def parse_settings(topic: str, data: bytes, where: str) -> tuple[Settings, bool]:
+    """What the file says, and whether it has a checksum. CorruptCheckpointError, which names `where`."""
+    try:
+        held, checked = unseal(data)
+        names.check_topic(topic)
+        _check_keys(held)
+        settings = TopicConfig.parse_kept(held["config"])
+        info = TopicInfo(topic, _ids(held), _topic_id(held["topic_id"]), settings, compacted=_compacted(held))
+        return Settings(info, _deleting(held)), checked
+    except (ValueError, TypeError) as error:
+        raise CorruptCheckpointError(where, 0, f"no topic settings: {error}") from error
+
+
+def _check_keys(held: Any) -> None:
+    if not isinstance(held, dict):
+        raise TypeError(f"an object is expected, not {type(held).__name__}")
+    if not _NEEDED <= held.keys() <= _KNOWN:
+        missing, unknown = sorted(_NEEDED - held.keys()), sorted(held.keys() - _KNOWN)
+        raise ValueError(f"keys are missing: {missing}, or unknown: {unknown}")
+    version = held.get("version", VERSION)
+    if type(version) is not int or version != VERSION:
+        raise ValueError(f"version {version!r} is unknown, {VERSION} is known")
+
+
+def _whole(name: str, value: Any, most: int) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{name}={value!r}: must be an int from 0 to {most}")
+    return value
+
+
+def _ids(held: Mapping[str, Any]) -> tuple[int, ...]:
+    count = _whole("partitions", held["partitions"], MOST_PARTITIONS)
+    if not count:
+        raise ValueError("partitions=0: must be at least 1")
+    ids = held.get("partition_ids", range(count))
+    if not isinstance(ids, (list, range)) or len(ids) != count:
+        raise ValueError(f"partition_ids must be a list of {count}")
+    found = tuple(_whole("partition_ids", each, names.MAX_PARTITION) for each in ids)
+    if any(a >= b for a, b in itertools.pairwise(found)):
+        raise ValueError("partition_ids must rise")
+    return found
+
+
+def _compacted(held: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    pairs = held.get("compacted", [])
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise ValueError("compacted must be a list of pairs")
+    return tuple(
+        (_whole("compacted", number, names.MAX_PARTITION), _whole("compacted", offset, names.MAX_OFFSET))
+        for number, offset in pairs
+    )
+
+
+def _topic_id(value: Any) -> str:
+    # A broker's topic of before topic ids has none.
+    if not isinstance(value, str) or (value and not names.is_topic_id(value)):
+        raise ValueError(f"topic_id={value!r}: no topic id")
+    return value
+
+
+def _deleting(held: Mapping[str, Any]) -> bool:
+    value = held.get("deleting", False)
+    if type(value) is not bool:
+        raise ValueError(f"deleting={value!r}: must be true or false")
+    return value

@@ -1,0 +1,308 @@
+"""Owns `.segstore/topics/<topic>.json` and its second copy `<topic>.copy`: a topic's settings, number of
+partitions and id. Their form is `small_files`'s.
+
+The file is the authority for a topic of ours: it is written, synced, before the first partition
+directory is made and removed after the last one is gone, so that a crash within `create`,
+`add_partitions` or `delete` is finished by `finish` at the next open. A topic that has only
+directories (a broker's) is known by them and has no settings of ours. So is one whose settings are damaged in
+both copies: its partitions and its id are known by its directories, its settings by nothing
+(`TopicInfo.lost`). One that has no logs either is listed with its `error`, and does not keep the others from
+being opened.
+
+Threads: the store's administration lock is held around every change; `all()` may be read by any.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from segstore import names
+from segstore.config import TopicConfig
+from segstore.errors import (
+    CorruptCheckpointError,
+    InvalidTopicError,
+    InvalidTypeError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+    copy_of,
+)
+from segstore.files import Files
+from segstore.logger import Logger
+from segstore.storage.meta.small_files import NOT_A_FILE, Copies, unreadable
+from segstore.storage.meta.topic_info import (
+    HELD,
+    INTERNAL,
+    Settings,
+    TopicInfo,
+    format_settings,
+    parse_settings,
+)
+from segstore.storage.segment.segment_files import list_segments
+
+_TRIES = 100
+_MOST_METADATA = 4096
+_MOST_SETTINGS = 1 << 24
+
+_FORM = ".json"
+_COPY = ".copy"
+
+__all__ = ["INTERNAL", "NOT_A_FILE", "TopicFiles", "TopicInfo", "find_topic", "new_topic", "with_config"]
+
+log = Logger("segstore")
+
+# What is said of something in a grave that is not ours to remove.
+NOT_OURS = frozenset({errno.EISDIR, errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.ENOTDIR})
+
+
+class TopicFiles:
+    """Reads and writes the settings files, and the directories of topics that have none."""
+
+    def __init__(self, files: Files, root: str) -> None:
+        self._files, self._root = files, root
+        self._directory = os.path.join(root, names.OURS, names.TOPICS)
+
+    def settings(self, topic: str) -> Copies[Settings]:
+        """The two copies of a topic's settings."""
+        stem = os.path.join(self._directory, topic)
+        return Copies(self._files, stem + _FORM, stem + _COPY, _MOST_SETTINGS, partial(parse_settings, topic))
+
+    def partition_path(self, topic: str, partition: int) -> str:
+        return os.path.join(self._root, names.partition_dir(topic, partition))
+
+    def version(self) -> tuple[int, int]:
+        """Changes whenever a topic is made, altered or deleted: stamps of the two directories. OSError."""
+        return self._files.modified(self._root), self._files.modified(self._directory)
+
+    def prepare(self) -> None:
+        """Make the directory for settings; OSError."""
+        self._files.ensure_directory(self._directory)
+
+    def load(self) -> tuple[dict[str, TopicInfo], list[str]]:
+        """Topics, and the names of those whose deletion was begun and not finished.
+
+        Where another process makes and deletes topics meanwhile, the look is taken again.
+        """
+        for left in reversed(range(_TRIES)):
+            settled = self._settled()
+            try:
+                looked = self._look(settled)
+            except FileNotFoundError:
+                if not left:
+                    raise
+                continue
+            if set(self._settled()) == set(settled):
+                break
+        return looked
+
+    def _look(self, settled: list[str]) -> tuple[dict[str, TopicInfo], list[str]]:
+        found: dict[str, list[int]] = {}
+        for name in self._files.directories(self._root):
+            parsed = names.parse_partition_dir(name)
+            if parsed is not None:
+                found.setdefault(parsed[0], []).append(parsed[1])
+        foreign = found.keys() - set(settled)
+        topics = {name: self._foreign(name, sorted(found[name])) for name in foreign}
+        dying = []
+        for topic in settled:
+            info, deleting = self._read(topic, sorted(found.get(topic, ())))
+            if deleting:
+                dying.append(topic)
+            else:
+                topics[topic] = info
+        return topics, dying
+
+    def _settled(self) -> list[str]:
+        if not self._files.exists(self._directory):
+            return []
+        found = self._files.listdir(self._directory)
+        return sorted({n.removesuffix(s) for n in found for s in (_FORM, _COPY) if n.endswith(s)})
+
+    def _foreign(self, topic: str, ids: list[int]) -> TopicInfo:
+        """By the first partition that tells the topic's id."""
+        error = None
+        for number in ids:
+            try:
+                topic_id = self.read_id(topic, number)
+            except (CorruptCheckpointError, StorageError) as wrong:
+                error = error or copy_of(wrong)
+                continue
+            if topic_id:
+                return TopicInfo(topic, tuple(ids), topic_id, ours=False)
+        if error is not None and not self._logs(topic, ids):
+            return TopicInfo(topic, tuple(ids), "", ours=False, error=error)
+        return TopicInfo(topic, tuple(ids), "", ours=False)
+
+    def read_id(self, topic: str, partition: int) -> str:
+        """The topic's id by a partition's metadata, "" where that tells none. CorruptCheckpointError,
+        StorageError: what lies there is no such file; OSError.
+        """
+        directory = self.partition_path(topic, partition)
+        path = os.path.join(directory, names.PARTITION_METADATA)
+        try:
+            self._files.check_directory(directory)
+            data = self._files.read_file(path, _MOST_METADATA)
+            # Kafka makes the file before it writes it: an empty one says as much as none.
+            return names.parse_partition_metadata(data, path) if data else ""
+        except FileNotFoundError:
+            return ""
+        except (CorruptCheckpointError, OSError) as error:
+            raise unreadable(error, path) from error
+
+    def told_id(self, topic: str, partition: int) -> str:
+        """As `read_id`, "" also where what lies there can't be read."""
+        try:
+            return self.read_id(topic, partition)
+        except (CorruptCheckpointError, StorageError):
+            return ""
+
+    def read_ids(self, topic: str, ids: Collection[int]) -> Counter[str]:
+        """How many partitions' metadata tell which id."""
+        told: Counter[str] = Counter()
+        for number in ids:
+            told[self.told_id(topic, number)] += 1
+        del told[""]
+        return told
+
+    def _logs(self, topic: str, ids: Collection[int]) -> bool:
+        """Whether there is a log of any of these partitions."""
+        directories = [self.partition_path(topic, number) for number in ids]
+        return any(
+            not self._files.is_symlink(directory) and list_segments(self._files, directory)
+            for directory in directories
+        )
+
+    def _read(self, topic: str, ids: list[int]) -> Settings:
+        try:
+            names.check_topic(topic)
+            held = self.settings(topic).read()
+        except (CorruptCheckpointError, InvalidTopicError, OSError) as error:
+            return Settings(self._without_settings(topic, ids, error), False)
+        if held is None:
+            raise FileNotFoundError(errno.ENOENT, "The topic was deleted meanwhile", topic)
+        return held
+
+    def _without_settings(
+        self, topic: str, ids: list[int], error: CorruptCheckpointError | InvalidTopicError | OSError
+    ) -> TopicInfo:
+        """What the directories tell of a topic whose settings can't be read."""
+        path = self.settings(topic).paths[0]
+        if isinstance(error, InvalidTopicError):
+            error = CorruptCheckpointError(path, 0, f"no topic settings: {error}")
+        wrong = copy_of(unreadable(error, path))
+        if not self._logs(topic, ids):
+            return TopicInfo(topic, tuple(ids), "", ours=False, error=_advised(wrong, path))
+        told = self.read_ids(topic, ids).most_common(1)
+        topic_id = told[0][0] if told else ""
+        return TopicInfo(topic, tuple(ids), topic_id, TopicConfig.parse(HELD), ours=False, lost=wrong)
+
+    def write(self, info: TopicInfo, *, deleting: bool = False) -> None:
+        """Write a topic's settings, whole or not at all; OSError."""
+        self.settings(info.name).write(format_settings(info, deleting=deleting))
+
+    def restore(self, info: TopicInfo) -> None:
+        """Say again what was there before a write that failed: its name may have been given, and a topic goes
+        on by other settings than the next open would find. OSError.
+        """
+        if info.ours:
+            self.write(info)
+        elif info.error is None:
+            self.forget(info.name)
+
+    def forget(self, topic: str) -> None:
+        """Remove a topic's settings: its directories are gone."""
+        self.settings(topic).forget()
+
+    def bury(self, topic: str, but: Collection[int] = ()) -> list[str]:
+        """Move a topic's directories out of sight, in the form that Kafka gives to deleted ones: their old
+        paths. Those of the partitions `but` stay.
+        """
+        gone = []
+        for name in self._files.directories(self._root):
+            parsed = names.parse_partition_dir(name)
+            if parsed is not None and parsed[0] == topic and parsed[1] not in but:
+                grave = names.deleted_dir(topic, parsed[1], uuid.uuid4().hex)
+                gone.append(os.path.join(self._root, name))
+                self._files.rename(gone[-1], os.path.join(self._root, grave))
+        self._files.sync_dir(self._root)
+        return gone
+
+    def buried(self) -> list[str]:
+        """Paths of the directories of deleted partitions. OSError."""
+        found = filter(names.is_deleted_dir, self._files.directories(self._root))
+        return [os.path.join(self._root, name) for name in sorted(found)]
+
+    def remove_buried(self) -> None:
+        """Remove the files of all deleted partitions. What is not ours to remove stays, with a warning.
+        OSError.
+        """
+        for grave in self.buried():
+            left = self._remove_grave(grave)
+            if left:
+                log.warning("%s: the partition was deleted, but there is also %s, which stays", grave, left)
+        self._files.sync_dir(self._root)
+
+    def _remove_grave(self, grave: str) -> list[str]:
+        """Remove the files in it, then itself: the names of what could not be removed."""
+        if self._files.is_symlink(grave):
+            self._files.unlink(grave)
+            return []
+        paths = [os.path.join(grave, name) for name in sorted(self._files.listdir(grave))]
+        left = [os.path.basename(path) for path in paths if not self._removed(self._files.unlink, path)]
+        return left if left or self._removed(self._files.rmdir, grave) else ["."]
+
+    def _removed(self, remove: Callable[[str], None], path: str) -> bool:
+        try:
+            remove(path)
+        except OSError as error:
+            if error.errno not in NOT_OURS:
+                raise
+            return False
+        return True
+
+
+def _advised(
+    error: CorruptCheckpointError | StorageError, path: str
+) -> CorruptCheckpointError | StorageError:
+    """What is wrong with the settings of a topic without logs, and what can be done."""
+    stem = os.path.basename(path).removesuffix(_FORM)
+    advice = (
+        f"the topic has no log: restore the file from a backup, or remove {stem}{_FORM} and {stem}{_COPY}"
+    )
+    if isinstance(error, CorruptCheckpointError):
+        return CorruptCheckpointError(error.file, error.line, f"{error.reason}; {advice}")
+    return StorageError(error.errno, f"{error.strerror}; {advice}", path)
+
+
+def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
+    """A topic that is not there yet; ConfigError, InvalidTopicError."""
+    settings = TopicConfig.parse(config)
+    return TopicInfo(names.check_topic(name), tuple(range(partitions)), names.new_topic_id(), settings)
+
+
+def with_config(info: TopicInfo, config: Mapping[str, Any]) -> TopicInfo:
+    """The topic with some settings changed; a value of None goes back to the default. ConfigError."""
+    return replace(info, settings=info.settings.replace(config), ours=True, lost=None)
+
+
+def find_topic(topics: Mapping[str, TopicInfo], name: str, partition: int | None = None) -> TopicInfo:
+    """UnknownTopicOrPartitionError, which says what is there; InvalidTypeError; the topic's own `error`."""
+    if not isinstance(name, str):
+        raise InvalidTypeError(f"topic must be a str, not {type(name).__name__}")
+    if name not in topics:
+        there = ", ".join(sorted(topics)) or "none"
+        raise UnknownTopicOrPartitionError(f"no topic {name!r}; there are: {there}")
+    info = topics[name]
+    if info.error is not None:
+        raise copy_of(info.error)
+    if partition is not None and partition not in info.partition_ids:
+        raise UnknownTopicOrPartitionError(
+            f"topic {name!r} has no partition {partition}; it has {list(info.partition_ids)}"
+        )
+    return info

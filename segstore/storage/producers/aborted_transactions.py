@@ -1,0 +1,142 @@
+"""Which transactions of a partition were aborted: what `read_committed` leaves out.
+
+On disk: reads the control batches of the logs, once, and what has come behind them since. A `.txnindex` is no
+evidence (an empty one looks like none was aborted), and to hold it against the log takes the same look.
+Threads: any; what was found is kept, under a lock.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segstore.errors import CorruptRecordError
+from segstore.files import Files
+from segstore.index.txn_index import AbortedTxn
+from segstore.mutex import Mutex
+from segstore.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, Records
+from segstore.storage.producers.outcomes import Outcomes
+from segstore.storage.producers.producer_state import ProducerState
+from segstore.storage.producers.replay import take_in
+from segstore.storage.segment.batch_scan import walk_past_damage
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment import Segment
+
+_NO_MARKER = "the end of the batch's transaction is not in the log"
+
+
+class _Found(NamedTuple):
+    """What the log says up to byte `position` of `segment`.
+
+    `aborted`: int64 (n, 4), a row for each AbortedTxn, by last offset.
+    """
+
+    segment: Segment | None
+    position: int
+    end_offset: int
+    aborted: NDArray[np.int64]
+
+
+class AbortedTransactions:
+    """Looks only where batches of transactions are read."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._lock = Mutex()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._state = ProducerState()
+        self._damaged: dict[int, CorruptRecordError] = {}  # markers that can't be read, by offset
+        self._found = _Found(None, 0, -1, np.empty((0, 4), np.int64))
+
+    def stable_offset(self, view: LogView) -> int:
+        """The last stable offset of a log whose writer publishes none."""
+        self._replay(view)
+        unstable = self._state.first_unstable_offset
+        return view.end_offset if unstable is None else min(max(unstable, view.start_offset), view.end_offset)
+
+    def outcomes(self, view: LogView) -> Outcomes:
+        """How the transactions up to the view's end ended."""
+        self._replay(view)
+        # What is open is taken first: if it ends meanwhile, it is among the aborted ones too, or committed.
+        ongoing = dict(self._state.ongoing)
+        return Outcomes(self._found.aborted, ongoing)
+
+    def without(self, view: LogView, records: Records) -> Records:
+        """The records that do not belong to an aborted transaction, up to the first of which that can't be
+        told: CorruptRecordError where that is the very first.
+        """
+        batches = records.batches
+        open_to_doubt = (batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) == TRANSACTIONAL_FLAG
+        if not open_to_doubt.any():
+            return records
+        aborted = self._replay(view)
+        first, last = batches["base_offset"][0], batches["last_offset"][-1]
+        bad = np.zeros(len(batches), bool)
+        reasons: dict[int, str] = {}  # by batch, why its transaction's end is not known
+        near = aborted[(aborted[:, 2] >= first) & (aborted[:, 1] <= last)]
+        for producer_id, begin, end, _ in near.tolist():
+            hit = open_to_doubt & (batches["producer_id"] == producer_id)
+            hit &= (batches["base_offset"] >= begin) & (batches["base_offset"] <= end)
+            bad |= hit
+            if end in self._damaged:
+                reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), self._damaged[end].reason)
+        # Below the last stable offset no transaction is open: of one that seems so, the marker is gone.
+        for producer_id, begin in self._state.ongoing.items():
+            hit = open_to_doubt & (batches["producer_id"] == producer_id) & (batches["base_offset"] >= begin)
+            reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
+        if reasons:
+            records = _up_to(view, records, min(reasons), reasons[min(reasons)])
+        return records.take(~bad[records.batch_indexes()]) if bad.any() else records
+
+    def _replay(self, view: LogView) -> NDArray[np.int64]:
+        """All aborted transactions up to the view's end, from the control batches."""
+        with self._lock:
+            if self._found.end_offset > view.end_offset:
+                self._forget()
+            done = self._found
+            if done.end_offset < view.end_offset:
+                try:
+                    slot = view.slot(max(done.end_offset, view.start_offset))
+                    # Where compaction or a roll put another in its place, what is known of it is passed over.
+                    same = view.segments[slot] is done.segment
+                    for at in range(slot, len(view.segments)):
+                        self._take_in(view, at, done.position if at == slot and same else 0)
+                except BaseException:
+                    self._forget()  # half of it would be told twice
+                    raise
+                self._found = self._found._replace(end_offset=view.end_offset)
+            return self._found.aborted
+
+    def _take_in(self, view: LogView, slot: int, position: int) -> None:
+        segment, end = view.segments[slot], view.end_of(slot)
+        aborted: list[AbortedTxn] = []
+        steps = walk_past_damage(
+            self._files, segment.handle, end, check_crcs=False, sparse=True, start=position
+        )
+        for step in steps:
+            batches = step.batches[step.batches["last_offset"] < view.next_base(slot)]
+            aborted += take_in(self._state, segment, batches, self._damaged)
+            if len(batches):
+                position = int(batches["position"][-1]) + int(batches["size"][-1])
+            if len(batches) < len(step.batches):
+                break
+        rows = np.array(aborted, np.int64).reshape(-1, 4)
+        before = self._found
+        so_far = np.concatenate((before.aborted, rows))
+        self._found = _Found(segment, position, before.end_offset, so_far)
+
+
+def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
+    """The records before those of a batch; CorruptRecordError where there are none."""
+    n = int(np.searchsorted(records.batch_indexes(), batch))
+    if n:
+        return records[:n]
+    header = records.batches[batch]
+    path = view.segments[view.slot(int(header["base_offset"]))].path
+    raise CorruptRecordError(
+        path, int(header["position"]), int(header["base_offset"]), reason, int(header["last_offset"]) + 1
+    )

@@ -1,0 +1,129 @@
+"""Kafka's rules for a batch of a producer with an id: its epoch, its sequences, its transaction.
+
+On disk: nothing. The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, for all
+batches of an append at once, whose sequences follow each other.
+
+Threads: who holds the partition's append token: what is judged is then written before anything else, so
+that of two threads which send the same batch one writes it, and the other is told where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from segstore.errors import (
+    DuplicateSequenceError,
+    InvalidArgumentError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    OutOfOrderSequenceError,
+    SegstoreError,
+)
+from segstore.records import Encoded, Template
+from segstore.records.header import CONTROL_FLAG, NO_SEQUENCE, TRANSACTIONAL_FLAG
+from segstore.storage.producers.producer_state import SEQUENCES, BatchMetadata, ProducerEntry, ProducerState
+
+_HALF = SEQUENCES // 2
+
+
+class Claim:
+    """Who writes an append. `repeated` is set where all of it was there already: the batches that it repeats.
+
+    `sequenced`: whether its sequences are judged (Kafka: AppendOrigin.CLIENT).
+    """
+
+    __slots__ = ("repeated", "sequenced", "template")
+
+    def __init__(self, template: Template, sequenced: bool) -> None:
+        self.template, self.sequenced = template, sequenced and template.base_sequence >= 0
+        self.repeated: list[BatchMetadata] = []
+
+
+def claim_of(template: Template, sequenced: bool) -> Claim | None:
+    """None for records without a producer. InvalidArgumentError for a header that no producer writes."""
+    if template.producer_id < 0:
+        if template.attributes & TRANSACTIONAL_FLAG:
+            raise InvalidArgumentError("transactional records need a producer_id of 0 or more")
+        return None
+    if template.producer_epoch < 0:
+        raise InvalidArgumentError(f"producer_epoch={template.producer_epoch}: must be 0 or more")
+    if template.attributes & CONTROL_FLAG:
+        raise InvalidArgumentError("control batches are written by markers.end_transaction only")
+    return Claim(template, sequenced)
+
+
+def judge(state: ProducerState, claim: Claim, chunks: Sequence[Encoded]) -> int | None:
+    """The first offset of an append that repeats what is there; None where it is to be written.
+
+    InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
+    """
+    t = claim.template
+    entry = state.producers.get(t.producer_id)
+    if entry is None:
+        return None  # nothing is known of it: it begins with any sequence
+    check_epoch(entry, t.producer_id, t.producer_epoch)
+    if claim.sequenced:
+        if t.producer_epoch == entry.producer_epoch:
+            # NO_SEQUENCE is -1: 0 follows it, and 2^31 - 1 too.
+            if t.base_sequence != (entry.last_sequence + 1) % SEQUENCES:
+                claim.repeated = _repeated(entry, t, _sequences(chunks))
+                return claim.repeated[0].first_offset
+        elif t.base_sequence:
+            raise OutOfOrderSequenceError(
+                f"producer {t.producer_id} begins epoch {t.producer_epoch} with sequence {t.base_sequence}: "
+                "a new epoch begins with 0"
+            )
+    if entry.current_txn_first_offset >= 0 and not t.attributes & TRANSACTIONAL_FLAG:
+        raise InvalidTxnStateError(
+            f"producer {t.producer_id} has a transaction open here since offset "
+            f"{entry.current_txn_first_offset}: records outside of it are not allowed"
+        )
+    return None
+
+
+def check_epoch(entry: ProducerEntry, producer_id: int, producer_epoch: int) -> None:
+    """InvalidProducerEpochError for an epoch that is over."""
+    if producer_epoch < entry.producer_epoch:
+        raise InvalidProducerEpochError(
+            f"producer {producer_id} has epoch {producer_epoch}, but {entry.producer_epoch} is known here: "
+            "another producer with that id has taken over"
+        )
+
+
+def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
+    """First and last sequence of each batch."""
+    found = []
+    for chunk in chunks:
+        pairs = zip(chunk.batches["base_sequence"].tolist(), chunk.batches["count"].tolist(), strict=True)
+        found += [(first, (first + count - 1) % SEQUENCES) for first, count in pairs]
+    return found
+
+
+def _repeated(
+    entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]
+) -> list[BatchMetadata]:
+    """The retained batches that these, which do not follow, are. OutOfOrderSequenceError,
+    DuplicateSequenceError where they are not all retained.
+    """
+    known = {(batch.first_sequence, batch.last_sequence): batch for batch in entry.batches}
+    found = [known[key] for key in batches if key in known]
+    if len(found) < len(batches):
+        raise _not_retained(entry, template, batches[0][0], batches[-1][1])
+    for before, batch in pairwise(found):
+        if batch.first_offset != before.last_offset + 1:
+            # They were not written together: no first offset tells where all of them are.
+            raise DuplicateSequenceError("the batches are there, written one by one with others between them")
+    return found
+
+
+def _not_retained(entry: ProducerEntry, template: Template, first: int, last: int) -> SegstoreError:
+    what = f"producer {template.producer_id} of epoch {template.producer_epoch}: sequences {first} to {last}"
+    if entry.last_sequence != NO_SEQUENCE:
+        least = entry.batches[0].first_sequence
+        if (least - 1 - last) % SEQUENCES < _HALF:
+            return DuplicateSequenceError(
+                f"{what} were written before, and only the last {len(entry.batches)} batches are known, from "
+                f"{least} on"
+            )
+    return OutOfOrderSequenceError(f"{what} do not follow the last one, {entry.last_sequence}")

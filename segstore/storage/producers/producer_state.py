@@ -1,0 +1,292 @@
+"""What a partition's log says of its producers: epochs, sequences, transactions. Nothing on disk of its own:
+the bytes of snapshots are `producer_snapshot`'s.
+
+The state is a function of the log (Kafka: ProducerStateManager): batches are taken in order of offset, one
+by one, so that it does not depend on how they were read, or whether they are being written. Nothing is judged
+here: what is in the log happened; `judging` looks at sequences and epochs before an append.
+
+Threads: who holds the partition's append lock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segstore.index.txn_index import AbortedTxn
+from segstore.records.control import ABORT, COMMIT
+from segstore.records.header import (
+    CONTROL_FLAG,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
+)
+from segstore.storage.producers.producer_snapshot import SnapshotEntry, format_snapshot, parse_snapshot
+
+BATCHES_TO_RETAIN = 5
+"""Last batches of a producer that a repeated one is recognised by."""
+
+PRODUCER_ID_EXPIRATION_MS = 86_400_000
+"""Kafka's default for producer.id.expiration.ms."""
+
+SEQUENCES = 1 << 31
+"""After the last of them, 2^31 - 1, a producer counts from 0 again."""
+
+_NO_OFFSET = -1
+
+ReadControl = Callable[[int], tuple[int, int]]
+"""From the index of a control batch to what `parse_control` says of its record."""
+
+
+class BatchMetadata(NamedTuple):
+    """A data batch of a producer; `offset_delta` is last less first offset. Timestamp in ms."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence of its first record."""
+        return (self.last_sequence - self.offset_delta) % SEQUENCES
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class _Header(NamedTuple):
+    """One of a BATCH array, field for field."""
+
+    position: int
+    base_offset: int
+    last_offset: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    size: int
+    leader_epoch: int
+    base_sequence: int
+    records: int
+    crc: int
+    attributes: int
+    producer_epoch: int
+
+
+class Saved(NamedTuple):
+    """What a `ProducerState` said of one producer, to go back to."""
+
+    producer_id: int
+    entry: ProducerEntry | None
+    map_end_offset: int
+    max_producer_id: int
+
+
+@dataclass
+class ProducerEntry:
+    """What is known of one producer id (Kafka: ProducerStateEntry). -1 stands for none."""
+
+    producer_epoch: int = NO_EPOCH
+    coordinator_epoch: int = NO_EPOCH
+    last_timestamp: int = NO_TIMESTAMP
+    current_txn_first_offset: int = _NO_OFFSET
+    batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_TO_RETAIN))
+    """Of the current epoch, oldest first."""
+    appended_ms: int = field(default=NO_TIMESTAMP, compare=False)
+    """The clock when this process last appended for it: not in the log, whose stamps are its records'."""
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the last batch of the current epoch, -1 where there is none."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def copy(self) -> ProducerEntry:
+        """Another of the same content."""
+        return ProducerEntry(
+            self.producer_epoch,
+            self.coordinator_epoch,
+            self.last_timestamp,
+            self.current_txn_first_offset,
+            self.batches.copy(),
+            self.appended_ms,
+        )
+
+    def begin_epoch(self, producer_epoch: int) -> None:
+        """Sequences count anew in each epoch."""
+        if self.producer_epoch != producer_epoch:
+            self.batches.clear()
+            self.producer_epoch = producer_epoch
+
+    def add(self, producer_epoch: int, batch: BatchMetadata) -> None:
+        """Take in a data batch."""
+        self.begin_epoch(producer_epoch)
+        self.batches.append(batch)
+        self.last_timestamp = batch.timestamp
+
+
+class ProducerState:
+    """The producers of one partition, up to `map_end_offset` of its log."""
+
+    def __init__(self, map_end_offset: int = 0) -> None:
+        self.map_end_offset = map_end_offset
+        """The offset after the last that was taken in."""
+        self.max_producer_id = NO_PRODUCER_ID
+        """The largest id that was seen, -1 for none; those that expired count."""
+        self.producers: dict[int, ProducerEntry] = {}
+        self._ongoing: dict[int, int] = {}
+
+    @classmethod
+    def load(cls, data: bytes, map_end_offset: int = 0, where: str = "snapshot") -> ProducerState:
+        """From the bytes of the snapshot at `map_end_offset`. CorruptCheckpointError, which names `where`."""
+        state = cls(map_end_offset)
+        for saved in parse_snapshot(data, where):
+            entry = ProducerEntry(
+                saved.producer_epoch, saved.coordinator_epoch, saved.timestamp, saved.current_txn_first_offset
+            )
+            if saved.last_offset >= 0:
+                entry.batches.append(
+                    BatchMetadata(saved.last_sequence, saved.last_offset, saved.offset_delta, saved.timestamp)
+                )
+            state.producers[saved.producer_id] = entry
+            state.max_producer_id = max(state.max_producer_id, saved.producer_id)
+            if saved.current_txn_first_offset >= 0:
+                state._ongoing[saved.producer_id] = saved.current_txn_first_offset
+        return state
+
+    def dump(self) -> bytes:
+        """The bytes of a snapshot at `map_end_offset`."""
+        return format_snapshot(self.entries())
+
+    def entries(self) -> list[SnapshotEntry]:
+        """What a snapshot has of each producer: of its batches the last."""
+        none = BatchMetadata(NO_SEQUENCE, _NO_OFFSET, 0, NO_TIMESTAMP)
+        saved = []
+        for producer_id, e in self.producers.items():
+            last = e.batches[-1] if e.batches else none
+            saved.append(
+                SnapshotEntry(
+                    producer_id,
+                    e.producer_epoch,
+                    last.last_sequence,
+                    last.last_offset,
+                    last.offset_delta,
+                    e.last_timestamp,
+                    e.coordinator_epoch,
+                    e.current_txn_first_offset,
+                )
+            )
+        return saved
+
+    @property
+    def ongoing(self) -> dict[int, int]:
+        """First offset of each open transaction by producer id."""
+        return dict(self._ongoing)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction began; the last stable offset while there is one."""
+        return min(self._ongoing.values()) if self._ongoing else None
+
+    def update(self, batches: NDArray[np.void], read_control: ReadControl) -> list[AbortedTxn]:
+        """Take in batches of the log (a BATCH array, offsets rising): the transactions that they abort.
+
+        Batches below `map_end_offset` are known and passed over. `read_control` is called for each control
+        batch of a producer; its errors pass through, and the batches before are then taken in.
+        """
+        if not len(batches):
+            return []
+        aborted: list[AbortedTxn] = []
+        for index in self._new(batches):
+            batch = _Header._make(batches[index].item())
+            if batch.attributes & CONTROL_FLAG:
+                aborted += self._take_control(batch, index, read_control)
+            else:
+                self._take_data(batch)
+            self.map_end_offset = batch.last_offset + 1
+        self.map_end_offset = max(self.map_end_offset, int(batches["last_offset"][-1]) + 1)
+        return aborted
+
+    def _new(self, batches: NDArray[np.void]) -> list[int]:
+        """Which of them are a producer's, and not known."""
+        if len(batches) == 1:  # the usual append, for which arrays of one element are slow
+            batch = batches[0]
+            return [0] if batch["producer_id"] >= 0 and batch["base_offset"] >= self.map_end_offset else []
+        taken = (batches["producer_id"] >= 0) & (batches["base_offset"] >= self.map_end_offset)
+        found: list[int] = taken.nonzero()[0].tolist()
+        return found
+
+    def save(self, producer_id: int) -> Saved:
+        """What to hand to `restore` when batches of this producer alone, taken in from now on, are undone."""
+        entry = self.producers.get(producer_id)
+        kept = None if entry is None else entry.copy()
+        return Saved(producer_id, kept, self.map_end_offset, self.max_producer_id)
+
+    def restore(self, saved: Saved) -> None:
+        """Go back to what was saved."""
+        producer_id, entry, self.map_end_offset, self.max_producer_id = saved
+        self.producers.pop(producer_id, None)
+        self._ongoing.pop(producer_id, None)
+        if entry is not None:
+            self.producers[producer_id] = entry.copy()
+            if entry.current_txn_first_offset >= 0:
+                self._ongoing[producer_id] = entry.current_txn_first_offset
+
+    def _entry(self, producer_id: int) -> ProducerEntry:
+        entry = self.producers.get(producer_id)
+        if entry is None:
+            entry = self.producers[producer_id] = ProducerEntry()
+            self.max_producer_id = max(self.max_producer_id, producer_id)
+        return entry
+
+    def _take_data(self, batch: _Header) -> None:
+        delta, sequence = batch.last_offset - batch.base_offset, batch.base_sequence
+        last_sequence = (sequence + delta) % SEQUENCES if sequence >= 0 else NO_SEQUENCE
+        entry = self._entry(batch.producer_id)
+        entry.add(
+            batch.producer_epoch, BatchMetadata(last_sequence, batch.last_offset, delta, batch.max_timestamp)
+        )
+        if batch.attributes & TRANSACTIONAL_FLAG and entry.current_txn_first_offset < 0:
+            entry.current_txn_first_offset = self._ongoing[batch.producer_id] = batch.base_offset
+
+    def _take_control(self, batch: _Header, index: int, read_control: ReadControl) -> list[AbortedTxn]:
+        # Compaction leaves a control batch empty when its whole transaction is gone.
+        kind, coordinator_epoch = read_control(index) if batch.records else (-1, NO_EPOCH)
+        if kind not in (ABORT, COMMIT):
+            return []
+        producer_id = batch.producer_id
+        entry = self._entry(producer_id)
+        entry.begin_epoch(batch.producer_epoch)
+        entry.coordinator_epoch = coordinator_epoch
+        # A marker is alone in its batch, so the batch's stamp is its own.
+        entry.last_timestamp = batch.max_timestamp
+        entry.current_txn_first_offset = _NO_OFFSET
+        first_offset = self._ongoing.pop(producer_id, None)
+        if kind == COMMIT or first_offset is None:
+            return []
+        offset = batch.base_offset
+        stable = self.first_unstable_offset
+        return [AbortedTxn(producer_id, first_offset, offset, offset + 1 if stable is None else stable)]
+
+    def expire(self, now_ms: int, after_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
+        """Forget producers that wrote nothing for `after_ms` and have no open transaction: how many.
+
+        The last record's stamp counts (Kafka: ProducerStateManager.isProducerExpired), or the clock at the
+        append where this process made it: who writes old records now is not forgotten.
+        """
+        gone = [
+            producer_id
+            for producer_id, entry in self.producers.items()
+            if entry.current_txn_first_offset < 0
+            and now_ms - max(entry.last_timestamp, entry.appended_ms) >= after_ms
+        ]
+        for producer_id in gone:
+            del self.producers[producer_id]
+        return len(gone)

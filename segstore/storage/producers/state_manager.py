@@ -1,0 +1,191 @@
+"""Owns a partition's `<offset>.snapshot` files, and what is known of its producers as the log grows.
+
+A snapshot is written at every roll and at a clean close, as Kafka does, so that opening replays only the
+headers behind the newest one. One that can't be read is removed: the log is the authority.
+Threads: the holder of the partition's append token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segstore import names
+from segstore.errors import CorruptCheckpointError, SegstoreError
+from segstore.files import Files
+from segstore.index.txn_index import AbortedTxn
+from segstore.logger import Logger
+from segstore.records import Encoded
+from segstore.records.control import Marker
+from segstore.storage.meta.small_files import unreadable
+from segstore.storage.producers.aborts import mend
+from segstore.storage.producers.append_info import Claim, judge
+from segstore.storage.producers.producer_state import ProducerState, Saved
+
+if TYPE_CHECKING:
+    from segstore.storage.log.open import Opened
+
+log = Logger("segstore")
+
+
+class Producers:
+    """`state` is what the log says up to its end: batches of producers go through `take` when they are
+    written, and back through `recall` where they are cut off again. `begun_anew`: no snapshot was left, and
+    the log does not begin at offset 0: who has no batch in it any more is not known.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        state: ProducerState,
+        clock: Callable[[], int],
+        begun_anew: bool = False,
+    ) -> None:
+        self._files, self._directory, self.state, self._clock = files, directory, state, clock
+        self.begun_anew = begun_anew
+
+    @classmethod
+    def load(
+        cls, files: Files, directory: str, opened: Opened, clock: Callable[[], int], expiration_ms: int
+    ) -> Producers:
+        """State at the log's end: the newest snapshot that holds, and what came behind it; without producers
+        that have expired. Makes `.txnindex` files say what the log says, where that was replayed. OSError.
+        """
+        trusted = opened.end_offset
+        if opened.recovered is not None:
+            # Behind the recovery point the directory may be older, or newer, than the log. What was before
+            # the first segment is known by its snapshot alone.
+            trusted = min(trusted, max(opened.recovered.recovery_point, opened.segments[0].base_offset))
+        taken = _drop_snapshots_above(files, directory, trusted)
+        taken = _drop_damaged(files, directory, taken, every=opened.recovered is not None)
+        state = _newest(files, directory, taken)
+        mend(
+            files,
+            opened.segments,
+            opened.end_offset,
+            state,
+            lambda base: _newest(files, directory, [t for t in taken if t <= base]),
+            trusted,
+        )
+        keep = {s.base_offset for s in opened.segments} | set(taken[-1:])
+        for stray in set(taken) - keep:
+            files.unlink(_path(directory, stray))
+        state.expire(clock(), expiration_ms)
+        return cls(files, directory, state, clock, not taken and opened.segments[0].base_offset > 0)
+
+    # --- what an append does -------------------------------------------------------------
+
+    def judge(self, claim: Claim, chunks: Sequence[Encoded]) -> int | None:
+        """As `judging.judge`."""
+        return judge(self.state, claim, chunks)
+
+    def save(self, producer_id: int) -> Saved:
+        """For `recall`, before an append of this producer."""
+        return self.state.save(producer_id)
+
+    def take(self, batches: NDArray[np.void], marker: Marker | None) -> list[AbortedTxn]:
+        """These batches of one producer were written, `marker` in them: the transactions that they abort."""
+        ended = (-1, -1) if marker is None else (marker.kind, marker.coordinator_epoch)
+        aborted = self.state.update(batches, lambda _: ended)
+        self.state.producers[int(batches["producer_id"][0])].appended_ms = self._clock()
+        return aborted
+
+    def recall(self, saved: Saved | None) -> None:
+        """What was taken in since is not in the log. May be repeated."""
+        if saved is not None:
+            self.state.restore(saved)
+
+    # --- what is known -------------------------------------------------------------------
+
+    def stable_offset(self, start: int, end: int) -> int:
+        """Kafka's last stable offset of a log from `start` to `end`."""
+        unstable = self.state.first_unstable_offset
+        return end if unstable is None else min(max(unstable, start), end)
+
+    def expire(self, after_ms: int) -> int:
+        """Forget producers that wrote nothing for so long (producer.id.expiration.ms): how many."""
+        return self.state.expire(self._clock(), after_ms)
+
+    # --- snapshots -----------------------------------------------------------------------
+
+    def last_records(self) -> dict[int, tuple[int, int]]:
+        """By producer id: the last offset of its last batch of data, -1 for none, and its epoch (Kafka:
+        UnifiedLog.lastRecordsOfActiveProducers).
+        """
+        entries = self.state.producers.items()
+        return {i: (e.batches[-1].last_offset if e.batches else -1, e.producer_epoch) for i, e in entries}
+
+    def snapshot(self, offset: int) -> None:
+        """Write the state at `offset`. OSError. Not synced: what a power cut leaves of it is passed over."""
+        self._files.write_atomic(_path(self._directory, offset), self.state.dump(), sync=False)
+
+    def forget_snapshot(self, offset: int) -> None:
+        """The segment that begins at `offset` was removed."""
+        with contextlib.suppress(FileNotFoundError):
+            self._files.unlink(_path(self._directory, offset))
+
+
+def snapshots(files: Files, directory: str) -> list[int]:
+    """Offsets of the snapshots there are, in order."""
+    parsed = map(names.parse_segment_file, files.listdir(directory))
+    return sorted(p[0] for p in parsed if p is not None and p[1] == names.SNAPSHOT)
+
+
+def state_at(files: Files, directory: str, offset: int) -> ProducerState:
+    """What the snapshot at `offset` says; nothing where there is none that can be read."""
+    state = _newest(files, directory, [offset])
+    return state if state.map_end_offset == offset else ProducerState(offset)
+
+
+def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
+    """The state of the newest of these snapshots that can be read; those that can't be are passed over."""
+    for offset in reversed(taken):
+        with contextlib.suppress(SegstoreError, FileNotFoundError):
+            return _read(files, directory, offset)
+    return ProducerState()
+
+
+def _read(files: Files, directory: str, offset: int) -> ProducerState:
+    path = _path(directory, offset)
+    try:
+        return ProducerState.load(files.read_file(path), offset, path)
+    except (CorruptCheckpointError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise unreadable(error, path) from error
+
+
+def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -> list[int]:
+    """Remove the newest as long as they can't be read, as Kafka does, or `every` such: those that stay."""
+    left: list[int] = []
+    for offset in reversed(taken):
+        try:
+            if every or not left:
+                _read(files, directory, offset)
+            left.append(offset)
+        except (SegstoreError, FileNotFoundError) as error:
+            log.warning("%s", error)
+            with contextlib.suppress(FileNotFoundError):
+                files.unlink(_path(directory, offset))
+    return left[::-1]
+
+
+def _drop_snapshots_above(files: Files, directory: str, offset: int) -> list[int]:
+    """Those that stay."""
+    taken = snapshots(files, directory)
+    stray = [o for o in taken if o > offset]
+    for gone in stray:
+        files.unlink(_path(directory, gone))
+    if stray:
+        files.sync_dir(directory)
+    return taken[: len(taken) - len(stray)]
+
+
+def _path(directory: str, offset: int) -> str:
+    return os.path.join(directory, names.segment_file(offset, names.SNAPSHOT))

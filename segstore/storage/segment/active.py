@@ -1,0 +1,212 @@
+"""Owns the files of a partition's active segment while they are written: log, offset index, time index.
+
+Invariant: bytes of the log from `segment.size` on are nobody's; they are written over, or cut off by
+`rewind` or recovery. Index room is taken before the log is written, so that a full disk is met first.
+Threads: one at a time, the holder of the partition's append token.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+from segstore import names
+from segstore._native import ffi
+from segstore.config import TopicConfig
+from segstore.files import Files, Handle
+from segstore.index import ActiveOffsetIndex, ActiveTimeIndex, IndexBuilder
+from segstore.storage.segment.batch_scan import walk
+from segstore.storage.segment.segment import Segment
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+MOST_RELATIVE = 2**31 - 1  # offsets and positions in a segment are int32
+State = tuple[int, int, int, int]
+
+
+class Mark(NamedTuple):
+    """A state of the active segment to go back to."""
+
+    size: int
+    next_offset: int
+    builder: State
+    rolled_ms: int
+
+
+class ActiveSegment:
+    """The last segment of a partition, open for appending."""
+
+    def __init__(
+        self, segment: Segment, config: TopicConfig, next_offset: int, index_bytes: int | None = None
+    ) -> None:
+        """Open what is there: `segment.size` bytes are valid, up to `next_offset`. OSError."""
+        self.segment, self.config, self.next_offset = segment, config, next_offset
+        files: Files = segment.pool.files
+        self._files = files
+        self._builder = IndexBuilder(segment.base_offset, config.index_interval_bytes)
+        # Kafka's segment.jitter.ms: partitions that began together don't all roll together.
+        self._jitter = random.random()
+        self.rolled_ms = -1  # timestamp of the first batch (Kafka: rollingBasedTimestamp)
+        self._born_ms: int | None = None  # by the clock: when the first batch came, or was found
+        self._open_indexes(index_bytes or config.segment_index_bytes)
+
+    @classmethod
+    def reopened_at(cls, segment: Segment, config: TopicConfig, size: int, next_offset: int) -> ActiveSegment:
+        """Take the first `size` bytes of a segment for valid, its indexes too, whatever their limit is now.
+        OSError.
+        """
+        segment.size = size
+        segment.attach(None)
+        return cls(segment, config, next_offset, index_bytes=MOST_RELATIVE)
+
+    # --- opening -----------------------------------------------------------------------
+
+    def _open_indexes(self, index_bytes: int) -> None:
+        segment = self.segment
+        offsets, times = segment.indexes
+        last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
+        timestamp, relative = times.entry(-1) if times.entries else (-1, -1)
+        self._offsets = ActiveOffsetIndex(
+            self._files, segment.file(names.INDEX), index_bytes, offsets.entries
+        )
+        self._times = ActiveTimeIndex(self._files, segment.file(names.TIME_INDEX), index_bytes, times.entries)
+        largest = timestamp, segment.base_offset + relative if times.entries else -1
+        self._builder.state = (segment.size - position if last >= 0 else segment.size, *largest, timestamp)
+        # What a power cut took of the time index is missed by nobody: entries before the last offset's.
+        told = offsets.lookup(relative) if times.entries else None
+        self._recall_largest(told[1] if told else 0)
+        segment.attach((self._offsets, self._times))
+
+    def _recall_largest(self, position: int) -> None:
+        """The largest timestamp may lie behind the last time entry's batch, which is at `position` or behind
+        it; the first batch tells when to roll.
+        """
+        since, timestamp, offset, entry = self._builder.state
+        files, handle, end = self._files, self.handle, self.segment.size
+        for step in walk(files, handle, position, end, check_crcs=False, chunk=1 << 16, sparse=True):
+            for batch in step.batches[["max_timestamp", "last_offset"]].tolist():
+                if batch[0] > timestamp:
+                    timestamp, offset = batch
+        self._builder.state = since, timestamp, offset, entry
+        first = ffi.new("seg_batch *")
+        if self.segment.header_at(0, end, first) is not None:
+            self.rolled_ms = int(first.max_timestamp)
+
+    @property
+    def handle(self) -> Handle:
+        """The open log; not kept, so that idle partitions hold no descriptor."""
+        return self.segment.pool.get(self.segment.path, write=True)
+
+    # --- appending ---------------------------------------------------------------------
+
+    def mark(self) -> Mark:
+        return Mark(self.segment.size, self.next_offset, self._builder.state, self.rolled_ms)
+
+    def room(self, batches: NDArray[np.void], nbytes: int, now_ms: int) -> int:
+        """How many of these batches, `nbytes` in all, which get the next offsets, may go here; 0: roll first.
+
+        org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
+        """
+        size, config = self.segment.size, self.config
+        if not size:
+            self._born_ms = now_ms
+        n = len(batches)
+        if size and self._is_old(batches, now_ms):
+            return 0
+        if self._offsets.is_full(1) or self._times.is_full(1):
+            return 0
+        spare = min(
+            self._offsets.max_entries - self._offsets.entries, self._times.max_entries - self._times.entries
+        )
+        span = int(batches["last_offset"][-1]) - int(batches["base_offset"][0])
+        ahead = self.next_offset - self.segment.base_offset + span
+        if n < spare and size + nbytes <= config.segment_bytes and ahead <= MOST_RELATIVE:
+            return n
+        return self._room_for_some(batches, min(n, max(spare - 1, 1)))
+
+    def _room_for_some(self, batches: NDArray[np.void], n: int) -> int:
+        ends = batches["size"][:n].cumsum(dtype="int64")
+        n = int(ends.searchsorted(self.config.segment_bytes - self.segment.size, side="right"))
+        span = (
+            batches["last_offset"][:n]
+            - batches["base_offset"][0]
+            + (self.next_offset - self.segment.base_offset)
+        )
+        return int(span.searchsorted(MOST_RELATIVE, side="right"))
+
+    def _is_old(self, batches: NDArray[np.void], now_ms: int) -> bool:
+        if self.rolled_ms < 0:
+            return False
+        # Kafka measures by record timestamps where there are any, else by the clock, which also stamps
+        # the records of a LogAppendTime topic.
+        latest = int(batches["max_timestamp"][0])
+        if latest < 0 or self.config.message_timestamp_type == "LogAppendTime":
+            latest = now_ms
+        return latest - self.rolled_ms > self._most_ms()
+
+    def _most_ms(self) -> int:
+        """How old it may become, by the settings of now. The jitter takes off less than that, whatever is set
+        (Kafka: LogConfig.randomSegmentJitter): else each record had a segment of its own.
+        """
+        most, jitter = self.config.max_segment_ms, self.config.segment_jitter_ms
+        return most - int(self._jitter * min(jitter, most)) if jitter else most
+
+    def outlived(self, now_ms: int) -> bool:
+        """Whether the segment was begun more than segment.ms ago by the clock, whatever its records say: an
+        idle log must not keep old records for ever. One that was reopened counts from the first look.
+        """
+        if not self.segment.size:
+            return False
+        if self._born_ms is None or now_ms < self._born_ms:  # the clock was set back
+            self._born_ms = now_ms
+        return now_ms - self._born_ms > self._most_ms()
+
+    def reserve(self, n: int) -> None:
+        """Take index room for `n` batches. OSError: nothing has changed."""
+        self._offsets.reserve(n)
+        self._times.reserve(n + 1)
+
+    def appended(self, batches: NDArray[np.void], next_offset: int) -> None:
+        """These batches were written at `segment.size`: index them and move on."""
+        offset_entries, time_entries = self._builder.add(batches)
+        self._offsets.append(offset_entries)
+        self._times.append(time_entries)
+        if self.rolled_ms < 0:
+            self.rolled_ms = int(batches["max_timestamp"][0])
+        self.segment.size = int(batches["position"][-1] + batches["size"][-1])
+        self.next_offset = next_offset
+
+    def rewind(self, mark: Mark) -> None:
+        """Go back to `mark`: cut the log and the indexes. OSError where the disk refuses that too."""
+        self.recall(mark)
+        relative = mark.next_offset - self.segment.base_offset
+        self._offsets.truncate_to(relative)
+        self._times.truncate_to(relative)
+        # A roll that failed may have left its closing entry, which is right, and must not come twice.
+        last = self._times.entry(-1)[0] if self._times.entries else -1
+        self._builder.state = (*mark.builder[:3], last)
+        self._files.truncate(self.handle, mark.size)
+
+    def recall(self, mark: Mark) -> None:
+        """Take the bytes behind `mark` for nobody's again."""
+        self._builder.state = mark.builder
+        self.segment.size, self.next_offset, self.rolled_ms = mark.size, mark.next_offset, mark.rolled_ms
+
+    # --- sealing -----------------------------------------------------------------------
+
+    def trim(self) -> None:
+        """Add the closing time index entry and trim both index files, as Kafka at a roll and at close.
+        OSError.
+        """
+        closing = self._builder.last_time_entry()
+        self._times.append(closing)
+        self._offsets.seal()
+        self._times.seal()
+
+    def seal(self) -> None:
+        """Nothing will be appended any more. OSError."""
+        self.trim()
+        self.segment.sealed = True
+        self.segment.attach(None)

@@ -1,0 +1,152 @@
+"""Derives a segment's `.index` and `.timeindex` from its log, and tells whether they are whole.
+
+On disk: replaces the two index files, by rename.
+Threads: `load` and `rebuild` are called with the segment's loading lock held.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from segstore import names
+from segstore._native import lib
+from segstore.files import Files
+from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, replace_index
+from segstore.logger import Logger
+from segstore.storage.meta.small_files import NO_ROOM, NOT_A_FILE
+from segstore.storage.segment.batch_scan import MOST_OFFSET, walk, walk_past_damage
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from segstore.storage.segment.segment import Segment
+
+log = Logger("segstore")
+
+DEFAULT_INTERVAL = 4096
+MOST_RELATIVE = 2**31 - 1  # offsets in a segment are int32
+_TAIL = 65536
+Indexes = tuple[SealedOffsetIndex, SealedTimeIndex]
+
+
+def load(segment: Segment) -> Indexes:
+    """The segment's indexes, rebuilt first where they are missing, short, out of order or point outside."""
+    found = _from_files(segment)
+    return rebuild(segment) if found is None else found
+
+
+def _from_files(segment: Segment) -> Indexes | None:
+    files, paths = segment.pool.files, (segment.file(names.INDEX), segment.file(names.TIME_INDEX))
+    try:
+        # A live writer has gone on since the log was looked at: what is of later batches is left out.
+        most = min(segment.visible - segment.base_offset, MOST_RELATIVE + 1)
+        bounds = {"log_size": segment.size, "end_relative": most}
+        offsets = SealedOffsetIndex(files, paths[0], mapped=segment.sealed, **bounds)
+        times = SealedTimeIndex(files, paths[1], mapped=segment.sealed, **bounds)
+    except OSError as error:
+        # They are hints: a bad sector under them is as good as no file. Few descriptors are no damage.
+        if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EIO}:
+            raise
+        return None
+    later = segment.visible < MOST_OFFSET
+    if (not later and (offsets.damaged or times.damaged)) or not _whole(segment, offsets, times):
+        return None
+    if segment.sealed and segment.size and not times.entries and not _timeless(segment):
+        return None
+    return offsets, times
+
+
+def _whole(segment: Segment, offsets: SealedOffsetIndex, times: SealedTimeIndex) -> bool:
+    """Whether no batch behind the last entry should have had one, and no entry is of a batch that is gone."""
+    last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
+    end = last  # relative offset of the last batch
+    builder = IndexBuilder(segment.base_offset, segment.interval)
+    for step in walk(
+        segment.pool.files, segment.handle, position, segment.size, check_crcs=False, chunk=_TAIL
+    ):
+        batches = step.batches
+        if not len(batches) and step.stop.status == lib.SEG_SHORT:
+            continue  # a batch that is larger than a step comes whole in the next
+        if not len(batches):
+            return last < 0  # damage at the very place: reading will tell
+        if (
+            last >= 0
+            and step.position == position
+            and batches["last_offset"][0] != segment.base_offset + last
+        ):
+            return False
+        if builder.add(_fitting(segment, batches))[0]:
+            return False
+        end = int(batches["last_offset"][-1]) - segment.base_offset
+    # The offset index is bounded by the log's size; a time entry can only be told by its offset.
+    return not times.entries or (times.entry(-1)[1] <= end and _is_right(segment, offsets, *times.entry(-1)))
+
+
+def _is_right(segment: Segment, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
+    """Whether the batch with this offset has that largest timestamp, and ends there: a power cut may leave
+    half of an entry. True where damage hides it. For who only reads, the offset may be any of the batch's:
+    there are brokers that write the record's.
+    """
+    hint = offsets.lookup(relative)
+    position, target = hint[1] if hint else 0, segment.base_offset + relative
+    files, handle = segment.pool.files, segment.handle
+    for step in walk(files, handle, position, segment.size, check_crcs=False, chunk=_TAIL):
+        slot = int(step.batches["last_offset"].searchsorted(target))
+        if slot < len(step.batches):
+            ends_there = int(step.batches["last_offset"][slot]) == target or not segment.writable
+            return ends_there and int(step.batches["max_timestamp"][slot]) == stamp
+    return True
+
+
+def _fitting(segment: Segment, batches: NDArray[np.void]) -> NDArray[np.void]:
+    """The batches that can be this segment's: a base offset lies outside the CRC, and may be any."""
+    most = min(segment.base_offset + MOST_RELATIVE, segment.visible - 1)
+    good = (batches["base_offset"] >= segment.base_offset) & (batches["last_offset"] <= most)
+    return batches if good.all() else batches[: int(good.argmin())]
+
+
+def _timeless(segment: Segment) -> bool:
+    steps = walk(segment.pool.files, segment.handle, 0, segment.size, check_crcs=False)
+    return all((step.batches["max_timestamp"][step.batches["count"] > 0] < 0).all() for step in steps)
+
+
+def build(files: Files, segment: Segment, end: int) -> tuple[bytes, bytes]:
+    """Entries of both indexes for the first `end` bytes of the log, the closing time entry included."""
+    builder = IndexBuilder(segment.base_offset, segment.interval)
+    made = [
+        builder.add(_fitting(segment, s.batches))
+        for s in walk_past_damage(files, segment.handle, end, check_crcs=False, sparse=True)
+        if len(s.batches)
+    ]
+    times = b"".join(t for _, t in made) + builder.last_time_entry()
+    return b"".join(o for o, _ in made), times
+
+
+def sync(segment: Segment) -> None:
+    """Make a sealed segment's indexes durable. OSError."""
+    for suffix in (names.INDEX, names.TIME_INDEX):
+        with (
+            suppress(FileNotFoundError),  # the segment was deleted meanwhile
+            segment.pool.files.open(segment.file(suffix), write=True) as handle,
+        ):
+            segment.pool.files.sync(handle)
+
+
+def rebuild(segment: Segment) -> Indexes:
+    """Make both indexes anew: in their files by the writer, in memory by anybody else, and where the disk has
+    no room for them.
+    """
+    files = segment.pool.files
+    offset_entries, time_entries = build(files, segment, segment.size)
+    if segment.writable:
+        try:
+            replace_index(files, segment.file(names.INDEX), offset_entries, sync=segment.sealed)
+            replace_index(files, segment.file(names.TIME_INDEX), time_entries, sync=segment.sealed)
+        except OSError as error:
+            if error.errno not in NO_ROOM or not segment.sealed:
+                raise  # what an active segment's files hold is gone on from
+            log.warning("%s: no room for its indexes: they are rebuilt at the next open", segment.path)
+    return SealedOffsetIndex.of(offset_entries), SealedTimeIndex.of(time_entries)

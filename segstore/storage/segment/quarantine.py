@@ -1,0 +1,60 @@
+"""Owns `.segstore/quarantine`: copies of what was taken out of logs. Nothing reads them; they are the user's.
+
+A copy is `<partition>-<base offset>-at-<position>.log`, beside it there may be a `.txt` that says what it is.
+Threads: one, who takes the bytes out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+from segstore import names
+from segstore.files import Files
+from segstore.storage.segment.batch_scan import CHUNK
+from segstore.storage.segment.segment import Segment
+
+NOTE = ".txt"
+
+
+def keep(directory: str, segment: Segment, position: int, end: int) -> str:
+    """Copy bytes `position` to `end` of a segment's log: the copy's path, durable. OSError."""
+    files = segment.pool.files
+    files.ensure_directory(directory)
+    path = _free_name(directory, segment, position, end)
+    if not files.exists(path):
+        with files.open_anew(path + names.TEMPORARY) as copy:
+            files.copy_range(segment.handle, position, copy, 0, end - position)
+            files.sync(copy)
+        files.rename(path + names.TEMPORARY, path)
+        files.sync_dir(directory)
+    return path
+
+
+def note(files: Files, path: str, said: dict[str, object]) -> None:
+    """Say beside a copy what it is, a line for each. OSError."""
+    text = "".join(f"{name}: {value}\n" for name, value in said.items())
+    files.write_atomic(path.removesuffix(names.LOG) + NOTE, text.encode())
+
+
+def _free_name(directory: str, segment: Segment, position: int, end: int) -> str:
+    """A name that nothing has, or that has these very bytes: a crash brings us here again."""
+    partition = os.path.basename(segment.directory)
+    stem = os.path.join(directory, f"{partition}-{segment.base_offset:020d}-at-{position}")
+    for n in itertools.count():
+        path = f"{stem}{f'-{n}' if n else ''}{names.LOG}"
+        if not segment.pool.files.exists(path) or _same(segment, position, end, path):
+            return path
+    raise AssertionError("count() ends")
+
+
+def _same(segment: Segment, position: int, end: int, path: str) -> bool:
+    files = segment.pool.files
+    with files.open(path) as kept:
+        size = files.size(kept)
+        if size != end - position:
+            return False
+        pieces = ((at, min(CHUNK, size - at)) for at in range(0, size, CHUNK))
+        return all(
+            files.pread(kept, n, at) == files.pread(segment.handle, n, position + at) for at, n in pieces
+        )

@@ -1,0 +1,251 @@
+"""Reads one segment: `<base offset>.log` and the two sparse indexes beside it.
+
+Threads: any, without locks. Ends are handed in by the view that a reader holds, so that bytes behind the
+visible end are never looked at. An index is a hint: what it says is checked against the batch that it
+points to, and an index that was wrong is rebuilt from the log and the search begun again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+from typing import Any
+
+from segstore import names
+from segstore._native import ffi, lib
+from segstore.errors import CorruptRecordError, StorageError
+from segstore.files import Handle
+from segstore.index import OffsetIndex, TimeIndex
+from segstore.mutex import Mutex
+from segstore.storage.handle_pool import HandlePool
+from segstore.storage.segment import index_files
+from segstore.storage.segment.batch_scan import BAD, MOST_OFFSET, next_whole, walk
+
+_FIRST_BAD = -10100  # seg_seek gives -(10100 + SEG_SHORT or SEG_BAD_*)
+_TIME_CHUNK = 1 << 20
+
+
+class Segment:
+    """A segment as readers see it. `size` is final for a sealed one and grows for the active one, of which
+    another process's reader may see what is below offset `visible`.
+    """
+
+    def __init__(
+        self,
+        pool: HandlePool,
+        directory: str,
+        base_offset: int,
+        size: int,
+        *,
+        writable: bool,
+        sealed: bool = True,
+        interval: int = index_files.DEFAULT_INTERVAL,
+    ) -> None:
+        self.pool, self.directory, self.base_offset, self.size = pool, directory, base_offset, size
+        self.path = self.file(names.LOG)
+        self.writable, self.sealed, self.interval = writable, sealed, interval
+        self.visible = MOST_OFFSET
+        self.durable = False  # its log was synced under another name, and has not changed since
+        self.unsynced_aborts = False  # its `.txnindex` has grown since it was synced
+        self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
+        self._held: Handle | None = None
+        self.identity: tuple[int, ...] = ()
+        """Of another process's log: how `Files.identity` begins; whatever else has its name is not it."""
+        self._known: weakref.ref[Handle] | None = None
+        self._largest: int | None = None
+        self._loading = Mutex()
+
+    def file(self, suffix: str) -> str:
+        """Path of one of the segment's files."""
+        return os.path.join(self.directory, names.segment_file(self.base_offset, suffix))
+
+    @property
+    def handle(self) -> Handle:
+        """The open log; it stays open for as long as it is referred to."""
+        held = self._held
+        if held is not None:
+            return held
+        handle = self.pool.get(self.path)
+        if self.identity and (self._known is None or self._known() is not handle):
+            handle = self._checked(handle)
+        # The name may have become another file's while it was opened.
+        return self._held or handle
+
+    def _checked(self, handle: Handle) -> Handle:
+        """The handle, or a new one, of this very file. FileNotFoundError: compaction has replaced it."""
+        files, n = self.pool.files, len(self.identity)
+        if files.identity(handle)[:n] != self.identity:
+            self.pool.forget(self.path)
+            handle = self.pool.get(self.path)
+            if files.identity(handle)[:n] != self.identity:
+                raise FileNotFoundError(errno.ENOENT, "The segment was replaced", self.path)
+        self._known = weakref.ref(handle)
+        return handle
+
+    def hold(self, handle: Handle, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
+        """Read from this file and these indexes, whatever the names stand for, until `release`."""
+        with self._loading:
+            self._held, self._indexes, self._largest = handle, indexes, None
+            self.writable = False  # what is rebuilt is not written under a name that may be another's
+
+    def retire(self) -> None:
+        """Another segment's files are about to get these names: who reads this one goes on with its own."""
+        self.hold(self.handle, self.indexes)
+
+    def release(self) -> None:
+        """The names are this segment's now: let go of what is held. The pool has forgotten the path."""
+        with self._loading:
+            self.writable, self._held, self._indexes = True, None, None
+
+    def attach(self, indexes: tuple[OffsetIndex, TimeIndex] | None) -> None:
+        """Use the writer's live indexes; None: load them from their files when they are asked for."""
+        self._indexes, self._largest = indexes, None
+
+    @property
+    def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        found = self._indexes
+        if found is None:
+            with self._loading:
+                found = self._indexes
+                if found is None:
+                    found = self._indexes = index_files.load(self)
+        return found
+
+    def distrust(self) -> None:
+        """An index entry pointed to the wrong place: make the indexes anew (the writer's own are right)."""
+        if self.sealed:
+            with self._loading:
+                self._indexes, self._largest = index_files.rebuild(self), None
+
+    def locate(self, target: int, end: int, handle: Handle | None = None) -> Any:
+        """Header (`seg_batch *`) of the batch that holds `target`, or the first one behind it, below byte
+        `end`.
+
+        None where there is none. CorruptRecordError where `target` lies in a stretch that is no batch.
+        """
+        out = ffi.new("seg_batch *")
+        hint = (self._indexes or self.indexes)[0].lookup(target - self.base_offset)
+        if hint is None or hint[1] >= end:
+            return self.locate_from(0, target, end, out)
+        relative, position = hint
+        code = self._seek(handle or self.handle, position, end, target, out)
+        if out.position == position and (code < 0 or out.last_offset != self.base_offset + relative):
+            self.distrust()
+            return self.locate_from(0, target, end, out)
+        return (out if code else None) if code >= 0 else self.locate_from(position, target, end, out)
+
+    def locate_from(self, position: int, target: int, end: int, out: Any) -> Any:
+        """As `locate`, from a byte on where a batch begins that is not behind the wanted one."""
+        while True:
+            code = self._seek(self.handle, position, end, target, out)
+            if code >= 0:
+                return out if code else None
+            bad, least = self._first_damage(position, int(out.position))
+            # Offsets that don't rise may be the fault of the batch before: then that is the one.
+            reason = BAD[_FIRST_BAD - code if bad == out.position else lib.SEG_BAD_CRC]
+            position = self.pass_by(bad, least, target, end, reason)
+
+    def pass_by(self, bad: int, least: int, target: int, end: int, reason: str) -> int:
+        """Where the first whole batch behind the damaged one at byte `bad` begins, with an offset of at least
+        `least`.
+
+        CorruptRecordError where `target` lies before it, or where there is none (without `next_offset`).
+        """
+        found = next_whole(self.pool.files, self.handle, bad + 1, end, least)
+        header = ffi.new("seg_batch *")
+        if found is None or self.header_at(found, end, header) is None:
+            raise CorruptRecordError(self.path, bad, target, reason)
+        if target < header.base_offset:
+            raise CorruptRecordError(self.path, bad, target, reason, int(header.base_offset))
+        return found
+
+    def check_before(self, position: int, target: int, back: int) -> None:
+        """CorruptRecordError where a batch below byte `position`, from the index entry for `target` on, fails
+        its CRC: it may be the one that has `target`. Reading goes on at offset `back`.
+        """
+        hint = self.indexes[0].lookup(target - self.base_offset)
+        start = 0 if hint is None or hint[1] >= position else hint[1]
+        bad, _ = self._first_damage(start, position)
+        if bad < position:
+            raise CorruptRecordError(self.path, bad, target, BAD[lib.SEG_BAD_CRC], back)
+
+    def _first_damage(self, start: int, position: int) -> tuple[int, int]:
+        """The first batch from byte `start` to `position` that fails its CRC, else `position`; the least
+        offset that may come there.
+        """
+        at, least = start, self.base_offset
+        for step in walk(self.pool.files, self.handle, start, position, check_crcs=True):
+            least = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else least
+            at = step.stop.position
+        return at, least
+
+    def header_at(self, position: int, end: int, out: Any) -> int | None:
+        """Put the header of the batch at `position` into `out`: its last offset; None where there is none."""
+        if self._seek(self.handle, position, end, 0, out) != 1:
+            return None
+        return int(out.last_offset)
+
+    def _seek(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
+        """`Files.seek_batch`. StorageError where the disk refuses, which is no damage."""
+        code = self.pool.files.seek_batch(handle, position, end, target, out)
+        if _FIRST_BAD < code < 0:
+            raise StorageError(-code, os.strerror(-code), self.path)
+        return code
+
+    def last_offset_before(self, position: int) -> int:
+        """The last offset of the batches below a position; one less than the base offset without any."""
+        last = self.base_offset - 1
+        for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
+            last = int(step.batches["last_offset"][-1]) if len(step.batches) else last
+        return last
+
+    def largest_timestamp(self, end: int, below: int) -> int | None:
+        """The largest timestamp (ms) of the batches below byte `end` and offset `below`, -1 for none; None
+        where damage may hold it.
+
+        The last time index entry tells, together with the batches behind the one that it is about.
+        """
+        if self._largest is not None:
+            return self._largest
+        last, position = self._last_time_entry(end)
+        largest, offset = last, self.base_offset
+        for step in walk(self.pool.files, self.handle, position, end, check_crcs=False, chunk=_TIME_CHUNK):
+            position = step.stop.position
+            if len(step.batches):
+                stamps = step.batches["max_timestamp"][step.batches["count"] > 0]
+                largest = max(largest, int(stamps.max(initial=-1)))
+                offset = step.stop.last_offset + 1
+        if position < end and offset < below:
+            return None
+        if self.sealed:
+            if largest > last and self.indexes[1].entries and self.indexes[1].entry(-1)[0] < largest:
+                self.distrust()  # sealing adds an entry for the largest: the index was cut
+            self._largest = largest
+        return largest
+
+    def _last_time_entry(self, end: int) -> tuple[int, int]:
+        times = self.indexes[1]
+        if not times.entries:
+            return -1, 0
+        timestamp, relative = times.entry(-1)
+        found = self._of_entry(relative, end)
+        if found is None or found.max_timestamp != timestamp:
+            self.distrust()
+            return -1, 0
+        return timestamp, int(found.position)
+
+    def position_for_time(self, timestamp: int, end: int) -> int:
+        """A position from which no batch with a timestamp of at least this one has been passed by."""
+        hint = self.indexes[1].lookup(timestamp - 1)
+        if hint is None:
+            return 0
+        found = self._of_entry(hint[1], end)
+        return 0 if found is None or found.max_timestamp != hint[0] else int(found.position)
+
+    def _of_entry(self, relative: int, end: int) -> Any:
+        """Header of the batch that a time index entry is about; None where it is gone or damaged."""
+        try:
+            return self.locate(self.base_offset + relative, end)
+        except CorruptRecordError:
+            return None

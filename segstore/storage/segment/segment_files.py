@@ -1,0 +1,118 @@
+"""Finds a partition's segments, and finishes or undoes what a crash left half done.
+
+On disk: removes `.cleaned` and `.tmp` files and orphaned indexes, renames `.swap` files into
+place.
+The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewrite is `.cleaned` until it
+is whole, `.swap` while it replaces older segments, and has the plain name when they are gone, its log as the
+first file. So `.cleaned` is undone, with every `.swap` at or above it (its originals are all still there),
+and a `.swap` alone is finished. Each step may be repeated after another crash, and is synced before the next.
+
+Threads: one, before the partition is used. A reader of somebody else's directory calls `list_segments` only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+
+from segstore import names
+from segstore.files import Files
+from segstore.storage.segment.batch_scan import walk
+
+Found = dict[int, set[str]]  # base offset -> suffixes
+
+
+def scan_directory(files: Files, directory: str) -> Found:
+    """Which files of which segments there are."""
+    found: Found = defaultdict(set)
+    for name in files.listdir(directory):
+        parsed = names.parse_segment_file(name)
+        if parsed is not None:
+            found[parsed[0]].add(parsed[1])
+    return found
+
+
+def list_segments(files: Files, directory: str) -> list[int]:
+    """Base offsets of the segments, in order."""
+    found = scan_directory(files, directory)
+    return sorted(base for base, suffixes in found.items() if names.LOG in suffixes)
+
+
+def settle(files: Files, directory: str) -> tuple[list[int], list[str]]:
+    """Finish or undo what was half done: base offsets of the segments then, and paths of `.deleted` files,
+    which the caller lets go in their time. OSError.
+    """
+    found = scan_directory(files, directory)
+    changed = _undo_cleaned(files, directory, found)
+    changed |= _finish_swaps(files, directory, found)
+    deleted = []
+    for base, suffixes in found.items():
+        orphans = {s for s in suffixes if s.endswith(".tmp")}
+        if names.LOG not in suffixes:
+            orphans |= suffixes & {names.INDEX, names.TIME_INDEX, names.TXN_INDEX}
+        _remove(files, directory, base, orphans, found)
+        deleted += [_path(directory, base, s) for s in sorted(suffixes) if s.endswith(names.DELETED)]
+        changed |= bool(orphans)
+    if changed:
+        files.sync_dir(directory)
+    return sorted(base for base, suffixes in found.items() if names.LOG in suffixes), deleted
+
+
+def _path(directory: str, base: int, suffix: str) -> str:
+    return os.path.join(directory, names.segment_file(base, suffix))
+
+
+def _remove(files: Files, directory: str, base: int, suffixes: set[str], found: Found) -> None:
+    for suffix in sorted(suffixes):
+        files.unlink(_path(directory, base, suffix))
+        found[base].discard(suffix)
+
+
+def _undo_cleaned(files: Files, directory: str, found: Found) -> bool:
+    cleaned = [base for base, suffixes in found.items() if any(s.endswith(names.CLEANED) for s in suffixes)]
+    if not cleaned:
+        return False
+    least = min(cleaned)
+    # The swaps first: while a `.cleaned` file is left, a second crash comes here again.
+    for ending in (names.SWAP, names.CLEANED):
+        for base in sorted(b for b in found if b >= least):
+            _remove(files, directory, base, {s for s in found[base] if s.endswith(ending)}, found)
+        files.sync_dir(directory)
+    return True
+
+
+def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
+    half = sorted(b for b, suffixes in found.items() if any(s.endswith(names.SWAP) for s in suffixes))
+    if not half:
+        return False
+    # All of one rewrite: between two of them an original may have gone whole.
+    last = half[-1]
+    log = names.LOG + names.SWAP if names.LOG + names.SWAP in found[last] else names.LOG
+    end = _end_offset(files, _path(directory, last, log), last) if log in found[last] else last
+    for old in sorted(b for b in found if half[0] <= b < max(end, last + 1)):
+        # A log that is in place already leaves its indexes behind as `.swap`.
+        if old not in half or names.LOG + names.SWAP in found[old]:
+            _remove(files, directory, old, found[old] & _PLAIN, found)
+    files.sync_dir(directory)
+    for base in half:
+        for suffix in sorted((s for s in found[base] if s.endswith(names.SWAP)), key=_log_first):
+            plain_name = suffix[: -len(names.SWAP)]
+            files.rename(_path(directory, base, suffix), _path(directory, base, plain_name))
+            found[base].discard(suffix)
+            found[base].add(plain_name)
+    return True
+
+
+_PLAIN = frozenset((names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX))
+
+
+def _log_first(suffix: str) -> tuple[bool, str]:
+    return not suffix.startswith(names.LOG), suffix
+
+
+def _end_offset(files: Files, path: str, base: int) -> int:
+    end = base
+    with files.open(path) as handle:
+        for step in walk(files, handle, 0, files.size(handle), check_crcs=False):
+            end = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else end
+    return end

@@ -1,0 +1,284 @@
+"""`PartitionLog`: one partition of a topic, as users see it. A façade: it checks arguments and delegates.
+
+On disk: nothing of its own; see `partition` (writing), `follower` (another process's log), `reader`.
+Threads: any number of readers and writers. Appends are ordered; reads take no lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from segstore.config import arguments
+from segstore.errors import CorruptRecordError, SegstoreError, StorageError, StoreClosedError
+from segstore.mutex import check_apart
+from segstore.records import Records, empty_records
+from segstore.storage.context import os_errors
+from segstore.storage.log import read as reader
+from segstore.storage.log.gaps import Gaps
+from segstore.storage.log.partition import Partition
+from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.log.validator import append_columns, append_one
+from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
+from segstore.storage.producers.aborted_transactions import AbortedTransactions
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.transfer import METHODS, descriptor, transfer
+
+if TYPE_CHECKING:
+    from segstore.storage.context import Context
+
+Headers = Sequence[tuple[str, "bytes | None"]]
+_TRIES = 10  # segments may go between the view and the read: then the next view is asked
+
+
+class PartitionLog:
+    """An ordered, append-only sequence of records with 64-bit offsets."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        store: object,
+        context: Context,
+        source: Partition | Follower,
+    ) -> None:
+        """`store` is only kept: without it nobody would flush in the background."""
+        self.topic, self.partition, self._store = topic, partition, store
+        self._context, self._source = context, source
+        self._name = f"{topic}-{partition}"
+        self._internal = topic in INTERNAL
+        self._aborted = AbortedTransactions(context.files)
+        self._gaps = Gaps(context.files, context.root, topic, partition)
+
+    def __repr__(self) -> str:
+        return f"<PartitionLog {self._name}>"
+
+    # --- offsets ------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """The log start offset: the first that may be read."""
+        return self._source.view.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The log end offset: the one that the next record gets."""
+        return self._source.view.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Up to where every in-sync replica is: without replicas, the log end offset."""
+        return self._source.view.end_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of the log as stored, indexes not counted (Kafka: UnifiedLog.size)."""
+        view = self._source.view
+        return sum(map(view.end_of, range(len(view.segments))))
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is committed or aborted (Kafka: LSO)."""
+        return self._stable(self._source.view)
+
+    def _stable(self, view: LogView) -> int:
+        return view.stable_offset if view.stable_offset >= 0 else self._aborted.stable_offset(view)
+
+    # --- appending ----------------------------------------------------------------------
+
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+    ) -> int:
+        """Append one record: its offset. `timestamp` in ms since the epoch, by default now. One that is
+        older than the topic's retention.ms, as seconds are, has the record deleted by a sweep.
+
+        InvalidTypeError, InvalidArgumentError, RecordTooLargeError, InvalidTopicError (of an internal topic):
+        nothing was written. StorageError: nothing is in the log. ReadOnlyError, StoreClosedError,
+        ForkedError.
+        """
+        if self._internal:
+            self._refuse()
+        return append_one(self._writing(), value, key, headers, timestamp)
+
+    def append_batch(
+        self,
+        values: Any,
+        keys: Any = None,
+        timestamps: Any = None,
+        headers: Any = None,
+        compression: str | None = None,
+        batch_bytes: int = 65536,
+    ) -> range:
+        """Append many records, contiguous and visible together: their offsets.
+
+        `values` and `keys`: bytes or None each, as a list, a numpy array (S, V, object, or 2-D uint8) or a
+        pyarrow binary or string array, without a loop per record for the latter two; `timestamps`: int64 ms,
+        one per record, or one for all; `headers`: per record a sequence of (str, bytes or None).
+        `compression`: none, gzip,
+        snappy, lz4 or zstd, by default the topic's `compression.type`. Records are split into batches of
+        about
+        `batch_bytes` before compression. A crash may keep whole batches of it. Errors as `append`.
+        """
+        if self._internal:
+            self._refuse()
+        return append_columns(self._writing(), values, keys, timestamps, headers, compression, batch_bytes)
+
+    def flush(self) -> None:
+        """Make all that was appended durable (fdatasync). StorageError: the partition is fenced."""
+        check_apart("flush()")
+        self._writing().flush()
+
+    def delete_records(self, before_offset: int) -> int:
+        """Move the log start offset up to `before_offset` (-1: the high watermark): the new start.
+
+        Segments wholly below it are removed (Kafka: Admin.deleteRecords). OffsetOutOfRangeError;
+        InvalidTopicError where the topic is internal.
+        """
+        if self._internal:
+            self._refuse()
+        check_apart("delete_records()")
+        with os_errors():
+            return self._writing().log_start.delete_records(
+                arguments.whole("before_offset", before_offset, -1)
+            )
+
+    def _refuse(self) -> None:
+        check_not_internal(self.topic, "only consumer groups and transactions write it")
+
+    def _writing(self) -> Partition:
+        self._context.check_writable()
+        assert isinstance(self._source, Partition)
+        return self._source
+
+    # --- reading ------------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int = 1 << 20,
+        *,
+        isolation_level: str = "read_uncommitted",
+        check_crcs: bool = True,
+        times: tuple[int, int] | None = None,
+    ) -> Records:
+        """Records from `offset` on, in whole batches up to `max_bytes` (as stored), at least one where
+        there is one.
+
+        Control records are left out; `read_committed` leaves out aborted ones too and ends at the last stable
+        offset. At the log's end the result is empty. With `times`, first and last ms, it has only records
+        stamped within them, which may be none: `next_offset` says how far was looked. Batches without any
+        are not decoded. OffsetOutOfRangeError where `offset` is not in [start_offset, end_offset];
+        CorruptRecordError where the first batch is damaged.
+        """
+        self._context.check_open()
+        if type(offset) is not int or abs(offset) > arguments.INT64_MAX:
+            offset = arguments.whole("offset", offset, None)
+        if type(max_bytes) is not int or not 0 <= max_bytes <= arguments.INT64_MAX:
+            max_bytes = arguments.whole("max_bytes", max_bytes, 0)
+        committed = type(isolation_level) is not str or isolation_level != "read_uncommitted"
+        if committed:
+            level = arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
+            committed = level != "read_uncommitted"
+        judged = type(check_crcs) is bool
+        if not judged:
+            check_crcs = arguments.switch("check_crcs", check_crcs)
+        if times is not None:
+            times = arguments.span("times", times)
+        try:
+            return self._read(self._source.view, offset, max_bytes, committed, check_crcs, times)
+        except (OSError, CorruptRecordError):
+            records: Records = self._with_view(
+                lambda view: self._read(view, offset, max_bytes, committed, check_crcs, times)
+            )
+            return records
+
+    def _with_view(self, use: Any) -> Any:
+        tries, doubted = 0, False
+        while True:
+            try:
+                return use(self._source.view)
+            except FileNotFoundError as error:
+                tries += 1
+                if tries == _TRIES:
+                    raise StoreClosedError(f"{self._name} is gone: {error}") from error
+                if isinstance(self._source, Follower):
+                    self._source.refresh()
+            except CorruptRecordError:
+                # Segments that a live writer has removed since look like a gap: only a second look tells.
+                if doubted or not isinstance(self._source, Follower):
+                    _ = self._source.view  # StoreClosedError: the name is a new topic's, and its files
+                    raise
+                doubted = True
+                self._source.refresh()
+            except SegstoreError:
+                raise
+            except OSError as error:
+                raise StorageError(error.errno, error.strerror, error.filename) from error
+
+    def _read(
+        self,
+        view: LogView,
+        offset: int,
+        max_bytes: int,
+        committed: bool,
+        check_crcs: bool,
+        times: tuple[int, int] | None,
+    ) -> Records:
+        view.check(offset, self._name)
+        limit = self._stable(view) if committed else view.end_offset
+        at = offset
+        while at < limit:
+            found = reader.fetch(view, at, limit, max_bytes, check_crcs, self._gaps)
+            if not found:
+                at = limit
+                break
+            records = reader.to_records(found, offset, max_bytes, times)
+            if committed:
+                records = self._aborted.without(view, records)
+            if len(records) or times is not None:
+                return records
+            at = records.next_offset
+        return empty_records(max(at, offset))
+
+    def transfer(
+        self, sink: Any, offset: int, max_bytes: int = 1 << 20, method: str = "sendfile"
+    ) -> tuple[int, int]:
+        """Send whole batches as they are stored to `sink`: (bytes, next offset).
+
+        From the batch that holds `offset` on, up to `max_bytes`, at least one where there is one. `sink` is a
+        file descriptor, or has fileno(); a file is written where it stands, a non-blocking sink waited for.
+        `method`: sendfile; splice (through a pipe); mmap (mapped file and write); read (read and write
+        through a buffer); copy_file_range (to files); zerocopy (MSG_ZEROCOPY) and io_uring (its send_zc), to
+        TCP; auto (what the measured figures recommend for the sink and the size: sendfile, which takes 0.3 to
+        0.9 of read's CPU at 64 KiB; read where the sink is a device or appends. The figures are in
+        `storage.transfer.choosing`). `segstore.transfer_methods()` says what is available,
+        docs/transfer.md what each does.
+
+        SinkError, SinkClosedError, with whole and partial batches sent. InvalidArgumentError,
+        InvalidTypeError, OffsetOutOfRangeError: nothing was sent. StorageError of the disk;
+        CorruptRecordError where the first batch is damaged.
+        """
+        self._context.check_open()
+        target = descriptor(sink)
+        offset = arguments.whole("offset", offset, None)
+        most = arguments.whole("max_bytes", max_bytes, 0)
+        arguments.one_of("method", method, METHODS)
+
+        def send(view: LogView) -> tuple[int, int]:
+            view.check(offset, self._name)
+            return transfer(view, target, offset, most, method, self._context.files, self._gaps)
+
+        done: tuple[int, int] = self._with_view(send)
+        return done
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        """The first offset whose record is stamped `timestamp_ms` or later; None where there is none."""
+        self._context.check_open()
+        # Below -1, which stands for no timestamp, all are the same.
+        timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
+        found: int | None = self._with_view(lambda view: reader.offset_for_time(view, timestamp))
+        return found

@@ -1,0 +1,311 @@
+"""The reading side of a store: a directory that this process does not write, live or not, ours or a broker's.
+
+On disk: reads only. Threads: any.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any, NamedTuple
+
+from segstore import locks, names
+from segstore.mutex import Mutex
+from segstore.storage.context import Context
+from segstore.storage.log.read_only_partition import Follower
+from segstore.storage.meta.clean_shutdown import read_marker
+from segstore.storage.meta.published_ends import Ends, EndsReader, open_reader, slot_key
+from segstore.storage.meta.root_checkpoints import LOG_START_FILES, read_log_start
+from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
+
+_TICK_NS = 2_000_000_000  # coarser than the clock of any file system
+
+POLL_SECONDS = 0.005
+_BELIEF_NS = 100_000_000  # how long ends are believed without another look at the marker
+_BLIND_SECONDS = 1.0  # how long is slept before a look at whether the ends are still a writer's
+_LAST_WAKE = 1.0  # seconds in which a thread that was woken leaves `wait`; of a parent's none will
+_PATIENCE = 50  # milliseconds for a writer that opens or closes the store just now
+
+
+class _Belief(NamedTuple):
+    """Whether ends with this number are the last writer's, looked up at `at` (ns, monotonic)."""
+
+    at: int
+    nonce: int
+    holds: bool
+
+
+_NO_BELIEF = _Belief(-_BELIEF_NS, -1, False)
+
+
+class _Topics(NamedTuple):
+    """What was found at these stamps of the two directories, and since when the names are these."""
+
+    version: tuple[int, int]
+    names: frozenset[tuple[str, int]]
+    since_ns: int
+    settled: bool
+    found: dict[str, TopicInfo]
+
+
+class StoreReader:
+    """Topics are looked up anew when a directory that has them has changed."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._topic_files = TopicFiles(context.files, context.root)
+        self._lock = Mutex()
+        self._waiting: list[int] = []  # threads
+        self._followers: dict[tuple[str, int, str], Follower] = {}
+        self._ends: EndsReader | None = None
+        self._ends_path = os.path.join(context.root, names.OURS, names.ENDS)
+        self._belief = _NO_BELIEF
+        self._topics = _Topics((-1, -1), frozenset(), 0, False, {})
+
+    @property
+    def topics(self) -> dict[str, TopicInfo]:
+        """All topics by name. OSError, CorruptCheckpointError."""
+        # The stamps are taken first: what comes meanwhile is looked at again. A fresh one says nothing,
+        # since a change within the same tick of the file system's clock would not move it.
+        now, version, held = time.time_ns(), self._topic_files.version(), self._topics
+        if version == held.version and held.settled and now - max(version) > _TICK_NS:
+            return held.found
+        # A checkpoint moves the root's stamp too: the names tell whether partitions came or went.
+        there = self._partitions_there()
+        since = held.since_ns if there == held.names else now
+        same = there == held.names and version[1] == held.version[1] and held.settled
+        if not same or now - version[1] <= _TICK_NS:
+            # Of a directory that has just come, the files may not all be there.
+            settled = now - max(since, version[1]) > _TICK_NS
+            self._topics = held = _Topics(version, there, since, settled, self._topic_files.load()[0])
+            self._forget_all_but(held.found)
+        elif now - version[0] > _TICK_NS:
+            self._topics = held._replace(version=version)
+        return held.found
+
+    def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
+        """Partitions of topics that were deleted would keep their files mapped for as long as this store is
+        open. Who still has a log of one of them keeps it, and is told.
+        """
+        with self._lock:
+            for topic, number, topic_id in list(self._followers):
+                if topic not in found or found[topic].topic_id != topic_id:
+                    del self._followers[topic, number, topic_id]
+
+    def _partitions_there(self) -> frozenset[tuple[str, int]]:
+        parsed = map(names.parse_partition_dir, self.context.files.listdir(self.context.root))
+        return frozenset(one for one in parsed if one is not None)
+
+    def partition(self, topic: str, partition: int) -> Follower:
+        """UnknownTopicOrPartitionError, which says what is there."""
+        info = find_topic(self.topics, topic, partition)
+        key = (topic, partition, info.topic_id)
+        with self._lock:
+            if key not in self._followers:
+                self._followers[key] = self._follow(info, partition)
+            return self._followers[key]
+
+    def _follow(self, info: TopicInfo, partition: int) -> Follower:
+        directory = self._topic_files.partition_path(info.name, partition)
+        self.context.files.check_directory(directory)
+        # Files of an older topic of that name may be open.
+        self.context.pool.forget_directory(directory)
+        return Follower(
+            self.context.pool,
+            directory,
+            info.settings,
+            self._published(info, partition),
+            self._unpublished_start(info.name, partition),
+            lambda: self._believed() or self._is_ours(),
+            lambda: self._is_there(info, partition),
+            self._sameness(info, partition, directory),
+        )
+
+    def _sameness(self, info: TopicInfo, partition: int, directory: str) -> Callable[[], bool]:
+        """Tells whether a directory is still this topic's: by the id in it, and where that says something
+        else, by the topic's settings. Topics without ids, of old brokers, can't be told from each other.
+        """
+        held: list[tuple[str, int]] = []  # what it told when it was
+
+        def same() -> bool:
+            told = self._topic_files.told_id(info.name, partition)
+            if told == info.topic_id:
+                return True
+            mark = told, self.context.files.inode(directory)
+            if held != [mark]:
+                if not self._is_there(info, partition):
+                    return False
+                held[:] = [mark]
+            return True
+
+        return same
+
+    def _unpublished_start(self, topic: str, partition: int) -> Callable[[], int]:
+        """Gives the log start offset where no end is published. The files that say it are read again when one
+        of them is another.
+        """
+        places = [os.path.join(self.context.root, place) for place in LOG_START_FILES]
+        read: dict[tuple[object, ...], int] = {}
+
+        def get() -> int:
+            seen = tuple(map(self._identity, places))
+            if seen not in read:
+                read.clear()
+                read[seen] = self._log_start(topic, partition, None)
+            return read[seen]
+
+        return get
+
+    def _identity(self, path: str) -> tuple[int, ...] | None:
+        try:
+            return self.context.files.identity(path)
+        except FileNotFoundError:
+            return None
+
+    def _log_start(self, topic: str, partition: int, published: Ends | None) -> int:
+        ends = self._look_for_ends()
+        return read_log_start(self.context.files, self.context.root, (topic, partition), ends, published)
+
+    def ends_of(self, keys: list[int]) -> dict[int, Ends]:
+        """What is published of some partitions, of one moment; nothing of a broker's directory."""
+        ends = self._ends if self._believed() else None
+        return {} if ends is None else ends.get_all(keys)
+
+    def _published(self, info: TopicInfo, partition: int) -> Callable[[], Ends | None]:
+        key = slot_key(info.topic_id, info.name, partition)
+        counts: dict[int, int] = {}  # by what is published: the log start that counts
+
+        def get() -> Ends | None:
+            ends, held = self._ends, self._belief
+            if ends is None or not held.holds or monotonic_ns() - held.at >= _BELIEF_NS:
+                if not self._believed():
+                    return None
+                ends = self._ends
+            found = ends.get(key) if ends is not None else None
+            if found is None or found.start == 0:
+                return found
+            if found.start not in counts:
+                # A writer moves it in the checkpoints first: what is there is no older.
+                counts.clear()
+                counts[found.start] = self._log_start(info.name, partition, found)
+            return found._replace(start=counts[found.start])
+
+        return get
+
+    def _believed(self) -> bool:
+        """Whether the published ends are those of the last writer: no broker was here since.
+
+        They hold while there is no clean shutdown marker, or the one that was written with them.
+        """
+        ends = self._look_for_ends()
+        if ends is None:
+            return False
+        held = self._belief
+        if held.holds and ends.nonce == held.nonce and monotonic_ns() - held.at < _BELIEF_NS:
+            return True
+        ends = self._renewed(ends)
+        if ends is None:
+            return False
+        for _ in range(_PATIENCE):
+            now, nonce = monotonic_ns(), ends.nonce
+            marker = read_marker(self.context.files, self.context.root)
+            # Without checks, what a closed store has published is a claim: its logs say the same.
+            holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
+            self._belief = held = _Belief(now, nonce, holds)
+            if held.holds or not self._is_ours():
+                break
+            # The writer that opens or closes the store has done one of the two; the log is no witness
+            # meanwhile, for it will soon have an adoption's first half.
+            time.sleep(0.001)
+        return held.holds
+
+    def _is_ours(self) -> bool:
+        """Whether a writer has the store that publishes: Kafka's lock is one of its process."""
+        path = os.path.join(self.context.root, names.LOCK)
+        try:
+            with self.context.files.open(path) as handle:
+                return locks.holder(handle.fd) == -1
+        except OSError as error:
+            if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EACCES}:
+                raise
+            return False
+
+    def _is_there(self, info: TopicInfo, partition: int) -> bool:
+        """Whether this very topic is still there. OSError, CorruptCheckpointError."""
+        found = self._topic_files.load()[0].get(info.name)
+        return found is not None and (info.topic_id, True) == (
+            found.topic_id,
+            partition in found.partition_ids,
+        )
+
+    @property
+    def publications(self) -> int:
+        """See `Store.publications`; 0 where nothing is published."""
+        ends = self._look_for_ends()
+        return ends.publications if ends is not None and self._believed() else 0
+
+    def wait(self, seen: int, seconds: float) -> None:
+        """See `Store.wait`. Of a log that is not published nobody tells: it is looked at again and again."""
+        ends, me = self._look_for_ends(), threading.get_ident()
+        if ends is None or not self._believed():
+            time.sleep(min(seconds, POLL_SECONDS))
+            return
+        self._waiting.append(me)  # before it looks: `close` sees the one or this sees the other
+        try:
+            if not self.context.closed:
+                ends.wait(seen, min(seconds, _BLIND_SECONDS))
+        finally:
+            self._waiting.remove(me)
+
+    def wake(self) -> None:
+        """See `Store._wake`: who was about to wait may still do so."""
+        if self._ends is not None:
+            self._ends.wake()
+
+    def _renewed(self, ends: EndsReader) -> EndsReader | None:
+        """The ends, mapped anew where another file has their name: nobody writes the one that is mapped, and
+        what it says is of a store that was here before. One that lost its name may still be a writer's.
+        """
+        try:
+            if self.context.files.inode(self._ends_path) == ends.inode:
+                return ends
+        except FileNotFoundError:
+            return ends
+        self._ends, self._belief = None, _NO_BELIEF
+        ends.wake()  # who waits for news of it looks again
+        return self._look_for_ends()
+
+    def _look_for_ends(self) -> EndsReader | None:
+        if self._ends is None:
+            self._ends = open_reader(self.context.files, self._ends_path)
+        return self._ends
+
+    def abandon(self) -> None:
+        """Nobody can close the store any more: end its threads."""
+        self.context.scheduler.close()
+
+    @property
+    def closed(self) -> bool:
+        return self.context.closed
+
+    @property
+    def locks(self) -> list[Any]:
+        """What a call that this store's end comes into may hold of it."""
+        return [self._lock, self.context.pool.lock, *(each.lock for each in list(self._followers.values()))]
+
+    def close(self) -> None:
+        """Those who wait in `wait` return: they are woken until they do."""
+        self.context.closed = True
+        try:
+            me, last = threading.get_ident(), time.monotonic() + _LAST_WAKE
+            while any(thread != me for thread in self._waiting) and time.monotonic() < last:
+                self.wake()
+                time.sleep(0.001)
+            self.context.scheduler.close()
+        finally:
+            self.context.pool.close()
+            self._followers.clear()  # and with them the files that their segments keep open

@@ -1,0 +1,52 @@
+"""Puts right, when a store is opened for writing, the small files of ours that are of no topic: quotas,
+notes of sweeps, producer ids.
+
+On disk: these files; what can't be made anew is moved to the quarantine. What was done is told
+(`Context.tell`). Threads: one, before they are used.
+"""
+
+from __future__ import annotations
+
+import os
+
+from segstore.errors import CorruptCheckpointError, StorageError
+from segstore.storage.context import Context
+from segstore.storage.meta.client_quotas import quota_copies, read_limits, write_limits
+from segstore.storage.meta.producer_id_file import damage, producer_id_path
+from segstore.storage.meta.small_files import NO_ROOM, put_aside
+from segstore.storage.meta.sweep_states import damaged_states, format_states
+
+
+def mend_small(context: Context) -> None:
+    """OSError."""
+    _mend_quotas(context)
+    path, wrong = damaged_states(context.files, context.root)
+    if wrong:
+        context.remake(path, format_states({}), wrong, "nothing: it is known of no sweep any more")
+    wrong = damage(context.files, context.root)
+    if wrong:
+        # Missing, it is made anew by whoever asks for the next id: from what all logs know.
+        path = producer_id_path(context.root)
+        context.tell(path, wrong, f"moved to {put_aside(context.files, context.root, path)}")
+
+
+def _mend_quotas(context: Context) -> None:
+    copies = quota_copies(context.files, context.root)
+    try:
+        right, wrong = copies.look()
+    except (CorruptCheckpointError, StorageError):
+        return  # clients are told, and what is in the files is still to be seen
+    if right.content is not None and not right.checked:
+        _upgrade(context)
+    for one in wrong:
+        if right.checked and right.data is not None:
+            context.remake(one.path, right.data, one.wrong(right), os.path.basename(right.path))
+
+
+def _upgrade(context: Context) -> None:
+    """From now on with a checksum, and in two copies; a full disk leaves that to the next open. OSError."""
+    try:
+        write_limits(context.files, context.root, read_limits(context.files, context.root))
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise

@@ -1,0 +1,138 @@
+"""What an operator wants to know of each partition: `store_stats`. On disk: reads headers of batches only,
+beside a live writer too. Threads: any.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from segstore import names
+from segstore.config import TopicConfig
+from segstore.errors import SegstoreError
+from segstore.files import Files
+from segstore.records import CONTROL_FLAG
+from segstore.storage.context import Context
+from segstore.storage.meta.offset_checkpoints import read_offsets
+from segstore.storage.meta.sweep_states import SweepState, read_states
+from segstore.storage.meta.topics import TopicInfo
+from segstore.storage.segment.batch_scan import walk_past_damage
+from segstore.storage.segment.log_view import LogView
+
+if TYPE_CHECKING:
+    from segstore.storage.store.partition_log import PartitionLog
+    from segstore.storage.store.store import Store
+
+
+class PartitionStats(NamedTuple):
+    """A partition now. `bytes`: of its logs, `index_bytes`: of the indexes beside them; `records`: without
+    control records; `dirty_ratio`: the part of the sealed segments' bytes that was not compacted yet, None
+    where the topic is not compacted (Kafka: LogToClean.cleanableRatio); `swept_ms`: ms since the epoch, -1
+    for never; `deleted_bytes`, `compacted_bytes`: what sweeps have freed. Of a partition that can't be
+    read, `error` says why; else what its last sweep failed at, if it did.
+    """
+
+    topic: str
+    partition: int
+    segments: int = 0
+    bytes: int = 0
+    index_bytes: int = 0
+    records: int = 0
+    start_offset: int = 0
+    end_offset: int = 0
+    dirty_ratio: float | None = None
+    swept_ms: int = -1
+    deleted_bytes: int = 0
+    compacted_bytes: int = 0
+    error: str | None = None
+
+
+def store_stats(store: Store, *, records: bool = True) -> Iterator[PartitionStats]:
+    """Each partition of each topic in order. `records`: counts them, for which all headers are looked at."""
+    context = store._context
+    states = read_states(context.files, context.root)
+    cleaned = _cleaned(context)
+    for info in store.topics().values():
+        for number in info.partition_ids:
+            key = info.name, number
+            yield _one(store, info, number, states.get(key, SweepState()), cleaned.get(key, 0), records)
+
+
+def _cleaned(context: Context) -> Mapping[tuple[str, int], int]:
+    try:
+        return read_offsets(context.files, os.path.join(context.root, names.CLEANER_OFFSETS))
+    except (SegstoreError, OSError):
+        return {}  # `check` tells of it
+
+
+def _one(
+    store: Store, info: TopicInfo, number: int, state: SweepState, cleaned: int, records: bool
+) -> PartitionStats:
+    known = PartitionStats(
+        info.name,
+        number,
+        swept_ms=state.swept_ms,
+        deleted_bytes=state.deleted_bytes,
+        compacted_bytes=state.compacted_bytes,
+        error=state.error,
+    )
+    try:
+        log: PartitionLog = store.partition(info.name, number)
+        found: PartitionStats = log._with_view(
+            lambda view: _of_view(known, view, store._context.files, info.settings, cleaned, records)
+        )
+    except SegstoreError as error:
+        return known._replace(error=str(error))
+    return found
+
+
+def _of_view(
+    known: PartitionStats, view: LogView, files: Files, config: TopicConfig, cleaned: int, records: bool
+) -> PartitionStats:
+    sizes = [view.end_of(slot) for slot in range(len(view.segments))]
+    return known._replace(
+        segments=len(sizes),
+        bytes=sum(sizes),
+        index_bytes=_index_bytes(view, files),
+        records=_count(view, files) if records else view.end_offset - view.start_offset,
+        start_offset=view.start_offset,
+        end_offset=view.end_offset,
+        dirty_ratio=dirty_ratio(view, cleaned) if "compact" in config.cleanup_policy else None,
+    )
+
+
+def dirty_ratio(view: LogView, cleaned: int) -> float:
+    """The part of the sealed segments' bytes at and behind offset `cleaned`; 0 where there are none."""
+    sealed = range(len(view.segments) - 1)
+    total = sum(map(view.end_of, sealed))
+    # One outside of the log is another log's, for the cleaner too.
+    first = view.slot(cleaned) if view.start_offset <= cleaned <= view.end_offset else 0
+    return sum(view.end_of(slot) for slot in sealed if slot >= first) / total if total else 0.0
+
+
+def _index_bytes(view: LogView, files: Files) -> int:
+    size = 0
+    for segment in view.segments:
+        for suffix in (names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
+            with suppress(FileNotFoundError):  # there is none, or its segment was deleted just now
+                size += files.size(segment.file(suffix))
+    return size
+
+
+def _count(view: LogView, files: Files) -> int:
+    """Records that a read_uncommitted reader gets. Those of damaged batches don't count; of the batch in
+    which the log starts, as many as its offsets leave room for.
+    """
+    count, start = 0, view.start_offset
+    for slot, segment in enumerate(view.segments):
+        for step in walk_past_damage(files, segment.handle, view.end_of(slot), check_crcs=False, sparse=True):
+            batches = step.batches
+            seen = (batches["attributes"] & CONTROL_FLAG) == 0
+            seen &= (batches["last_offset"] >= start) & (batches["last_offset"] < view.end_offset)
+            room = batches["last_offset"][seen] - start + 1
+            count += int(np.minimum(batches["count"][seen], room).sum(dtype=np.int64))
+    return count

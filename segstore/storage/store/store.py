@@ -1,0 +1,434 @@
+"""`Store` and `open`: a directory of topics, as users see it. A façade; see `store_writer` and
+`store_reader`.
+
+On disk: a Kafka log directory, and `.segstore/` in it for what is ours alone.
+Threads: any. Processes: one that writes, any number that read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from weakref import WeakValueDictionary
+
+from segstore import names
+from segstore.config import StoreConfig, arguments
+from segstore.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    StorageError,
+    StoreLockedError,
+    UnwrittenRecordsError,
+    copy_of,
+)
+from segstore.files import FILE_MODE, Files
+from segstore.mutex import Mutex, calls_out, check_apart, let_go_of_left
+from segstore.storage.check.repaired import Repaired
+from segstore.storage.context import Clock, Context, os_errors, wall_clock
+from segstore.storage.handle_pool import HandlePool, default_limit
+from segstore.storage.log.recovery import Recovered
+from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept_mode
+from segstore.storage.meta.sweep_states import SweepState, read_states
+from segstore.storage.meta.topic_info import check_not_internal
+from segstore.storage.meta.topics import TopicInfo
+from segstore.storage.scheduler import Scheduler
+from segstore.storage.store.clients import CLOSE_TIMEOUT, Client, Clients, tell
+from segstore.storage.store.metrics import prometheus_text, store_metrics
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.reader import StoreReader
+from segstore.storage.store.stats import PartitionStats, store_stats
+from segstore.storage.store.sweeping import Swept
+from segstore.storage.store.writer import StoreWriter, let_go_of_lost
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+MODES = ("rw", "r")
+A = TypeVar("A")
+
+
+def open(
+    path: str | os.PathLike[str],
+    mode: str = "rw",
+    *,
+    config: Mapping[str, Any] | None = None,
+    clock: Clock = wall_clock,
+    files: Files | None = None,
+    file_mode: int | None = None,
+) -> Store:
+    """Open a store, a directory that is made where it is missing and `mode` is "rw".
+
+    "rw": this process is the one writer; what a crash left is recovered first (`Store.recovered` says what
+    was done). "r": takes no lock and changes nothing; the directory may be a Kafka broker's. `config`:
+    settings of the store by Kafka's names; `clock` gives ms since the epoch. `file_mode`: of all files that
+    are made in a new store, whatever the umask, 0o600 by default (directories: 0o700); 0o640 lets a group
+    read. A store that is there keeps its own.
+
+    StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
+    """
+    root = arguments.path("path", path)
+    mode = arguments.one_of("mode", mode, MODES)
+    settings = StoreConfig.parse({} if config is None else config)
+    files = files or Files()
+    asked = FILE_MODE if file_mode is None else arguments.whole("file_mode", file_mode, None)
+    if asked & MOST_MODE != asked or asked & FILE_MODE != FILE_MODE:
+        raise InvalidArgumentError(f"file_mode={asked:#o}: must be 0o600 and any of 0o064")
+    _check_root(files, root, mode, asked)
+    limit = settings.max_open_files if settings.max_open_files > 0 else default_limit()
+    pool = HandlePool(files, limit)
+    context = Context(root, files, pool, Scheduler(), clock, mode == "rw", os.getpid())
+    with os_errors():
+        if mode == "r":
+            return Store(context, StoreReader(context))
+        try:
+            return Store(context, StoreWriter(context, settings))
+        except StoreLockedError:
+            if _is_within_open(sys._getframe(1)):  # a signal's handler opens what is just being opened
+                raise
+            let_go_of_lost(files, root)
+        return Store(context, StoreWriter(context, settings))
+
+
+def _is_within_open(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code is not open.__code__:
+        frame = frame.f_back
+    return frame is not None
+
+
+def _check_root(files: Files, root: str, mode: str, file_mode: int) -> None:
+    with os_errors():
+        if not files.exists(root):
+            if mode == "r":
+                raise StorageError(errno.ENOENT, 'No such store (opening it with mode="rw" makes it)', root)
+            files.file_mode = file_mode
+            files.ensure_directory(root)
+        files.listdir(root)
+        check_places(files, root)
+        there = files.exists(os.path.join(root, names.OURS))
+        files.file_mode = kept_mode(files, root) if there else file_mode
+
+
+class Store:
+    """Topics in a directory. A context manager; `close` makes all durable."""
+
+    _after_delete: ClassVar[list[Callable[[Store, str], None]]] = []
+    """What layers above do when a topic was deleted; they raise nothing."""
+
+    def __init__(self, context: Context | None = None, side: StoreWriter | StoreReader | None = None) -> None:
+        """Called by `open`. InvalidTypeError where anybody else does."""
+        if not isinstance(context, Context) or side is None:
+            raise InvalidTypeError("a Store is not made by its class: segstore.open(path) opens or makes one")
+        self._context, self._side = context, side
+        if isinstance(side, StoreWriter):
+            side.owner = weakref.ref(self)
+        # Weak: a log keeps its store, so that background work goes on for as long as anybody has the log.
+        self._logs: WeakValueDictionary[tuple[str, int], PartitionLog] = WeakValueDictionary()
+        self._attached: dict[Callable[[], Any], Any] = {}
+        self._attaching = Mutex()
+        self._clients = Clients(context.root)
+
+    def __repr__(self) -> str:
+        return f"<Store {self._context.root} mode={'rw' if self._context.writable else 'r'}>"
+
+    @property
+    def path(self) -> str:
+        return self._context.root
+
+    @property
+    def mode(self) -> str:
+        return "rw" if self._context.writable else "r"
+
+    @property
+    def recovered(self) -> tuple[Recovered, ...]:
+        """What recovery did to partitions after an unclean shutdown."""
+        return tuple(getattr(self._side, "recovered", ()))
+
+    @property
+    def mended(self) -> tuple[Repaired, ...]:
+        """Small files that were found damaged since the store was opened for writing, and what was done about
+        each.
+        """
+        return tuple(self._context.mended)
+
+    # --- topics ---------------------------------------------------------------------------
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """All topics by name."""
+        self._context.check_open()
+        with os_errors():
+            return dict(sorted(self._side.topics.items()))
+
+    def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, Any] | None = None
+    ) -> TopicInfo:
+        """Make a topic, durable when it returns. `config`: Kafka's topic settings by dotted name.
+
+        TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidArgumentError, StorageError,
+        ReadOnlyError.
+        """
+        count = arguments.whole("partitions", partitions, 1, 100_000)
+        check_apart("create_topic()")
+        check_not_internal(name, "groups and transactions make it when they need it")
+        return self._create_topic(name, count, {} if config is None else config)
+
+    def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
+        """For the engine's own topics too."""
+        with os_errors():
+            return self._writer().topic_admin.create(name, partitions, config)
+
+    def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
+        """Change some settings, from the next append on; a value of None goes back to the default. Errors
+        as above, InvalidTopicError too for the cleanup.policy of an internal topic, which stays compacted.
+        """
+        check_apart("alter_topic()")
+        if isinstance(config, Mapping) and config.get("cleanup.policy", "compact") != "compact":
+            check_not_internal(name, "it is compacted always, so its cleanup.policy is not changed")
+        return self._alter_topic(name, config)
+
+    def _alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
+        """For the engine's own topics too."""
+        with os_errors():
+            return self._writer().topic_admin.alter(name, config)
+
+    def add_partitions(self, name: str, total: int) -> TopicInfo:
+        """Let the topic have `total` partitions, more than now. InvalidArgumentError,
+        UnknownTopicOrPartitionError; InvalidTopicError for an internal topic.
+        """
+        check_apart("add_partitions()")
+        check_not_internal(name, "its keys lie in partitions by the number that it was made with")
+        with os_errors():
+            return self._writer().topic_admin.add_partitions(
+                name, arguments.whole("total", total, 1, 100_000)
+            )
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic; `Records` that were read stay valid. UnknownTopicOrPartitionError, StorageError;
+        InvalidTopicError for an internal topic.
+        """
+        check_apart("delete_topic()")
+        check_not_internal(name, "what it holds of groups and transactions is deleted by theirs")
+        self._delete_topic(name)
+
+    def _delete_topic(self, name: str) -> None:
+        """Also one of the engine's own."""
+        writer = self._writer()
+        there = writer.topics
+        try:
+            with os_errors():
+                writer.topic_admin.delete(name)
+        finally:
+            # Where it failed midway too: the rest is left for the next open, and the name may be given again.
+            if writer.topics is not there and name not in writer.topics:
+                self._forget(name)
+
+    @calls_out
+    def _forget(self, name: str) -> None:
+        """The topic is gone: its logs, and what layers above know of it, are not another's of that name."""
+        for ref in self._logs.valuerefs():  # a list: handlers and other threads ask for logs meanwhile
+            log = ref()
+            if log is not None and log.topic == name:
+                self._logs.pop((name, log.partition), None)
+        for forget in self._after_delete:
+            forget(self, name)
+
+    def _writer(self) -> StoreWriter:
+        self._context.check_writable()
+        assert isinstance(self._side, StoreWriter)
+        return self._side
+
+    # --- partitions -----------------------------------------------------------------------
+
+    def partition(self, topic: str, partition: int = 0) -> PartitionLog:
+        """A partition's log. UnknownTopicOrPartitionError, which says what is there."""
+        self._context.check_open()
+        number = arguments.whole("partition", partition, None)
+        if not isinstance(topic, str):
+            raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
+        log = self._logs.get((topic, number))
+        if log is None or not self._context.writable:
+            with os_errors():
+                source = self._side.partition(topic, number)
+            # Another process may have made the topic anew.
+            if log is None or log._source is not source:
+                log = self._logs[topic, number] = PartitionLog(topic, number, self, self._context, source)
+        return log
+
+    # --- following ------------------------------------------------------------------------
+
+    @property
+    def publications(self) -> int:
+        """How often anything was published in this store: what `wait` is given."""
+        self._context.check_open()
+        return self._side.publications
+
+    @calls_out  # a signal's handler that comes here finds all at rest
+    def wait(self, seen: int, timeout_ms: float) -> None:
+        """Sleep until something is published after `publications` was `seen`, or `timeout_ms` have passed.
+
+        Take `publications` first, then look for records, then wait: so none is missed. It may return
+        early. A writer in another process wakes readers too; a broker's log is looked at every 5 ms.
+        InvalidTypeError, InvalidArgumentError, StoreClosedError.
+        """
+        count = arguments.whole("seen", seen, 0, 2**32 - 1)
+        seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
+        self._context.check_open()
+        self._side.wait(count, seconds)
+
+    def _wake(self) -> None:
+        """Have all who are in `wait` return early: one of them has something else to do."""
+        self._side.wake()
+
+    def _nudge(self) -> None:
+        """Wake who waits in `wait`, although nothing was published: a client has news for another."""
+        self._writer().nudge()
+
+    # --- all of it --------------------------------------------------------------------------
+
+    def _attach_client(self, client: Client) -> None:
+        """Have `close` end this client of the store, as long as anybody has it. StoreClosedError."""
+        self._clients.attach(client)
+
+    def _attach(self, make: Callable[[], A]) -> A:
+        """The one `make()` that goes with this store; `close` closes it first."""
+        with self._attaching:
+            if make not in self._attached:
+                self._attached[make] = make()
+            attached: A = self._attached[make]
+        return attached
+
+    def flush(self) -> None:
+        """Make all partitions durable, and the checkpoints in the root say so. StorageError."""
+        check_apart("flush()")
+        with os_errors():
+            self._writer().partitions.flush()
+
+    def sweep(self) -> tuple[Swept, ...]:
+        """Run retention and compaction now, as they also run in the background: what was done in each
+        partition where anything was, or why it failed there. ReadOnlyError, StorageError.
+        """
+        check_apart("sweep()")
+        with os_errors():
+            return self._writer().sweeper.sweep()
+
+    def stats(self) -> list[PartitionStats]:
+        """Segments, bytes, records, offsets, dirty ratio and sweeps of every partition. StorageError."""
+        self._context.check_open()
+        with os_errors():
+            return list(store_stats(self))
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """{"topic-partition": {Kafka's name: value}}; `metrics_text` has the same for Prometheus."""
+        self._context.check_open()
+        with os_errors():
+            return store_metrics(self)
+
+    def metrics_text(self) -> str:
+        """All metrics in Prometheus' text format; MissingPackageError without prometheus_client."""
+        self._context.check_open()
+        with os_errors():
+            return prometheus_text(self)
+
+    def sweep_states(self) -> dict[tuple[str, int], SweepState]:
+        """What is known of each partition's sweeps, by (topic, partition); another process's by its last
+        note.
+        """
+        self._context.check_open()
+        return read_states(self._context.files, self._context.root)
+
+    def close(self, timeout: float | None = None) -> None:
+        """End the store's clients, make all durable, and let go of the directory. A second call does nothing.
+
+        In this order: consumers are closed, as by `Consumer.close`; producers send what they hold, and abort
+        the transactions that are open; then the store. `timeout`: seconds (a number of at least 0, by default
+        30) that clients may take altogether; with 0 what is not written yet is not waited for.
+
+        UnwrittenRecordsError, with their number: records that producers had taken could not be written. It is
+        logged too, also where an interrupt, or the exception that leaves a `with` block, is raised instead.
+        StorageError: the next open recovers, as where Ctrl-C comes meanwhile. The directory is let go all the
+        same. InvalidArgumentError in a producer's callback: nothing was closed.
+        """
+        unwritten = self._close(arguments.seconds("timeout", timeout, CLOSE_TIMEOUT), orderly=True)
+        if unwritten is not None:
+            raise copy_of(unwritten)
+
+    def _close(self, timeout: float, orderly: bool) -> UnwrittenRecordsError | None:
+        """`close`, which gives what it is to raise."""
+        context = self._context
+        if context.inherited:
+            if context.writable:
+                context.closed = True
+            else:
+                self._side.close()
+            return None
+        # The close of a reader needs no lock but its own: those of another store are no matter.
+        check_apart("close()", of=self._side.locks if isinstance(self._side, StoreReader) else None)
+        let_go_of_left()
+        try:
+            return self._clients.once(lambda: self._close_all(timeout, orderly))
+        except Exception:
+            raise
+        except BaseException:  # wherever an interrupt came, the directory is let go
+            self._side.close()
+            raise
+
+    def _close_all(self, timeout: float, orderly: bool) -> UnwrittenRecordsError | None:
+        if self._side.closed:
+            return None
+        try:
+            self._close_in_order(timeout, orderly)
+        except Exception as error:
+            unwritten = self._clients.unwritten()
+            if unwritten is None:
+                raise
+            tell(f"{self._context.root} could not be closed cleanly", error)
+            return unwritten
+        except BaseException:
+            self._clients.unwritten()
+            raise
+        return self._clients.unwritten()
+
+    def _close_in_order(self, timeout: float, orderly: bool) -> None:
+        """The first error is raised; one that comes behind it is logged."""
+        try:
+            self._clients.close(timeout, orderly)
+        except BaseException:
+            try:
+                self._close_side()
+            except Exception as error:
+                tell(f"{self._context.root} could not be closed cleanly", error)
+            raise
+        self._close_side()
+
+    def _close_side(self) -> None:
+        with os_errors(), ExitStack() as closing:
+            closing.callback(self._side.close)
+            for attached in reversed(self._attached.values()):
+                closing.callback(attached.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        try:
+            self._close(CLOSE_TIMEOUT, orderly=False)
+        except Exception as failed:  # what leaves the block is what is raised
+            tell(f"{self._context.root} could not be closed cleanly", failed)
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Not closed: the lock goes with its descriptor, and the next open recovers, as after a kill. An
+        # interpreter that ends may have taken a module's names away before.
+        if not hasattr(self, "_side"):  # Ctrl-C came before there was any
+            return
+        if not is_finalizing() and not self._context.closed and not self._context.forked:
+            self._side.abandon()

@@ -1,0 +1,169 @@
+"""Makes, alters, grows and deletes topics of a store that is open for writing.
+
+On disk: settings and directories through `topics` and `partition_loader`, lines of the root's checkpoints,
+slots of the published ends. What is begun is finished or undone here where a step fails, and by the next open
+after a crash.
+Threads: any; the store's lock is held around each change. `topics` is replaced whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from segstore.errors import InvalidArgumentError, TopicAlreadyExistsError
+from segstore.storage.context import Context
+from segstore.storage.log.gaps import forgets, remembering
+from segstore.storage.meta.published_ends import EndsWriter, slot_key
+from segstore.storage.meta.root_checkpoints import RootCheckpoints
+from segstore.storage.meta.topics import TopicFiles, TopicInfo, find_topic, new_topic, with_config
+from segstore.storage.store.partition_loader import PartitionLoader
+from segstore.storage.store.partitions import Partitions
+from segstore.storage.store.topic_mending import mend_settings
+
+
+class TopicAdmin:
+    """`topics`: all there are, by name."""
+
+    def __init__(
+        self,
+        context: Context,
+        topic_files: TopicFiles,
+        ends: EndsWriter,
+        checkpoints: RootCheckpoints,
+        loader: PartitionLoader,
+        partitions: Partitions,
+    ) -> None:
+        """Deletions that were begun are finished. OSError."""
+        self._context, self._topic_files, self._ends = context, topic_files, ends
+        self._checkpoints, self._loader, self._partitions = checkpoints, loader, partitions
+        self._lock = partitions.lock
+        self._dying: set[str] = set()
+        """Topics that are deleted, or were not made, and whose directories could not be moved away."""
+        found, dying = topic_files.load()
+        self.topics = {
+            name: mend_settings(context, topic_files, info, ends.keys()) for name, info in found.items()
+        }
+        for topic in dying:
+            self._bury(topic)
+        topic_files.remove_buried()
+
+    def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
+        """Durable when it returns. TopicAlreadyExistsError, InvalidTopicError, ConfigError, StorageError."""
+        info = new_topic(name, partitions, config)
+        with self._lock:
+            self._context.check_open()
+            if name in self.topics:
+                raise TopicAlreadyExistsError(f"topic {name!r} is there already")
+            if name in self._dying:  # what its deletion has left must not be the new one's
+                self._bury(name)
+                self._dying.discard(name)
+            self._checkpoints.forget(name)
+            try:
+                self._make(info)
+            except OSError:
+                self._dying.add(name)
+                with suppress(OSError):  # else whoever makes it next, or the next open, finishes it
+                    self._bury(name)
+                    self._dying.discard(name)
+                    self._topic_files.remove_buried()
+                raise
+            self._show(info)
+        return info
+
+    def _make(self, info: TopicInfo) -> None:
+        """The settings, then what is missing of the partitions. OSError."""
+        self._topic_files.write(info)
+        self._loader.make(info)
+        self._begin_recovery_points(info)
+
+    def _begin_recovery_points(self, info: TopicInfo) -> None:
+        """Recovery tells compaction's gaps from those of a power cut by these lines. OSError."""
+        if info.gapped:
+            held, keys = self._checkpoints.recovery_points, ((info.name, n) for n in info.partition_ids)
+            held.update({key: 0 for key in keys if held.get(key) is None})
+
+    def _show(self, info: TopicInfo) -> None:
+        self.topics = {**self.topics, info.name: info}
+        for partition in info.partition_ids:
+            self._ends.begin_empty(slot_key(info.topic_id, info.name, partition))
+
+    def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
+        """Change settings; None goes back to the default. ConfigError, UnknownTopicOrPartitionError."""
+        with self._lock:
+            self._context.check_open()
+            before = find_topic(self.topics, name)
+            info = with_config(before, config)
+            if forgets(before, info):
+                self._partitions.load_all(before)
+            # The settings first: no compaction begins any more behind where there may be gaps.
+            self._partitions.configure(info)
+            try:
+                info = remembering(before, info, self._partitions.ends_of(before))
+                self._begin_recovery_points(info)
+                self._topic_files.write(info)
+            except BaseException:
+                self._partitions.configure(before)
+                with suppress(OSError):
+                    self._topic_files.restore(before)
+                raise
+            self.topics = {**self.topics, name: info}
+        return info
+
+    def add_partitions(self, name: str, total: int) -> TopicInfo:
+        """Have `total` partitions from now on (Kafka: createPartitions). InvalidArgumentError where that is
+        fewer.
+        """
+        with self._lock:
+            self._context.check_open()
+            before = find_topic(self.topics, name)
+            if total <= before.partitions or before.partition_ids != tuple(range(before.partitions)):
+                raise InvalidArgumentError(
+                    f"total={total}: topic {name!r} has partitions {list(before.partition_ids)}; they "
+                    "can only become more"
+                )
+            info = replace(before, partition_ids=tuple(range(total)), ours=True)
+            if forgets(before, info):
+                self._partitions.load_all(before)
+            info = remembering(before, info, self._partitions.ends_of(before))
+            self._checkpoints.forget(name, before.partition_ids)
+            try:
+                self._make(info)
+            except OSError:
+                # The settings last: while they tell of partitions, the next open makes what is missing.
+                for directory in self._topic_files.bury(name, before.partition_ids):
+                    self._context.pool.forget_directory(directory)
+                self._topic_files.remove_buried()
+                self._topic_files.write(before)
+                raise
+            self._show(info)
+        return info
+
+    def delete(self, name: str) -> None:
+        """Readers keep what they have read; all else goes. UnknownTopicOrPartitionError."""
+        with self._lock:
+            self._context.check_open()
+            info = find_topic(self.topics, name)
+            try:
+                self._topic_files.write(info, deleting=True)
+            except OSError:
+                # It may say so all the same, and the topic goes on: the next open must not delete it.
+                with suppress(OSError):
+                    self._topic_files.write(info)
+                raise
+            self.topics = {n: t for n, t in self.topics.items() if n != name}
+            self._partitions.abandon(name)
+            self._dying.add(name)
+            self._bury(name)
+            self._dying.discard(name)
+            for partition in info.partition_ids:
+                self._ends.release(slot_key(info.topic_id, name, partition))
+            self._topic_files.remove_buried()
+
+    def _bury(self, topic: str) -> None:
+        for directory in self._topic_files.bury(topic):
+            self._context.pool.forget_directory(directory)
+        self._checkpoints.forget(topic)
+        self._topic_files.forget(topic)

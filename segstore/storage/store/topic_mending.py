@@ -1,0 +1,71 @@
+"""Puts settings files right that were found damaged, and the topic ids in them, when a store is opened for
+writing.
+
+On disk: both copies of `.segstore/topics/<topic>`; see `topics`. What was done is told (`Context.tell`).
+Threads: one, before the topics are used.
+
+A topic's id is in three places: its settings, each partition's metadata, the keys of the published ends.
+Settings with a checksum are right. Those that an older segstore wrote have none: there the majority counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Set
+from dataclasses import replace
+
+from segstore.storage.context import Context
+from segstore.storage.meta.published_ends import slot_key
+from segstore.storage.meta.small_files import NO_ROOM, Copy
+from segstore.storage.meta.topic_info import Settings
+from segstore.storage.meta.topics import TopicFiles, TopicInfo
+
+
+def mend_settings(
+    context: Context, topic_files: TopicFiles, info: TopicInfo, published: Set[int]
+) -> TopicInfo:
+    """The topic, whose settings are sound in both copies then. `published`: keys of the published ends.
+    OSError.
+    """
+    if info.lost is not None:
+        done = "its partitions and its id are known by its directories; nothing of it is deleted or compacted"
+        context.tell(topic_files.settings(info.name).paths[0], f"the settings are lost: {info.lost}", done)
+    if not info.ours or info.error is not None:
+        return info
+    right, wrong = topic_files.settings(info.name).look()
+    if right.content is None:
+        return info
+    if not right.checked:
+        info = _identified(context, topic_files, right, published)
+        _upgrade(context, topic_files, info, right.content.deleting)
+    for one in wrong:
+        if right.checked and right.data is not None:
+            context.remake(one.path, right.data, one.wrong(right), os.path.basename(right.path))
+    return info
+
+
+def _identified(
+    context: Context, topic_files: TopicFiles, held: Copy[Settings], published: Set[int]
+) -> TopicInfo:
+    """By settings without a checksum, with the id that most places have."""
+    assert held.content is not None
+    info = held.content.info
+    told = topic_files.read_ids(info.name, info.partition_ids) + Counter([info.topic_id])
+    for topic_id in told:
+        keys = {slot_key(topic_id, info.name, number) for number in info.partition_ids}
+        told[topic_id] += len(keys & published)
+    best = max(told, key=lambda topic_id: (told[topic_id], topic_id == info.topic_id))
+    if best != info.topic_id:
+        message = f"topic id {info.topic_id}, but {best} in what lies in its partitions"
+        context.tell(held.path, message, "the latter counts")
+    return replace(info, topic_id=best)
+
+
+def _upgrade(context: Context, topic_files: TopicFiles, info: TopicInfo, deleting: bool) -> None:
+    """From now on with a checksum, and in two copies; a full disk leaves that to the next open. OSError."""
+    try:
+        topic_files.write(info, deleting=deleting)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise

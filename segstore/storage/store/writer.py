@@ -1,0 +1,300 @@
+"""The writing side of a store: its parts put together; opens and closes them.
+
+On disk: `.lock`, and through its parts the root and `.segstore/`.
+Threads: any; see the parts.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import threading
+import weakref
+from collections.abc import Callable
+
+from segstore import names
+from segstore.config import StoreConfig
+from segstore.errors import StorageError, StoreLockedError, first_of
+from segstore.files import Files, Handle
+from segstore.mutex import Mutex
+from segstore.storage.context import Context
+from segstore.storage.inbox.inbox import Inbox
+from segstore.storage.log.partition import Partition
+from segstore.storage.log.recovery import Recovered
+from segstore.storage.meta.aside import check_readable, set_aside
+from segstore.storage.meta.clean_shutdown import Left, new_nonce, put_marker, take_marker
+from segstore.storage.meta.directory_safety import kept_mode
+from segstore.storage.meta.published_ends import EndsWriter, slot_key
+from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
+from segstore.storage.meta.topics import TopicFiles, TopicInfo
+from segstore.storage.store.partition_loader import PartitionLoader
+from segstore.storage.store.partitions import Partitions
+from segstore.storage.store.small_mending import mend_small
+from segstore.storage.store.sweeper import Sweeper
+from segstore.storage.store.topic_admin import TopicAdmin
+from segstore.threads import others_are_gone
+
+
+class StoreWriter:
+    """Opens what is there, and finishes what a crash left: topic changes, swaps, torn tails."""
+
+    def __init__(self, context: Context, config: StoreConfig) -> None:
+        self.context, self.config = context, config
+        self._closing, self._tried = Mutex(), False
+        self._thread = threading.get_ident()
+        self.owner: Callable[[], object] | None = None  # the store, as long as anybody has it
+        root, me = context.files.real_path(context.root), weakref.ref(self)
+        self._held = _take_lock(context)
+        _begun[root] = me  # nothing is called in between: no interrupt comes there
+        try:
+            self._open()
+        except BaseException:
+            try:
+                self.let_go()
+            finally:  # a second interrupt may have come into that
+                self.let_go()
+            raise
+
+    # --- opening --------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Where this fails, what runs already is ended: the directory is the next one's."""
+        context, config = self.context, self.config
+        files, root = context.files, context.root
+        check_readable(files, root)
+        moved = set_aside(files, root)
+        marker = take_marker(files, root)
+        topic_files = self._prepare()
+        mend_small(context)
+        self._ends = EndsWriter(files, os.path.join(root, names.OURS, names.ENDS))
+        nonce = self._ends.nonce if self._ends.found else None
+        self._checkpoints = checkpoints = RootCheckpoints(
+            files, root, marker, nonce, copied=self._ends.was_checked
+        )
+        left = Left.of(marker, nonce or 0, ours=self._ends.found or checkpoints.copied)
+        if not left.ends_hold:
+            # Gone before the number is: a second crash must not find them believable.
+            self._ends.clear()
+        if self._ends.lost and not left.clean:
+            self._ends.doubt()
+        self._ends.begin()
+        self._loader = loader = PartitionLoader(
+            context, topic_files, self._ends, checkpoints, left, config.producer_id_expiration_ms
+        )
+        self.partitions = Partitions(context, lambda: self.topics, loader, checkpoints)
+        self.topic_admin = TopicAdmin(context, topic_files, self._ends, checkpoints, loader, self.partitions)
+        self.inbox = Inbox(context, config, lambda: self.topics, self.partition, self.nudge)
+        damaged = self._tell_damage(moved, unclean=marker == 0 and not left.clean)
+        self._open_adopted()
+        self._open_partitions(left, every=damaged)
+        if damaged:
+            self.partitions.checkpoint()
+        self._begin()
+
+    def _tell_damage(self, moved: list[tuple[str, str]], *, unclean: bool) -> bool:
+        """Say which small files were not as they were written: whether there are any."""
+        root, tell = self.context.root, self.context.tell
+        for path, where in moved:
+            tell(path, "no regular file", f"moved to {where}")
+        for damage in self._ends.damage:
+            tell(os.path.join(root, names.OURS, names.ENDS), damage, "made anew")
+        for name, message, done in self._checkpoints.told:
+            tell(os.path.join(root, name), message, done)
+        if unclean:
+            tell(os.path.join(root, names.CLEAN_SHUTDOWN), "holds no number", "taken for an unclean shutdown")
+        return bool(moved or self._ends.damage or self._checkpoints.told or unclean)
+
+    def _prepare(self) -> TopicFiles:
+        """The directories of ours. Another process may have made the store since it was looked for."""
+        files, root = self.context.files, self.context.root
+        ours = os.path.join(root, names.OURS)
+        if files.exists(ours):
+            files.file_mode = kept_mode(files, root)
+        files.ensure_directory(ours)
+        topic_files = TopicFiles(files, root)
+        topic_files.prepare()
+        return topic_files
+
+    def _open_adopted(self) -> None:
+        """Partitions whose adoption a crash has left to be finished: all of it becomes visible at once."""
+        finished = self.inbox.settle()
+        if finished:
+            self._loader.clean = False
+            with self._ends.together():
+                for key in sorted(finished):
+                    self.partitions.open(*key)
+
+    def _open_partitions(self, left: Left, *, every: bool) -> None:
+        """After a clean close a partition is opened when it is asked for; else now, to be recovered. `every`
+        one is where small files were damaged, so that these are made anew from all.
+        """
+        known = self._ends.keys()
+        live = set()
+        for info in self.topics.values():
+            if info.ours:
+                self._loader.make(info)
+            for partition in info.partition_ids:
+                key = slot_key(info.topic_id, info.name, partition)
+                live.add(key)
+                if every or not (self._loader.clean and left.ends_hold and key in known):
+                    self.partitions.open(info.name, partition)
+        for key in known - live:
+            self._ends.release(key)
+
+    def _begin(self) -> None:
+        """What is done in the background from now on."""
+        context, config = self.context, self.config
+        seconds = config.log_flush_offset_checkpoint_interval_ms / 1000
+        context.scheduler.every(seconds, self.partitions.checkpoint)
+        seconds = config.producer_id_expiration_check_interval_ms / 1000
+        context.scheduler.every(seconds, self._expire_producers)
+        cleaned, checkpoint = self._checkpoints.cleaner_offsets, self.partitions.checkpoint
+        self.sweeper = Sweeper(context, config, lambda: self.topics, self.partition, cleaned, checkpoint)
+        self.sweeper.start()
+        self.inbox.begin()
+
+    def _expire_producers(self) -> None:
+        self.partitions.expire_producers(self.config.producer_id_expiration_ms)
+
+    # --- what there is --------------------------------------------------------------------
+
+    @property
+    def topics(self) -> dict[str, TopicInfo]:
+        """All topics by name."""
+        return self.topic_admin.topics
+
+    @property
+    def recovered(self) -> list[Recovered]:
+        """What recovery did, in order."""
+        return self._loader.recovered
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """See `Partitions.get`."""
+        return self.partitions.get(topic, partition)
+
+    def opened(self) -> list[TopicPartitionKey]:
+        """Partitions that are open: after an unclean shutdown all that can be."""
+        return self.partitions.keys()
+
+    def unstable(self) -> list[TopicPartitionKey]:
+        """Partitions in which a transaction is open, by what is published: none is opened for it."""
+        found = []
+        for info in self.topics.values():
+            for partition in info.partition_ids:
+                ends = self._ends.get(slot_key(info.topic_id, info.name, partition))
+                if ends is not None and ends.stable < ends.end:
+                    found.append((info.name, partition))
+        return found
+
+    def cleaned_offset(self, topic: str, partition: int) -> int | None:
+        """What cleaner-offset-checkpoint says of a partition."""
+        return self._checkpoints.cleaner_offsets.get((topic, partition))
+
+    def forget_cleaned(self, topic: str, partition: int) -> None:
+        """Let that say nothing: all of the log is dirty. OSError."""
+        self._checkpoints.cleaner_offsets.update({(topic, partition): None})
+
+    @property
+    def publications(self) -> int:
+        return self._ends.publications
+
+    def wait(self, seen: int, seconds: float) -> None:
+        """See `Store.wait`."""
+        self._ends.wait(seen, seconds)
+
+    def nudge(self) -> None:
+        """See `Store._nudge`."""
+        self._ends.publish([], [])
+
+    def wake(self) -> None:
+        """See `Store._wake`."""
+        self.nudge()
+
+    # --- closing --------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Nobody can close the store any more: end its threads. The next open recovers."""
+        if hasattr(self, "inbox"):  # else an interrupt kept it from being made
+            self.inbox.close()
+        if hasattr(self, "sweeper"):
+            self.sweeper.stop()
+        self.context.scheduler.close()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nobody has the store, or ever will: Ctrl-C came while it was opened."""
+        return self._thread == threading.get_ident() if self.owner is None else self.owner() is None
+
+    def let_go(self) -> None:
+        """Of the directory, the lock last, when nothing of ours runs any more. It may be repeated."""
+        self.abandon()
+        self.context.closed = True
+        self.context.pool.close()
+        if hasattr(self, "_held"):
+            self._held.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether all is let go."""
+        return self._held.closed
+
+    def close(self) -> None:
+        """Close cleanly. The first error is raised when all is let go; the next open recovers then, as where
+        an interrupt came: a second call lets go of what that has left.
+        """
+        with self._closing:
+            first, self._tried = not self._tried, True
+            try:
+                if first:
+                    self._close_cleanly()
+            finally:
+                self.let_go()
+
+    def _close_cleanly(self) -> None:
+        self.inbox.close()
+        self.sweeper.close()
+        self.context.closed = True
+        self.wake()  # those who wait find that it is closed
+        self.context.scheduler.close()
+        with self.partitions.lock:
+            errors = self.partitions.close()
+            if errors:
+                raise first_of(errors)
+            # Threads that ended with the interpreter may have left work half done: the next open looks.
+            if self.partitions.settled() and not others_are_gone():
+                nonce = new_nonce()
+                self.partitions.checkpoint_held(nonce)
+                self._ends.sync()  # what the marker says holds after a power cut
+                put_marker(self.context.files, self.context.root, nonce)
+                self._ends.set_nonce(nonce)
+
+
+_begun: dict[str, weakref.ref[StoreWriter]] = {}
+
+
+def let_go_of_lost(files: Files, root: str) -> None:
+    """End a writer of this directory that nobody has, where Ctrl-C came while this thread, or one that has
+    handed it over, opened or closed it. The collector finds stores first that nobody has.
+    """
+    gc.collect()
+    begun = _begun.get(files.real_path(root))
+    writer = None if begun is None else begun()
+    if writer is not None and writer.is_lost:
+        writer.let_go()
+
+
+def _take_lock(context: Context) -> Handle:
+    path = os.path.join(context.root, names.LOCK)
+    try:
+        return context.files.lock(path)
+    except BlockingIOError:
+        raise StoreLockedError(context.root, context.files.lock_holder(path)) from None
+    except OSError as error:
+        if error.errno != errno.EISDIR:
+            raise
+        hint = (
+            "A directory lies in the place of the lock file: move it away, and open the store again "
+            "(`segstore check --repair` moves it to the quarantine)"
+        )
+        raise StorageError(error.errno, hint, path) from error
