@@ -14,7 +14,7 @@ import rich_click as click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from segstore.bench import RUNS
-from segstore.bench import results as bench
+from segstore.bench import results
 from segstore.cli.output import console
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -86,7 +86,7 @@ def some_of(known: Mapping[str, Any] | Sequence[str]) -> Callable[..., tuple[Any
 
 
 @contextmanager
-def progress_shown(what: str) -> Iterator[bench.Progress]:
+def progress_shown(what: str) -> Iterator[results.Progress]:
     """A bar on standard error, on a terminal only: what measurements report their progress to."""
     err = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

@@ -12,7 +12,7 @@ import rich_click as click
 from rich.console import Console
 from rich.text import Text
 
-from segstore.bench import results as bench
+from segstore.bench import results
 from segstore.bench.command_options import (
     directory_option,
     effort_options,
@@ -72,13 +72,13 @@ def _list() -> None:
 
 
 def _write(one: Study, found: Results, out: str) -> None:
-    bench.write(found, os.path.join(out, f"{one.NAME}.json"))
+    results.write(found, os.path.join(out, f"{one.NAME}.json"))
     save(one.plot(found), os.path.join(out, one.NAME))
 
 
 def _show(one: Study, found: Results, as_json: bool) -> None:
     if as_json:
-        click.echo(bench.text(found), nl=False)
+        click.echo(results.text(found), nl=False)
         return
     screen = console()
     screen.print(Text(f"{one.NAME}: {one.QUESTION}", style="bold"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import rich_click as click
 
-from segstore.bench import results as bench
+from segstore.bench import results
 from segstore.bench.command_options import (
     directory_option,
     effort_options,
@@ -65,7 +65,7 @@ def zero_copy(
 
     --against: exit status 1 where a cell that both runs call a win has another winner.
     """
-    earlier = bench.load(against) if against else None
+    earlier = results.load(against) if against else None
     picked: dict[str, Any] = {name: values for name, values in chosen.items() if values is not None}
     plan = replace(Plan(runs=runs), **picked)
     plan = cells.quick(plan) if quick else plan
@@ -91,19 +91,19 @@ def compare(one: str, other: str) -> int:
 
     Exit status 1 where a cell that both call a win has another winner.
     """
-    return _agree(bench.load(one), bench.load(other), False)
+    return _agree(results.load(one), results.load(other), False)
 
 
 def _write(found: Results, out: str) -> None:
     from segstore.bench.zero_copy.pictures import draw
 
-    bench.write(found, os.path.join(out, f"{found.name}.json"))
+    results.write(found, os.path.join(out, f"{found.name}.json"))
     draw(found, out)
 
 
 def _show(found: Results, everything: bool, as_json: bool) -> None:
     if as_json:
-        click.echo(bench.text(found), nl=False)
+        click.echo(results.text(found), nl=False)
         return
     screen = console()
     for part in summary(found):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from segstore.storage.cleaner import Throttle
+from segstore.storage.cleaner.throttle import Throttle
 from segstore.threads import Latch
 
 
