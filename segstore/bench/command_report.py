@@ -17,7 +17,7 @@ def report(directory: str) -> None:
     if not found:
         raise InvalidArgumentError(f"{directory} has no results: no file NAME.json")
     screen = console()
-    for results in found.values():
-        for part in show.tables(results):
+    for one in found.values():
+        for part in show.tables(one):
             screen.print(part)
         screen.print()
