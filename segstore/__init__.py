@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         TopicPartition,
     )
     from segstore.storage.check.check import Finding
-    from segstore.storage.copying import Copied, copy
+    from segstore.storage.copy import Copied, copy
     from segstore.storage.transfer.probing import transfer_methods
 
 __all__ = [
@@ -139,7 +139,7 @@ _WHEN_ASKED_FOR = {
         "TopicPartition",
     ),
     "segstore.storage.check.check": ("Finding",),
-    "segstore.storage.copying": ("Copied", "copy"),
+    "segstore.storage.copy": ("Copied", "copy"),
     "segstore.storage.transfer.probing": ("transfer_methods",),
 }
 """Imported by their first use: each of Spark's Python workers reads or stages, and imports segstore anew."""

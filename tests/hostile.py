@@ -24,8 +24,8 @@ import segstore
 from segstore import names
 from segstore.cli import main
 from segstore.errors import SegstoreError
-from segstore.storage.copying import copy
-from segstore.storage.repair.repairing import repair
+from segstore.storage.copy import copy
+from segstore.storage.repair.repair import repair
 from segstore.storage.staging import Stager, seal
 
 MEMORY = 4 << 30

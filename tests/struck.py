@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import segstore
-from segstore.client.consumer.guard import Guard
+from segstore.client.consumer.base import Guard
 from segstore.mutex import Mutex
 
 _HERE = os.path.dirname(segstore.__file__)

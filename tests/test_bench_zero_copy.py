@@ -19,7 +19,7 @@ import segstore
 from segstore.bench.machine import filesystem
 from segstore.bench.results import Results, load, write
 from segstore.bench.terminal import table
-from segstore.bench.zero_copy import cold, cores, layout, run, traced
+from segstore.bench.zero_copy import cores, machine_state, plan, run, syscalls
 from segstore.bench.zero_copy.cells import BARE, KIB, LOG, OS_SENDFILE, SIZES, Group, Plan
 from segstore.bench.zero_copy.contenders import unavailable
 from segstore.bench.zero_copy.measure import CPU, FIGURES, THROUGHPUT, sample
@@ -151,10 +151,10 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_transfer_sends_exactly_its_size(store_dir: Path) -> None:
     sizes = [size for size in SIZES.values() if size < 1 << 20]
-    layout.write(str(store_dir), sizes, ["warm"], 1 << 20)
+    plan.write(str(store_dir), sizes, ["warm"], 1 << 20)
     with segstore.open(store_dir) as store, open(os.devnull, "wb") as null:
         for size in sizes:
-            stretch = layout.stretch(str(store_dir), size, "warm")
+            stretch = plan.stretch(str(store_dir), size, "warm")
             assert stretch.transfers >= 2
             log = store.partition(stretch.topic, 0)
             for i in (0, 1, stretch.transfers - 1):
@@ -169,14 +169,14 @@ def test_a_transfer_sends_exactly_its_size(store_dir: Path) -> None:
 def test_pages_go_and_come(tmp_path: Path, pages: int) -> None:
     path = str(tmp_path / "f")
     Path(path).write_bytes(b"x" * (pages * 4096))
-    assert cold.pages(path) == pages
-    assert cold.resident(path) == pages
+    assert machine_state.pages(path) == pages
+    assert machine_state.resident(path) == pages
     if filesystem(tmp_path)["type"] == "tmpfs":
         pytest.skip("tmpfs has nowhere but the page cache for its files")
-    assert cold.evict(path) == 0
+    assert machine_state.evict(path) == 0
     with open(path, "rb") as file:
         assert len(file.read(10)) == min(10, pages * 4096)
-    assert (cold.resident(path) > 0) == (pages > 0)
+    assert (machine_state.resident(path) > 0) == (pages > 0)
 
 
 def test_pages_that_a_reader_holds_are_told(tmp_path: Path) -> None:
@@ -188,10 +188,10 @@ def test_pages_that_a_reader_holds_are_told(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     with open(path, "rb") as file:
         os.sendfile(writing, file.fileno(), 0, 8192)
-    assert cold.evict(str(path)) == 2
+    assert machine_state.evict(str(path)) == 2
     os.close(reading)
     os.close(writing)
-    assert cold.evict(str(path)) == 0
+    assert machine_state.evict(str(path)) == 0
 
 
 # --- receivers ----------------------------------------------------------------------------------
@@ -277,20 +277,20 @@ def test_sender_and_receiver_have_a_core_each() -> None:
 def logs() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as place:
         root = os.path.join(place, "store")
-        layout.write(root, [16 * KIB], ["warm"], 1 << 20)
+        plan.write(root, [16 * KIB], ["warm"], 1 << 20)
         yield root
 
 
 @pytest.mark.judge("strace")
 @pytest.mark.parametrize(("to", "method"), PAIRS)
 def test_strace_counts_the_same_calls(logs: str, tmp_path: Path, to: str, method: str) -> None:
-    if (why := traced.why_not()) is not None:
+    if (why := syscalls.why_not()) is not None:
         pytest.skip(why if "strace" in why else f"strace: {why}")
     if method in unavailable():
         pytest.skip(f"{method} is not available here: {unavailable()[method]}")
-    judged = traced.judge(logs, str(tmp_path), Group(16 * KIB, "warm", to), method)
+    judged = syscalls.judge(logs, str(tmp_path), Group(16 * KIB, "warm", to), method)
     assert judged.counted == judged.traced
-    assert sum(judged.counted.values()) >= traced.TRANSFERS
+    assert sum(judged.counted.values()) >= syscalls.TRANSFERS
 
 
 @pytest.mark.judge("strace")
@@ -299,7 +299,7 @@ def test_ctrl_c_while_a_process_is_started(
     logs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     """Within Popen: it ran on, in a directory that was gone by then, and said so on the terminal."""
-    if (why := traced.why_not()) is not None:
+    if (why := syscalls.why_not()) is not None:
         pytest.skip(why if "strace" in why else f"strace: {why}")
     started = []
 
@@ -312,7 +312,7 @@ def test_ctrl_c_while_a_process_is_started(
 
     monkeypatch.setattr(subprocess, "Popen", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        traced.judge(logs, str(tmp_path), Group(16 * KIB, "warm", "tcp"), "read")
+        syscalls.judge(logs, str(tmp_path), Group(16 * KIB, "warm", "tcp"), "read")
     assert started
     assert all(process.returncode is not None for process in started)
     assert list(tmp_path.iterdir()) == []
@@ -332,4 +332,4 @@ def test_a_call_that_the_kernel_begins_anew_counts_once() -> None:
         "mmap(NULL, 8192, PROT_READ, MAP_PRIVATE|MAP_ANONYMOUS, -1, 0) = 0x7f0000000000",
         "+++ exited with 0 +++",
     )
-    assert traced._listed("\n".join(lines)) == {"splice": 1}
+    assert syscalls._listed("\n".join(lines)) == {"splice": 1}

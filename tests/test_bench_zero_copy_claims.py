@@ -16,7 +16,7 @@ from segstore.bench.zero_copy.compare import compare, marked, who_wins
 from segstore.bench.zero_copy.copies import copy_table, rows
 from segstore.bench.zero_copy.counting import Counts
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
-from segstore.bench.zero_copy.traced import Judged
+from segstore.bench.zero_copy.syscalls import Judged
 from segstore.bench.zero_copy.wins import beats, win
 from segstore.errors import InvalidArgumentError
 

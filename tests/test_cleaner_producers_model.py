@@ -14,7 +14,7 @@ from stores import START_MS, Clock, killed
 
 import segstore
 from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
-from segstore.storage.cleaner import cleaning
+from segstore.storage.cleaner import cleaner
 from segstore.storage.log.append import append_batches
 from segstore.storage.log.transaction_markers import end_transaction
 
@@ -173,7 +173,7 @@ class Model:
 @pytest.mark.parametrize("number", range(SEEDS))
 def test_model(tmp_path: Path, number: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(f"{seed} {number}")
-    few, make = rng.choice([0, 0, 1, 2, 7]), cleaning.OffsetMap
+    few, make = rng.choice([0, 0, 1, 2, 7]), cleaner.OffsetMap
 
     def small(*args: Any) -> Any:
         """A map of few keys: many passes."""
@@ -181,7 +181,7 @@ def test_model(tmp_path: Path, number: int, seed: int, monkeypatch: pytest.Monke
         made.c.limit = few or made.c.limit
         return made
 
-    monkeypatch.setattr(cleaning, "OffsetMap", small)
+    monkeypatch.setattr(cleaner, "OffsetMap", small)
     model = Model(tmp_path / "store", rng)
     for _ in range(rng.randrange(40, 120)):
         model.step()

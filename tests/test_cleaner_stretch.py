@@ -16,7 +16,7 @@ import segstore
 from segstore._native import lib
 from segstore.storage.cleaner.offset_map import OffsetMap
 from segstore.storage.cleaner.policy import Policy
-from segstore.storage.cleaner.stretch import Stretch
+from segstore.storage.cleaner.segment_reader import Stretch
 
 
 def some(rng: random.Random, log: segstore.PartitionLog) -> None:

@@ -22,7 +22,7 @@ from waiting import PATIENCE, until
 
 import segstore
 from segstore import errors
-from segstore.client.consumer import Consumer, guard
+from segstore.client.consumer import Consumer, base
 from segstore.client.consumer import ending as consumer_ending
 from segstore.client.producer import Producer
 from segstore.client.producer import ending as producer_ending
@@ -807,7 +807,7 @@ def test_the_registry_knows_the_protocol_only() -> None:
 
 def test_ctrl_c_anywhere_in_a_close_lets_go_of_the_directory(store_dir: Path) -> None:
     """What was acknowledged is there, and all can be closed again."""
-    modules = (store_module, clients_module, producer_ending, consumer_ending, guard)
+    modules = (store_module, clients_module, producer_ending, consumer_ending, base)
     nth, more, expected = 0, True, list[bytes]()
     while more:
         nth += 1

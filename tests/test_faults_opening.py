@@ -12,7 +12,7 @@ from faulty.world import World, observe
 
 import segstore
 from segstore.files import Files
-from segstore.storage.copying import copy
+from segstore.storage.copy import copy
 from segstore.storage.repair import repair
 
 

@@ -16,8 +16,8 @@ from stores import in_child, stamps, transact_and_consume
 import segstore
 from segstore import InvalidArgumentError, names
 from segstore.errors import InvalidTypeError
-from segstore.storage.copying import copy
-from segstore.storage.repair.repairing import repair
+from segstore.storage.copy import copy
+from segstore.storage.repair.repair import repair
 from segstore.storage.staging import Stager, seal
 
 UMASKS = (0, 0o022, 0o077, 0o377)

@@ -155,7 +155,7 @@ def test_the_policy_changes_while_a_copy_is_made(
     store_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is compacted, and not any more, between the look at the settings and the copy of the log."""
-    from segstore.storage.copying import _Copying
+    from segstore.storage.copy import _Copying
 
     with open_compacted(store_dir, cleanup_policy="delete") as store:
         fill(store)

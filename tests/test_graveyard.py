@@ -14,7 +14,7 @@ from stores import START_MS, Clock, killed, values
 
 import segstore
 from segstore.files import Files
-from segstore.storage.copying import copy
+from segstore.storage.copy import copy
 from segstore.storage.repair import repair
 
 DELAY = 60_000

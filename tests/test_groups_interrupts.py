@@ -14,7 +14,7 @@ from interrupts import interrupted
 from waiting import PATIENCE
 
 import segstore
-from segstore.client.consumer import Consumer, guard
+from segstore.client.consumer import Consumer, base
 from segstore.coordinator.group import coordinator as coordinating
 from segstore.coordinator.group import group_table as table
 
@@ -72,7 +72,7 @@ def free(lock: Any) -> bool:
     return found
 
 
-@pytest.mark.parametrize("module", [coordinating, table, guard], ids=["coordinator", "table", "guard"])
+@pytest.mark.parametrize("module", [coordinating, table, base], ids=["coordinator", "table", "guard"])
 def test_an_interrupt_anywhere_locks_nobody_out(store: segstore.Store, module: Any) -> None:
     fill(store)
     nth, group = 1, "g1"

@@ -20,7 +20,8 @@ from struck import struck
 import segstore
 from segstore import StorageError, mutex
 from segstore._native import lib
-from segstore.files import Files, Handle, content
+from segstore.files import Files, Handle
+from segstore.files import calls as content
 from segstore.storage.log import writer as module
 from segstore.storage.log.append_queue import AHEAD_PLAIN
 from segstore.storage.log.writer import LogWriter

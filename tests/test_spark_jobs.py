@@ -22,7 +22,7 @@ from stores import START_MS, stored
 import segstore
 from segstore import spark as jobs
 from segstore.errors import ConfigError, InvalidTypeError
-from segstore.spark.jobs_reprocess import fitting
+from segstore.spark.job_tasks import fitting
 from segstore.spark.jobs_run import bundles
 from segstore.storage.log.transaction_markers import end_transaction
 

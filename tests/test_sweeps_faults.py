@@ -20,7 +20,7 @@ from stores import START_MS, Clock, in_child, killed
 from test_cleaner_swap import merge, split
 
 import segstore
-from segstore.storage.cleaner import cleaning
+from segstore.storage.cleaner import cleaner
 from segstore.storage.segment.segment import Segment
 
 SMALL = {"segment.bytes": 300, "retention.bytes": 500, "file.delete.delay.ms": 60_000}
@@ -262,7 +262,7 @@ def test_many_small_segments_under_a_small_limit_of_descriptors(store_dir: Path)
 def test_a_topic_made_anew_while_its_name_was_compacted(
     store_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_ = cleaning._Pass.run
+    run_ = cleaner._Pass.run
 
     def made_anew(it: Any) -> Any:
         done = run_(it)
@@ -270,7 +270,7 @@ def test_a_topic_made_anew_while_its_name_was_compacted(
         store.create_topic("t", config=COMPACT)
         return done
 
-    monkeypatch.setattr(cleaning._Pass, "run", made_anew)
+    monkeypatch.setattr(cleaner._Pass, "run", made_anew)
     with segstore.open(store_dir, config=BY_HAND) as store:
         store.create_topic("t", config=COMPACT)
         fill(store, "t")

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import rich_click as click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from segstore.bench import RUNS
-from segstore.bench import results
+from segstore.bench import RUNS, results
 from segstore.cli.output import console
 
 F = TypeVar("F", bound=Callable[..., Any])

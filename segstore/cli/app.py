@@ -21,7 +21,8 @@ COMMANDS = {
     **{name: f"segstore.cli.{name}" for name in ("produce", "consume", "export")},
     "import": "segstore.cli.import_",
     **{name: f"segstore.cli.{name}" for name in ("groups", "quotas", "checkpoints", "stats", "sweep")},
-    **{name: f"segstore.cli.{name}" for name in ("copy", "dump", "check")},
+    **{name: f"segstore.cli.{name}" for name in ("copy", "dump")},
+    "check": "segstore.cli.maintenance",
     "bench": "segstore.bench.command",
     "demo": "segstore.demo.command",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import rich_click as click
 
 import segstore
-from segstore.cli.check import all_log_bytes
+from segstore.cli.maintenance import all_log_bytes
 from segstore.cli.options import open_reading, store_option
 from segstore.cli.output import progress_bar, size_text
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 import rich_click as click
 
 from segstore import names
+from segstore.cli.dump_files import SMALL, dump_epochs, dump_offsets
 from segstore.cli.dump_log import dump_log
 from segstore.cli.dump_rows import Row, print_rows
-from segstore.cli.dump_small import SMALL, dump_epochs, dump_offsets
 from segstore.cli.options import json_option
 from segstore.files import Files
 

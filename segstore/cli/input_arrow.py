@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from segstore.cli.input_chunk import Chunk, InputError, InputOptions
-from segstore.cli.input_json import as_bytes
+from segstore.cli.input_text import as_bytes
 
 ROWS = 50_000
 _FILE_MAGIC = b"ARROW1"

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from segstore.cli import input_arrow, input_json, input_rows
+from segstore.cli import input_arrow, input_rows, input_text
 from segstore.cli.input_chunk import Chunk, InputOptions
 
 FORMATS: dict[str, Callable[[BinaryIO, InputOptions], Iterator[Chunk]]] = {
     "lines": input_rows.lines,
-    "ndjson": input_json.ndjson,
+    "ndjson": input_text.ndjson,
     "csv": input_rows.csv_rows,
     "parquet": input_arrow.parquet,
     "arrow": input_arrow.arrow,

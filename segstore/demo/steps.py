@@ -9,8 +9,8 @@ import time
 
 import segstore
 from segstore import names
-from segstore.cli.check import run_check
 from segstore.cli.disk import partition_bytes
+from segstore.cli.maintenance import run_check
 from segstore.cli.output import add_row, rate_text, size_text, table
 from segstore.demo.flights import PARTITIONS, TOPIC, Flights
 from segstore.demo.screen import Screen

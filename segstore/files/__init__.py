@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from segstore.files.atomic import Whole
 from segstore.files.handle import Handle, Path
-from segstore.files.locking import Locking
+from segstore.files.locks import Locking
 from segstore.files.machine import boot
 from segstore.files.opening import FILE_MODE
 from segstore.sending import Sending

@@ -13,7 +13,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from segstore.files.content import Content
+from segstore.files.calls import Content
 from segstore.files.directories import Directories
 from segstore.files.handle import Handle, Path
 from segstore.files.opening import Opening

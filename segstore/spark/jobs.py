@@ -82,6 +82,6 @@ def reprocess(
     keep their order. `options`: of the source, as minPartitions=8; only what is committed is read. Errors:
     those of source and sink.
     """
-    from segstore.spark.jobs_reprocess import reprocess
+    from segstore.spark.job_tasks import reprocess
 
     return reprocess(spark, path, source, target, function, job_id, options)

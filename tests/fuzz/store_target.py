@@ -24,7 +24,7 @@ from segstore import names
 from segstore.coordinator.offsets.read import ReadOffsets
 from segstore.coordinator.transaction.state_log import TransactionStateLog
 from segstore.errors import SegstoreError
-from segstore.storage.repair.repairing import repair
+from segstore.storage.repair.repair import repair
 from segstore.storage.staging import Stager, seal
 
 _UNCLEAN = 0x80

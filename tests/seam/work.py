@@ -18,8 +18,8 @@ from segstore.errors import InvalidArgumentError
 from segstore.files import Files
 from segstore.filetree import file_tree, restore, snapshot
 from segstore.storage.bulk_import import importing
-from segstore.storage.copying import copy
-from segstore.storage.repair.repairing import repair
+from segstore.storage.copy import copy
+from segstore.storage.repair.repair import repair
 from segstore.storage.staging import Stager, seal
 
 SMALL = {"segment.bytes": 2000, "index.interval.bytes": 100, "file.delete.delay.ms": 0}

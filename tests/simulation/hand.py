@@ -14,7 +14,7 @@ from functools import partial
 from unittest import mock
 
 from segstore import names
-from segstore.client.consumer import seat
+from segstore.client.consumer import join as seat
 from segstore.coordinator.group import group
 from segstore.files import overlapped_write
 from segstore.storage.cleaner import offset_map

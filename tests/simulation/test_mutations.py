@@ -10,7 +10,7 @@ import pytest
 from faulty.counts import record
 
 from segstore._native import lib
-from segstore.storage.cleaner import offset_map, transactions
+from segstore.storage.cleaner import offset_map, retain
 from segstore.storage.log import flusher, read, recovery
 from segstore.storage.log.log_start import LogStart
 from segstore.storage.producers import state_manager
@@ -72,7 +72,7 @@ MUTATIONS: dict[str, Patch] = {
         offset_map.OffsetMap, "keep", lambda original, self, records: _but_one(*original(self, records))
     ),
     "compaction does not know what was aborted": changed(
-        transactions.Aborted, "of", lambda original, self, batch: None
+        retain.Aborted, "of", lambda original, self, batch: None
     ),
     "the log start is not durable": changed(
         LogStart,

@@ -17,7 +17,7 @@ from segstore.bench.studies.common import concluded, measure, noise, scratch
 from segstore.bench.studies.readers import BLOCK, MAPPED, OWN_ALL, OWN_QUARTER, PREAD, WAYS
 from segstore.bench.studies.words import answer, contest, size_text
 from segstore.bench.terminal import number_text
-from segstore.bench.zero_copy.cold import evict, pages, resident
+from segstore.bench.zero_copy.machine_state import evict, pages, resident
 from segstore.files import Path
 
 if TYPE_CHECKING:

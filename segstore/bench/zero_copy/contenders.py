@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 from segstore.bench.zero_copy.cells import BARE, LOG, OS_SENDFILE, Contender, Plan
-from segstore.bench.zero_copy.layout import Stretch
 from segstore.bench.zero_copy.measure import Send
+from segstore.bench.zero_copy.plan import Stretch
 from segstore.files import Files, Handle
 from segstore.storage.store.store import Store
 from segstore.storage.transfer.methods import AUTO, SENDFILE

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from segstore.bench.zero_copy.contenders import Ready
 from segstore.bench.zero_copy.counted_files import CountedFiles
-from segstore.bench.zero_copy.layout import Stretch
+from segstore.bench.zero_copy.plan import Stretch
 from segstore.bench.zero_copy.receivers import Sink
 
 TRANSFERS = 8

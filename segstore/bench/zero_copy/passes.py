@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from segstore.bench.results import Progress
-from segstore.bench.zero_copy import cold
+from segstore.bench.zero_copy import machine_state
 from segstore.bench.zero_copy.cells import Contender, Group, Plan
 from segstore.bench.zero_copy.contenders import Ready
-from segstore.bench.zero_copy.layout import Stretch
 from segstore.bench.zero_copy.measure import Sample, sample
+from segstore.bench.zero_copy.plan import Stretch
 from segstore.bench.zero_copy.receivers import Sink
 from segstore.files import Files
 
@@ -62,8 +62,8 @@ def _settled(group: Measured) -> bool:
     """Bring the log into the page cache or out of it; False where some of it could not be dropped."""
     path = group.stretch.path
     if group.group.cache == "cold":
-        return cold.evict(path) == 0
-    if cold.resident(path) < cold.pages(path):
+        return machine_state.evict(path) == 0
+    if machine_state.resident(path) < machine_state.pages(path):
         Files().read_file(path)
     return True
 

@@ -18,7 +18,7 @@ from segstore.bench.zero_copy.copies import calls_text, copy_table
 from segstore.bench.zero_copy.counting import Counts
 from segstore.bench.zero_copy.measure import figures
 from segstore.bench.zero_copy.passes import Measured
-from segstore.bench.zero_copy.traced import Judged
+from segstore.bench.zero_copy.syscalls import Judged
 from segstore.bench.zero_copy.wins import MARGIN
 
 NAME = "zero-copy"

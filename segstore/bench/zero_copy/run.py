@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from segstore.bench.results import Progress, Results
-from segstore.bench.zero_copy import layout, passes, report, traced
+from segstore.bench.zero_copy import passes, report, syscalls
+from segstore.bench.zero_copy import plan as layout
 from segstore.bench.zero_copy.cells import KIB, LOG, Contender, Group, Plan
 from segstore.bench.zero_copy.contenders import Contenders, names, unavailable
 from segstore.bench.zero_copy.cores import apart
@@ -76,13 +77,13 @@ def _counted(root: str, plan: Plan, sinks: Mapping[str, Sink]) -> dict[tuple[Gro
         }
 
 
-def _judged(root: str, directory: str, plan: Plan) -> dict[tuple[str, str], traced.Judged] | str:
-    if (why := traced.why_not()) is not None:
+def _judged(root: str, directory: str, plan: Plan) -> dict[tuple[str, str], syscalls.Judged] | str:
+    if (why := syscalls.why_not()) is not None:
         return why
     size = min(plan.sizes, key=lambda one: abs(one - 64 * KIB))
     cache = plan.caches[0]
     return {
-        (kind, contender.method): traced.judge(root, directory, Group(size, cache, kind), contender.method)
+        (kind, contender.method): syscalls.judge(root, directory, Group(size, cache, kind), contender.method)
         for kind in plan.sinks
         for contender in names(plan, kind, cache)
         if contender.way == LOG

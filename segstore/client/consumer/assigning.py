@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from segstore.client.consumer.guard import alone
+from segstore.client.consumer.base import alone
 from segstore.client.consumer.parts import Parts
 from segstore.client.consumer.subscription import topic_partitions
 from segstore.coordinator.structs import TopicPartition

@@ -14,7 +14,7 @@ from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.coordination import Offsets, OnCommit
 from segstore.client.consumer.group_metrics import GroupMetrics
 from segstore.client.consumer.interceptors import Interceptors
-from segstore.client.consumer.seat import Phase, Seat
+from segstore.client.consumer.join import Phase, Seat
 from segstore.client.consumer.subscription import Subscription, topic_partition
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.group.membership import monotonic_ms

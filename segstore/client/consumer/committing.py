@@ -6,8 +6,8 @@ import math
 import time
 from typing import Any
 
+from segstore.client.consumer.base import alone
 from segstore.client.consumer.coordination import Offsets, OnCommit
-from segstore.client.consumer.guard import alone
 from segstore.client.consumer.parts import Parts
 from segstore.client.consumer.subscription import topic_partition
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition

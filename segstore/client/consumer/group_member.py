@@ -16,8 +16,8 @@ from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.coordination import Offsets, OnCommit
 from segstore.client.consumer.group_metrics import GroupMetrics
 from segstore.client.consumer.interceptors import Interceptors
+from segstore.client.consumer.join import Phase, Seat
 from segstore.client.consumer.leading import Leading, Topics
-from segstore.client.consumer.seat import Phase, Seat
 from segstore.client.consumer.subscription import Subscription
 from segstore.client.consumer.watch import TopicWatch
 from segstore.coordinator.consumer_protocol import decode_assignment, encode_subscription

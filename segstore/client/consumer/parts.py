@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from segstore.client.consumer.base import Guard
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.coordination import Coordination
 from segstore.client.consumer.fetcher import Fetcher
 from segstore.client.consumer.group_member import Grouped
-from segstore.client.consumer.guard import Guard
 from segstore.client.consumer.interceptors import Interceptors
 from segstore.client.consumer.iteration import Iteration
 from segstore.client.consumer.lookups import Lookups
 from segstore.client.consumer.metrics import ConsumerMetrics, NoMetrics
+from segstore.client.consumer.no_group import Ungrouped
 from segstore.client.consumer.positions import Positions
 from segstore.client.consumer.subscription import Subscription
-from segstore.client.consumer.ungrouped import Ungrouped
 from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, quotas
 from segstore.errors import InvalidTypeError
 from segstore.storage.store.store import Store

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from segstore.client.producer.batch import ProducerBatch, columns_of
 from segstore.client.producer.metrics import ProducerMetrics
 from segstore.client.producer.stamps import Stamps
-from segstore.client.producer.transactional import Transactions
+from segstore.client.producer.transactions import Transactions
 from segstore.coordinator.quotas.throttle import Throttle
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import DuplicateSequenceError

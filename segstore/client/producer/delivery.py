@@ -16,7 +16,7 @@ from segstore.client.producer.incomplete_batches import Incomplete
 from segstore.client.producer.metrics import ProducerMetrics
 from segstore.client.producer.routing import Routing
 from segstore.client.producer.stamps import Stamps
-from segstore.client.producer.transactional import Transactions
+from segstore.client.producer.transactions import Transactions
 from segstore.coordinator.retriable import passes
 from segstore.errors import (
     DuplicateSequenceError,

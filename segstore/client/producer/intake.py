@@ -21,7 +21,7 @@ from segstore.client.producer.record import (
     size_of,
 )
 from segstore.client.producer.routing import Routing
-from segstore.client.producer.transactional import Transactions
+from segstore.client.producer.transactions import Transactions
 from segstore.config import arguments
 from segstore.errors import RecordTooLargeError, copy_of
 from segstore.records import HEADER_SIZE

@@ -22,7 +22,7 @@ from segstore.client.producer.metrics import ProducerMetrics, Snapshot
 from segstore.client.producer.record import RECORD_OVERHEAD
 from segstore.client.producer.routing import Routing
 from segstore.client.producer.sender import Sender
-from segstore.client.producer.transactional import Transactions
+from segstore.client.producer.transactions import Transactions
 from segstore.config import arguments
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (

@@ -24,7 +24,7 @@ from segstore.client.producer.queue import PartitionQueue
 from segstore.client.producer.routing import Routing
 from segstore.client.producer.schedule import Ready
 from segstore.client.producer.stamps import Stamps, sequences_of
-from segstore.client.producer.transactional import Transactions
+from segstore.client.producer.transactions import Transactions
 from segstore.coordinator.quotas import MOST_WAIT_MS, PRODUCER_BYTE_RATE, quotas
 from segstore.errors import SegstoreError
 from segstore.logger import Logger

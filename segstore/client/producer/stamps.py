@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.config import ProducerConfig
+from segstore.client.producer.idempotence import Sequences
 from segstore.client.producer.record import MAX_RECORD_OVERHEAD
-from segstore.client.producer.sequences import Sequences
-from segstore.client.producer.transactional import Transactions
+from segstore.client.producer.transactions import Transactions
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import TopicPartition
 from segstore.coordinator.transaction.producer_ids import ProducerIds

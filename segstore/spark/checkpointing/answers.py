@@ -11,7 +11,7 @@ from typing import Any
 
 from segstore.errors import InvalidArgumentError, SegstoreError
 from segstore.filetree import Directory, File
-from segstore.spark.checkpointing.wire import Response
+from segstore.spark.checkpointing.http_server import Response
 
 BLOCK_BYTES = 128 << 20
 OWNER = "segstore"

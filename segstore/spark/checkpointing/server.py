@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from segstore.spark.checkpointing.wire import BadRequestError, Request, Response, read_request, send
+from segstore.spark.checkpointing.http_server import BadRequestError, Request, Response, read_request, send
 
 log = logging.getLogger("segstore")
 

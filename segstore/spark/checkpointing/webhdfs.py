@@ -20,9 +20,9 @@ from segstore.errors import InvalidArgumentError, SegstoreError
 from segstore.filetree import Directory, File, FileTree, clean_path
 from segstore.spark.checkpointing import answers
 from segstore.spark.checkpointing.faults import Fault, Faults
+from segstore.spark.checkpointing.http_server import Request, Response
 from segstore.spark.checkpointing.rules import Role, Sync, role_of
 from segstore.spark.checkpointing.server import HOST
-from segstore.spark.checkpointing.wire import Request, Response
 
 log = logging.getLogger("segstore")
 

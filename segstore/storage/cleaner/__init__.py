@@ -8,7 +8,7 @@ Read `cleaning` first; `dirty` chooses, `mapping` and `offset_map` find the late
 from __future__ import annotations
 
 from segstore.storage.cleaner.cleanable import Dirty, cleanable, dirtiness
-from segstore.storage.cleaner.cleaning import CleanResult, clean
+from segstore.storage.cleaner.cleaner import CleanResult, clean
 from segstore.storage.cleaner.throttle import CleaningStopped, Throttle
 
 __all__ = ["CleanResult", "CleaningStopped", "Dirty", "Throttle", "clean", "cleanable", "dirtiness"]

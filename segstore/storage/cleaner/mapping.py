@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from segstore.storage.cleaner.offset_map import OffsetMap
 from segstore.storage.cleaner.reading import pieces
-from segstore.storage.cleaner.stretch import Stretch
+from segstore.storage.cleaner.retain import Aborted
+from segstore.storage.cleaner.segment_reader import Stretch
 from segstore.storage.cleaner.throttle import Throttle
-from segstore.storage.cleaner.transactions import Aborted
 from segstore.storage.segment.segment import Segment
 
 

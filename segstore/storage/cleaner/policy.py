@@ -14,7 +14,7 @@ from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.records import CODECS, CONTROL_FLAG
 from segstore.records.header import CODEC_MASK
-from segstore.storage.cleaner.transactions import Decided
+from segstore.storage.cleaner.retain import Decided
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

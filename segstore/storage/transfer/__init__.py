@@ -12,6 +12,6 @@ from __future__ import annotations
 
 from segstore.storage.transfer.methods import METHODS
 from segstore.storage.transfer.sinks import NEEDS, descriptor, kind_of
-from segstore.storage.transfer.transferring import transfer
+from segstore.storage.transfer.transfer import transfer
 
 __all__ = ["METHODS", "NEEDS", "descriptor", "kind_of", "transfer"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from segstore.client.consumer.guard import alone
+from segstore.client.consumer.base import alone
 from segstore.client.consumer.parts import Parts
 from segstore.client.consumer.subscription import topic_partition, topic_partitions
 from segstore.config import arguments

@@ -10,7 +10,7 @@ import errno
 import os
 
 from segstore import locks
-from segstore.files.content import Content
+from segstore.files.calls import Content
 from segstore.files.handle import Handle, Path, named
 from segstore.files.opening import Opening
 from segstore.files.stats import Stats

@@ -1,6 +1,6 @@
 """Transfers in a process that strace watches, and what it and `CountedFiles` say of them.
 
-On disk: opens a store. Threads: one. Run by `judge`, and as `python -m segstore.bench.zero_copy.traced
+On disk: opens a store. Threads: one. Run by `judge`, and as `python -m segstore.bench.zero_copy.syscalls
 STORE DIRECTORY SINK CACHE SIZE METHOD`: it says that it is ready, goes on once it is told, and says what it
 counted. strace is attached meanwhile, so that nothing but transfers is counted. The process probes nothing:
 a ring of io_uring that was closed would interrupt a transfer that waits, which the kernel then begins
@@ -25,7 +25,7 @@ from typing import NamedTuple
 from segstore.bench.zero_copy.cells import LOG, Contender, Group
 from segstore.bench.zero_copy.contenders import Contenders
 from segstore.bench.zero_copy.counted_files import CountedFiles
-from segstore.bench.zero_copy.layout import stretch
+from segstore.bench.zero_copy.plan import stretch
 from segstore.bench.zero_copy.receivers import sink
 from segstore.cli.signals import ended_later
 from segstore.coordinator import open

@@ -29,7 +29,7 @@ from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.aside import free_lock, set_aside
 from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.repair.checkpoints import put_right
-from segstore.storage.repair.excising import excise_all
+from segstore.storage.repair.corruption import excise_all
 from segstore.storage.repair.mending import mend
 from segstore.storage.repair.settings import state_anew
 from segstore.storage.store import store as store_module

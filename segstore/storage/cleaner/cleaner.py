@@ -19,10 +19,10 @@ from segstore.storage.cleaner.mapping import fill
 from segstore.storage.cleaner.offset_map import OffsetMap
 from segstore.storage.cleaner.output import Output
 from segstore.storage.cleaner.policy import Policy
-from segstore.storage.cleaner.rewriting import Counts, Rewriter
+from segstore.storage.cleaner.retain import Aborted, Decided
+from segstore.storage.cleaner.rewrite import Counts, Rewriter
 from segstore.storage.cleaner.swap import remove_strays, swap, undo
 from segstore.storage.cleaner.throttle import CleaningStopped, Throttle
-from segstore.storage.cleaner.transactions import Aborted, Decided
 
 if TYPE_CHECKING:
     from segstore.config import StoreConfig

@@ -18,7 +18,7 @@ from segstore.storage.cleaner.offset_map import OffsetMap, checked, columns
 from segstore.storage.cleaner.output import Output
 from segstore.storage.cleaner.policy import Policy
 from segstore.storage.cleaner.reading import Piece, pieces
-from segstore.storage.cleaner.stretch import Stretch
+from segstore.storage.cleaner.segment_reader import Stretch
 from segstore.storage.cleaner.throttle import Throttle
 
 if TYPE_CHECKING:
