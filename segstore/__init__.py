@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     )
     from segstore.storage.check.check import Finding
     from segstore.storage.copy import Copied, copy
-    from segstore.storage.transfer.probing import transfer_methods
+    from segstore.storage.transfer.sinks import transfer_methods
 
 __all__ = [
     "AsyncConsumer",
@@ -140,7 +140,7 @@ _WHEN_ASKED_FOR = {
     ),
     "segstore.storage.check.check": ("Finding",),
     "segstore.storage.copy": ("Copied", "copy"),
-    "segstore.storage.transfer.probing": ("transfer_methods",),
+    "segstore.storage.transfer.sinks": ("transfer_methods",),
 }
 """Imported by their first use: each of Spark's Python workers reads or stages, and imports segstore anew."""
 _MODULES = {name: module for module, names in _WHEN_ASKED_FOR.items() for name in names}

@@ -19,7 +19,7 @@ from pyspark_segstore import DefaultSource
 from segstore.files import Files
 from segstore.spark.sink import Message, StreamWriter
 from segstore.spark.sink_store import Sink
-from segstore.spark.source_stream import StreamReader
+from segstore.spark.source import StreamReader
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 KINDS = {

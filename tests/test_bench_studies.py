@@ -335,7 +335,7 @@ def test_ctrl_c_is_one_line(name: str, tmp_path: Path) -> None:
 
 def test_a_child_that_fails_is_told() -> None:
     with pytest.raises(StorageError, match=r"passes failed in its process: FileNotFoundError.*no-such"):
-        ask("segstore.bench.studies.readers", "passes", path="/no-such", way="pread", reads=1)
+        ask("segstore.bench.studies.caches", "passes", path="/no-such", way="pread", reads=1)
 
 
 # --- the command ------------------------------------------------------------------------------

@@ -16,16 +16,13 @@ import pytest
 from waiting import until
 
 import segstore
-from segstore.bench.machine import filesystem
-from segstore.bench.results import Results, load, write
+from segstore.bench.results import Results, filesystem, load, write
 from segstore.bench.terminal import table
-from segstore.bench.zero_copy import cores, machine_state, plan, run, syscalls
-from segstore.bench.zero_copy.cells import BARE, KIB, LOG, OS_SENDFILE, SIZES, Group, Plan
-from segstore.bench.zero_copy.contenders import unavailable
-from segstore.bench.zero_copy.measure import CPU, FIGURES, THROUGHPUT, sample
-from segstore.bench.zero_copy.pictures import draw
+from segstore.bench.zero_copy import machine_state, plan, run, syscalls
+from segstore.bench.zero_copy.measure import CPU, FIGURES, THROUGHPUT, sample, unavailable
+from segstore.bench.zero_copy.plan import BARE, KIB, LOG, OS_SENDFILE, SIZES, Group, Plan
 from segstore.bench.zero_copy.receivers import SINKS, sink
-from segstore.bench.zero_copy.tables import details, summary
+from segstore.bench.zero_copy.report import details, draw, summary
 from segstore.cli.output import console
 from segstore.errors import StorageError
 from segstore.storage.transfer import METHODS, NEEDS
@@ -263,7 +260,7 @@ def alive(pid: int) -> bool:
 
 def test_sender_and_receiver_have_a_core_each() -> None:
     allowed = os.sched_getaffinity(0)
-    with cores.apart() as theirs:
+    with machine_state.apart() as theirs:
         ours = os.sched_getaffinity(0)
         assert (theirs is None) == (len(allowed) == 1)
         assert theirs is None or (len(ours) == 1 and theirs not in ours and theirs in allowed)
@@ -290,7 +287,7 @@ def test_strace_counts_the_same_calls(logs: str, tmp_path: Path, to: str, method
         pytest.skip(f"{method} is not available here: {unavailable()[method]}")
     judged = syscalls.judge(logs, str(tmp_path), Group(16 * KIB, "warm", to), method)
     assert judged.counted == judged.traced
-    assert sum(judged.counted.values()) >= syscalls.TRANSFERS
+    assert sum(judged.counted.values()) >= syscalls._TRACED_TRANSFERS
 
 
 @pytest.mark.judge("strace")

@@ -9,15 +9,12 @@ import pytest
 
 from segstore.bench.figures import Figure
 from segstore.bench.results import Cell, Results
-from segstore.bench.zero_copy import choices, claims, report
-from segstore.bench.zero_copy.cells import BARE, KIB, LOG, MIB, OS_SENDFILE, Contender, Group
-from segstore.bench.zero_copy.choices import recommended
-from segstore.bench.zero_copy.compare import compare, marked, who_wins
+from segstore.bench.zero_copy import claims, report
+from segstore.bench.zero_copy.claims import beats, compare, marked, recommended, who_wins, win
 from segstore.bench.zero_copy.copies import copy_table, rows
-from segstore.bench.zero_copy.counting import Counts
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
-from segstore.bench.zero_copy.syscalls import Judged
-from segstore.bench.zero_copy.wins import beats, win
+from segstore.bench.zero_copy.plan import BARE, KIB, LOG, MIB, OS_SENDFILE, Contender, Group
+from segstore.bench.zero_copy.syscalls import Counts, Judged
 from segstore.errors import InvalidArgumentError
 
 SMALL, MIDDLE, LARGE = KIB, 64 * KIB, MIB
@@ -173,9 +170,9 @@ def test_what_auto_shall_take(name: str) -> None:
 def test_where_auto_takes_another_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = [cell(size, "sendfile", 100) for size in (SMALL, MIDDLE, LARGE)]
     found = results(*sizes, cell(SMALL, "read", 200))
-    monkeypatch.setattr(choices, "TABLE", {"tcp": ((MIDDLE, "read"), (float("inf"), "sendfile"))})
+    monkeypatch.setattr(claims, "TABLE", {"tcp": ((MIDDLE, "read"), (float("inf"), "sendfile"))})
     said = "tcp: read up to 1 KiB, sendfile (auto has another at 64 KiB)"
-    assert choices.what_auto_takes(found).answer == said
+    assert claims.what_auto_takes(found).answer == said
 
 
 # --- two runs ------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from waiting import PATIENCE, until
 
 from segstore.bench.figures import Figure
 from segstore.bench.results import Cell, Results, load, write
-from segstore.bench.zero_copy.cells import LOG
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
+from segstore.bench.zero_copy.plan import LOG
 
 ONE = ("--quick", "--runs", "1", "--sinks", "unix", "--sizes", "1 KiB", "--caches", "warm", "--methods")
 

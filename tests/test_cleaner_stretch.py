@@ -15,7 +15,7 @@ from stores import START_MS, Clock
 import segstore
 from segstore._native import lib
 from segstore.storage.cleaner.offset_map import OffsetMap
-from segstore.storage.cleaner.policy import Policy
+from segstore.storage.cleaner.retain import Policy
 from segstore.storage.cleaner.segment_reader import Stretch
 
 

@@ -134,7 +134,7 @@ def test_what_was_there_stays_where_the_export_fails(
 ) -> None:
     target = tmp_path / "t.ndjson"
     target.write_text("before")
-    monkeypatch.setattr("segstore.cli.formats.ndjson", lambda *_: 1 / 0)
+    monkeypatch.setattr("segstore.cli.consume.ndjson", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("export", "t", target, "-s", store_dir)
     assert target.read_text() == "before"

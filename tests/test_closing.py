@@ -30,7 +30,7 @@ from segstore.coordinator.group.admin import Groups
 from segstore.coordinator.group.coordinator import GroupCoordinator
 from segstore.coordinator.quotas import quotas
 from segstore.coordinator.shared import shared
-from segstore.filetree.trees import file_tree
+from segstore.filetree.tree import file_tree
 from segstore.spark.checkpointing import Checkpoints
 from segstore.storage.store import clients as clients_module
 from segstore.storage.store import store as store_module

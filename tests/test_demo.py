@@ -21,10 +21,10 @@ from segstore.client.producer.partitioner import partition_for_key
 from segstore.demo.crew import PARTITIONS as LIVE_PARTITIONS
 from segstore.demo.crew import TOPIC as LIVE_TOPIC
 from segstore.demo.flights import ALL, PARTITIONS, TOPIC, load
-from segstore.demo.group import GROUP, GroupView
 from segstore.demo.kill import killed_midway
 from segstore.demo.ledger import Ledger
 from segstore.demo.live import live
+from segstore.demo.reader import GROUP, GroupView
 from segstore.demo.screen import Screen
 from segstore.demo.steps import create_topic
 from segstore.errors import StorageError

@@ -16,16 +16,14 @@ import segstore
 from segstore.client.consumer import ConsumerRecord
 from segstore.client.producer import RecordMetadata
 from segstore.coordinator.structs import TopicPartition
-from segstore.demo.board import EVENTS, Rates, Row, Status, frame
-from segstore.demo.ledger import Ledger, total
+from segstore.demo.ledger import EVENTS, Ledger, Rates, Row, Status, frame, total
 
 pytest.importorskip("pyarrow")
 
 from rich.console import Console
 
-from segstore.demo.crew import Plan
+from segstore.demo.crew import DAY_MS, HALVES, Pace, Plan, Replay
 from segstore.demo.flights import Flights, load
-from segstore.demo.replay import DAY_MS, HALVES, Pace, Replay
 
 PARTITIONS = 2
 ROWS = 3

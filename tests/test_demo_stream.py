@@ -16,12 +16,19 @@ import pytest
 from waiting import PATIENCE
 
 import segstore
-from segstore.demo.drivers import Driver, session_members
+from segstore.demo.drivers import (
+    Driver,
+    Job,
+    LastBatch,
+    NotRunError,
+    last_batch,
+    run_killed,
+    run_to_the_end,
+    session_members,
+)
 from segstore.demo.flights import ALL, Flights, load
-from segstore.demo.interrupted import LastBatch, last_batch
 from segstore.demo.screen import Screen
 from segstore.demo.stream_board import EVENTS, Progress
-from segstore.demo.two_drivers import Job, NotRunError, run_killed, run_to_the_end
 from segstore.errors import StorageError
 from segstore.filetree import file_tree
 from segstore.storage.staging import Stager, seal
@@ -30,8 +37,7 @@ pytest.importorskip("pyarrow")
 
 from rich.console import Console
 
-from segstore.demo.answer import COLUMNS, batch_answer, compare, streamed_answer
-from segstore.demo.stream import late_hours, rows, stream
+from segstore.demo.stream import COLUMNS, batch_answer, compare, late_hours, rows, stream, streamed_answer
 
 RECORDS = 2000
 HOUR_MS = 3_600_000

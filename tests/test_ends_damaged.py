@@ -20,7 +20,7 @@ from stores import Clock, killed, logs, stamps, values
 import segstore
 from segstore import names
 from segstore.errors import StorageError
-from segstore.storage.log.log_start import LogStart
+from segstore.storage.log.partition import LogStart
 from segstore.storage.repair import repair
 
 ENDS, COPY = f"{names.OURS}/{names.ENDS}", f"{names.OURS}/{names.CHECKPOINTS}"

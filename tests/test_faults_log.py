@@ -12,8 +12,7 @@ from faulty.world import World
 
 from segstore import names
 from segstore.index import sparse
-from segstore.index.offset_index import OffsetIndex
-from segstore.index.time_index import TimeIndex
+from segstore.index.sparse import OffsetIndex, TimeIndex
 
 
 def topic(world: World, **config: object) -> None:

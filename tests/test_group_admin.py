@@ -13,9 +13,8 @@ from waiting import until
 
 import segstore
 from segstore.coordinator.consumer_protocol import encode_assignment, encode_subscription
-from segstore.coordinator.group.admin import Groups
+from segstore.coordinator.group.admin import Groups, Reset
 from segstore.coordinator.group.assignors import Subscription
-from segstore.coordinator.group.reset import Reset
 from segstore.coordinator.offsets.group_offsets import TOPIC
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition

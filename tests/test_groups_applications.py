@@ -26,8 +26,7 @@ from groups import (
 )
 
 import segstore
-from segstore.coordinator.group.admin import Groups
-from segstore.coordinator.group.reset import Reset
+from segstore.coordinator.group.admin import Groups, Reset
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import ConfigError, InvalidGroupIdError, InvalidTypeError, SegstoreError
 

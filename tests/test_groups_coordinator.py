@@ -11,7 +11,7 @@ from groups import SESSION_MS, Monotonic, Unsynced, coordinator, offsets
 
 import segstore
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.group.membership import Joining, State
+from segstore.coordinator.group.member import Joining, State
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import (
     FencedInstanceIdError,

@@ -20,7 +20,7 @@ from waiting import PATIENCE
 
 import segstore
 from segstore import Producer, errors
-from segstore.client.producer import appender
+from segstore.client.producer import delivery
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.producer_ids import BLOCK, ProducerIds
 from segstore.records import HEADER_SIZE
@@ -41,7 +41,7 @@ class Acknowledgements:
         self.lost = self.refused = 0
         self.error: Callable[[], Exception] = full
         for name in ("append_record", "append_batches"):
-            monkeypatch.setattr(appender, name, self._hooked(getattr(appender, name)))
+            monkeypatch.setattr(delivery, name, self._hooked(getattr(delivery, name)))
 
     def _hooked(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:

@@ -17,9 +17,9 @@ import segstore
 from segstore import errors, names
 from segstore.files import Files
 from segstore.storage.bulk_import import importing
-from segstore.storage.meta.removing import remove_unused
+from segstore.storage.meta.directory_safety import remove_unused
 from segstore.storage.staging import Stager
-from segstore.storage.staging.directly import adopt
+from segstore.storage.staging.seal import adopt
 
 
 class Stopped(BaseException):

@@ -18,16 +18,7 @@ from segstore import StorageError
 from segstore.files import overlapped_write
 from segstore.records import single
 from segstore.storage import scheduler
-from segstore.storage.log import (
-    append_queue,
-    flusher,
-    flushing,
-    partition,
-    publisher,
-    validator,
-    visibility,
-    writer,
-)
+from segstore.storage.log import append_queue, flusher, partition, validator, visibility, writer
 from segstore.storage.log.append_queue import AHEAD_PLAIN, Pending
 from segstore.storage.segment import active
 from segstore.storage.store import partitions
@@ -41,8 +32,8 @@ APPENDING = (
     active,
     overlapped_write,
     visibility,
-    publisher,
-    flushing,
+    visibility,
+    partition,
     flusher,
     scheduler,
 )

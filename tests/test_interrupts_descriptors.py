@@ -15,7 +15,7 @@ from struck import struck
 import segstore
 from segstore._native import descriptors, lib
 from segstore.files import Files, Handle
-from segstore.storage.inbox.watch import Watch
+from segstore.storage.inbox.inbox import Watch
 
 # A generator that is dropped is ended where an exception is told and passed over.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

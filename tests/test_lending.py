@@ -25,10 +25,10 @@ from waiting import PATIENCE
 import segstore
 from segstore._native import ffi, held, lent
 from segstore.files import Files
-from segstore.index.offset_index import OffsetIndex
+from segstore.index.sparse import OffsetIndex
 from segstore.records import Columns
 from segstore.records.decode import decode, scan
-from segstore.records.single import single
+from segstore.records.encode import single
 from segstore.sending.plain import Plain
 
 ROOT = Path(__file__).parents[1]

@@ -1,4 +1,4 @@
-"""segstore.locks through Files: who holds a lock, who is kept out, what a fork leaves."""
+"""segstore.files.locks through Files: who holds a lock, who is kept out, what a fork leaves."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from segstore.coordinator.consumer_protocol import encode_subscription
 from segstore.coordinator.group.assignors import Subscription
 from segstore.coordinator.kafka_schema import int16, int64, string
 from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
-from segstore.coordinator.offsets.read import ReadOffsets
 from segstore.coordinator.offsets.schema import offset_key
+from segstore.coordinator.offsets.topic import ReadOffsets
 from segstore.errors import StorageError
 from segstore.files import Files
 

@@ -12,7 +12,7 @@ from group_records import at, end, offsets_of, opened, tp
 from stores import killed
 
 import segstore
-from segstore.coordinator.offsets.read import ReadOffsets
+from segstore.coordinator.offsets.topic import ReadOffsets
 from segstore.storage.store.store import Store
 
 

@@ -14,7 +14,7 @@ from stores import Clock
 
 import segstore
 from segstore.coordinator.offsets.group_offsets import TOPIC, GroupOffsets
-from segstore.coordinator.offsets.read import ReadOffsets
+from segstore.coordinator.offsets.topic import ReadOffsets
 from segstore.errors import (
     InvalidArgumentError,
     InvalidGroupIdError,

@@ -16,7 +16,7 @@ from stores import values
 import segstore
 from segstore.errors import StoreLockedError
 from segstore.files import Files
-from segstore.storage.meta.removing import remove_unused
+from segstore.storage.meta.directory_safety import remove_unused
 from segstore.storage.staging.stager import Stager
 
 

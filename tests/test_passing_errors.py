@@ -25,8 +25,8 @@ from segstore.config import TopicConfig
 from segstore.errors import StorageError
 from segstore.files import Files
 from segstore.storage.handle_pool import HandlePool
-from segstore.storage.log.gaps import Gaps
 from segstore.storage.log.open import load_segments
+from segstore.storage.log.read import Gaps
 from segstore.storage.meta import small_files
 from segstore.storage.meta.checked_copy import read_copy
 from segstore.storage.meta.clean_shutdown import read_marker

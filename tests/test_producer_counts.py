@@ -12,11 +12,10 @@ from waiting import PATIENCE
 
 import segstore
 from segstore import Producer
-from segstore.client.producer import appender
-from segstore.client.producer.accumulator import Accumulator
+from segstore.client.producer import delivery
+from segstore.client.producer.accumulator import MOST_AT_ONCE, MOST_SEALED, Accumulator
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.future import FutureRecordMetadata
-from segstore.client.producer.schedule import MOST_AT_ONCE, MOST_SEALED
 from segstore.coordinator.structs import TopicPartition
 from segstore.records import Template, single
 from segstore.storage.store.partition_log import PartitionLog
@@ -60,13 +59,13 @@ def test_full_batches_are_appended_together_up_to_a_bound(
     store: segstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    append = appender.append_batches
+    append = delivery.append_batches
 
     def counted(log: Any, columns: Any, *args: Any, **more: Any) -> Any:
         calls.append(int(columns.values.c.data_len))
         return append(log, columns, *args, **more)
 
-    monkeypatch.setattr(appender, "append_batches", counted)
+    monkeypatch.setattr(delivery, "append_batches", counted)
     value, n = b"x" * 1_000, 3 * MOST_AT_ONCE // 1_000
     with Producer(store, linger_ms=60_000) as producer:
         for _ in range(n):

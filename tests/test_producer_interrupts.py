@@ -14,13 +14,13 @@ from waiting import PATIENCE
 
 import segstore
 from segstore import Producer
-from segstore.client.producer import FutureRecordMetadata, queue
+from segstore.client.producer import FutureRecordMetadata, batch
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool
 from segstore.coordinator.shared import shared
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
-from segstore.coordinator.transaction.entries import Entries
+from segstore.coordinator.transaction.state_log import Entries
 from segstore.storage.log.visibility import Visible
 
 
@@ -81,7 +81,7 @@ def test_a_record_that_comes_while_its_batch_is_sealed_is_sent(
             threads[0].join(0.1)  # it may have to wait for the lock that is held here
         return ProducerBatch(*args)
 
-    monkeypatch.setattr(queue, "ProducerBatch", made)
+    monkeypatch.setattr(batch, "ProducerBatch", made)
     with Producer(store) as producer:
         producer.send("a", b"first").get(PATIENCE)
         threads[0].join(PATIENCE)
@@ -89,7 +89,7 @@ def test_a_record_that_comes_while_its_batch_is_sealed_is_sent(
 
 
 SEAMS = {
-    "a batch is made": (queue, "ProducerBatch", False),
+    "a batch is made": (batch, "ProducerBatch", False),
     "its records are placed": (ProducerBatch, "place", False),
     "they were placed": (ProducerBatch, "place", True),
     "the decision is to be written": (Entries, "write", False),
@@ -166,7 +166,7 @@ def test_an_interrupted_send_keeps_no_memory(store: segstore.Store, monkeypatch:
             sent.append(producer.send("a", b"x" * 50))
 
     with Producer(store, batch_size=300, buffer_memory=600, linger_ms=60_000) as producer:
-        for owner, name in ((ProducerBatch, "place"), (queue, "ProducerBatch"), (BufferPool, "allocate")):
+        for owner, name in ((ProducerBatch, "place"), (batch, "ProducerBatch"), (BufferPool, "allocate")):
             once(monkeypatch, owner, name, after=False)
             with pytest.raises(KeyboardInterrupt):
                 fill()

@@ -17,8 +17,13 @@ from segstore.index.txn_index import AbortedTxn, format_entries
 from segstore.records import decode, scan
 from segstore.records.control import ABORT, COMMIT, parse_control
 from segstore.records.header import BATCH
-from segstore.storage.producers.producer_snapshot import SnapshotEntry, format_snapshot, parse_snapshot
-from segstore.storage.producers.producer_state import BatchMetadata, ProducerState
+from segstore.storage.producers.producer_state import (
+    BatchMetadata,
+    ProducerState,
+    SnapshotEntry,
+    format_snapshot,
+    parse_snapshot,
+)
 
 ENTRIES = [
     SnapshotEntry(0x0102030405060708, 0x1112, 0x21222324, 5000, 24, 1795237704945, 9, 4990),

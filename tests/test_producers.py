@@ -18,7 +18,7 @@ import segstore
 from segstore.errors import StorageError
 from segstore.files import Files
 from segstore.storage.log.transaction_markers import end_transaction, open_transactions
-from segstore.storage.producers.producer_snapshot import format_snapshot, parse_snapshot
+from segstore.storage.producers.producer_state import format_snapshot, parse_snapshot
 
 SMALL = {"segment.bytes": 600, "index.interval.bytes": 100}
 

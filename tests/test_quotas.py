@@ -18,7 +18,7 @@ import segstore
 from segstore.client.consumer import Consumer
 from segstore.client.producer import Producer
 from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE, quotas
-from segstore.coordinator.quotas.bucket import Bucket
+from segstore.coordinator.throttle import Bucket
 from segstore.errors import (
     ConfigError,
     CorruptCheckpointError,

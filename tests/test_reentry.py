@@ -118,7 +118,7 @@ def test_an_append_within_the_encoding_of_another_leaves_that_its_own_record(
     log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before: both used one thread's arguments of C, and the outer record got the inner's bytes."""
-    single = importlib.import_module("segstore.records.single")
+    single = importlib.import_module("segstore.records.encode")
 
     plain, left = single._set, [b"inner" * 3]
 
@@ -386,7 +386,7 @@ def test_the_harness_finds_what_is_planted(planted: str, tmp_path: Path) -> None
     faults = {
         "locks": "from segstore.mutex import Mutex\nMutex.__enter__ = lambda self: self.acquire()",
         "arguments": (
-            "import importlib\nsingle = importlib.import_module('segstore.records.single')\n"
+            "import importlib\nsingle = importlib.import_module('segstore.records.encode')\n"
             "class Same(list):\n"
             "    def pop(self): return self[0]\n"
             "    def append(self, one): pass\n"

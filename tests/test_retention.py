@@ -20,7 +20,7 @@ from waiting import PATIENCE
 import segstore
 from segstore.errors import OffsetOutOfRangeError, ReadOnlyError
 from segstore.files import Files
-from segstore.storage.store.sweeping import Swept
+from segstore.storage.store.sweeper import Swept
 
 SIZE = 100
 SMALL = {"segment.bytes": 1000, "file.delete.delay.ms": 0}

@@ -20,7 +20,7 @@ from segstore.client.producer.config import ProducerConfig
 from segstore.config import StoreConfig, TopicConfig
 from segstore.errors import ConfigError
 from segstore.spark.options import SourceOptions
-from segstore.spark.sink_options import SinkOptions
+from segstore.spark.sink_store import SinkOptions
 
 PACKAGE = Path(segstore.__file__).parent
 

@@ -17,9 +17,8 @@ from segstore.errors import SegstoreError
 
 pytest.importorskip("pyspark", "4.2", reason="PySpark 4.2 or newer is not installed")
 
-from segstore.demo.drivers import session_members
+from segstore.demo.drivers import last_batch, session_members
 from segstore.demo.flights import load
-from segstore.demo.interrupted import last_batch
 from segstore.spark.java import find_java
 
 pytestmark = pytest.mark.judge("spark")

@@ -22,8 +22,7 @@ from stores import START_MS, stored
 import segstore
 from segstore import spark as jobs
 from segstore.errors import ConfigError, InvalidTypeError
-from segstore.spark.job_tasks import fitting
-from segstore.spark.jobs_run import bundles
+from segstore.spark.job_tasks import bundles, fitting
 from segstore.storage.log.transaction_markers import end_transaction
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from segstore.errors import ConfigError, JavaNotFoundError
 
 pytest.importorskip("pyspark", "4.2")
 
-from segstore.spark import archive, launch, prepare, register, session
+from segstore.spark import launch, prepare, register, session
 from segstore.spark.java import Java, find_java, look_at
 
 if TYPE_CHECKING:
@@ -149,17 +149,17 @@ def test_an_archive_is_used_where_it_was_made(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     java, jars = Java(str(javas / "17"), 17), str(tmp_path / "17")
-    path = Path(archive.archive_path(java, jars))
+    path = Path(launch.archive_path(java, jars))
     assert path.parent == tmp_path / "cache" / "segstore"
-    assert archive.flags_to_use(java, jars) == []
+    assert launch.flags_to_use(java, jars) == []
     path.parent.mkdir(parents=True)
     path.write_bytes(b"")
-    assert archive.flags_to_use(java, jars)[0] == f"-XX:SharedArchiveFile={path}"
+    assert launch.flags_to_use(java, jars)[0] == f"-XX:SharedArchiveFile={path}"
     others = [java._replace(version=25), java._replace(home="/other")]
-    assert [archive.flags_to_use(other, jars) for other in others] == [[], []]
-    assert archive.archive_path(others[0], jars).endswith(".aot")
-    assert archive.flags_to_make(others[0], "/x")[0] == "-XX:AOTCacheOutput=/x"
-    assert archive.flags_to_make(java, "/x")[0] == "-XX:ArchiveClassesAtExit=/x"
+    assert [launch.flags_to_use(other, jars) for other in others] == [[], []]
+    assert launch.archive_path(others[0], jars).endswith(".aot")
+    assert launch.flags_to_make(others[0], "/x")[0] == "-XX:AOTCacheOutput=/x"
+    assert launch.flags_to_make(java, "/x")[0] == "-XX:ArchiveClassesAtExit=/x"
 
 
 def test_an_archive_that_can_not_be_made(

@@ -24,8 +24,8 @@ pytest.importorskip("pyspark", "4.2")
 from pyspark.sql import types
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from segstore.spark import source_stream
-from segstore.spark.source_stream import StreamReader, rate_limited
+from segstore.spark import source
+from segstore.spark.source import StreamReader, rate_limited
 
 COLUMNS = types.StructType().add("offset", types.LongType())
 ALL = ReadAllAvailable()
@@ -113,7 +113,7 @@ def test_min_offsets_wait_for_more_or_for_the_delay(
     store: segstore.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(source_stream.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(source.time, "monotonic", lambda: now[0])
     stream = Stream(Path(store.path), minOffsetsPerTrigger="5", maxTriggerDelay="10s")
     assert stream.limit == ReadMinRows(5)
     append(store, 2)

@@ -16,10 +16,10 @@ from segstore.errors import ConfigError, CorruptCheckpointError, DataLossError
 
 pytest.importorskip("pyspark", "4.2")
 
-from segstore.spark.lookup import Lookup
 from segstore.spark.offsets import from_json, to_json
 from segstore.spark.options import KNOWN, SourceOptions, parse_options
-from segstore.spark.sink_options import parse_sink_options
+from segstore.spark.plan import Lookup
+from segstore.spark.sink_store import parse_sink_options
 
 PATH = {"path": "/store"}
 T = {**PATH, "subscribe": "t"}

@@ -21,8 +21,7 @@ import segstore
 from segstore.errors import SegstoreError, StagedFilesError
 from segstore.files import Files
 from segstore.storage.inbox.layout import Folder
-from segstore.storage.inbox.manifest import digest_of
-from segstore.storage.inbox.results import take_result, write_result
+from segstore.storage.inbox.manifest import digest_of, take_result, write_result
 from segstore.storage.repair import repair
 from segstore.storage.staging import seal
 

@@ -17,7 +17,7 @@ import segstore
 from segstore import errors
 from segstore.files import Files, Handle
 from segstore.storage.staging import seal
-from segstore.storage.staging.kernel import wait_until_past
+from segstore.storage.staging.stager import wait_until_past
 
 FOREVER = 1 << 30
 

@@ -19,7 +19,7 @@ import segstore
 from segstore import Producer, TopicPartition, errors
 from segstore.coordinator.java_hash import partition_of
 from segstore.coordinator.shared import shared
-from segstore.coordinator.transaction import upkeep
+from segstore.coordinator.transaction import coordinator as upkeep
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.coordinator.transaction.metadata import MAX_EPOCH, State, TransactionMetadata
 from segstore.coordinator.transaction.state_log import TOPIC

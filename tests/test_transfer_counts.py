@@ -17,7 +17,7 @@ from waiting import PATIENCE
 
 import segstore
 from segstore.bench.zero_copy.counted_files import CountedFiles
-from segstore.storage.transfer import methods
+from segstore.storage.transfer import sinks
 
 MIB = 1 << 20
 SEARCH = {"pread64": 2}
@@ -55,7 +55,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[segstore.Par
 def test_calls_of_16_mib(
     big: tuple[segstore.PartitionLog, CountedFiles], method: str, kind: str, tmp_path: Path
 ) -> None:
-    assert (methods.BUFFER, methods.WINDOW) == (MIB, 4 * MIB)
+    assert (sinks.BUFFER, sinks.WINDOW) == (MIB, 4 * MIB)
     log, files = big
     with sink_of(kind, tmp_path) as sink:
         sink.start(most=MIB)

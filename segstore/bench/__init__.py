@@ -8,7 +8,6 @@ is and when there is a winner, `results` how they are kept, `plots` and `termina
 from __future__ import annotations
 
 from segstore.bench.figures import RUNS, Figure, winner
-from segstore.bench.machine import machine
-from segstore.bench.results import Cell, Finding, Progress, Results, load, write
+from segstore.bench.results import Cell, Finding, Progress, Results, load, machine, write
 
 __all__ = ["RUNS", "Cell", "Figure", "Finding", "Progress", "Results", "load", "machine", "winner", "write"]

@@ -4,13 +4,325 @@ their own; results where the user wants them. Threads: one.
 
 from __future__ import annotations
 
-import rich_click as click
+import os
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
 
-from segstore.bench.command_report import report
-from segstore.bench.command_study import run_study
-from segstore.bench.command_zero_copy import compare, zero_copy
+import rich_click as click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from segstore.bench import RUNS, results, show
+from segstore.bench.plots import save
+from segstore.bench.results import Results
+from segstore.bench.studies import MODULES, Study, study
+from segstore.bench.terminal import findings, machine_text, table
+from segstore.bench.zero_copy import claims as comparing
+from segstore.bench.zero_copy import plan as cells
+from segstore.bench.zero_copy import run
+from segstore.bench.zero_copy.plan import CACHES, SIZES, Group, Plan
+from segstore.bench.zero_copy.receivers import SINKS
+from segstore.bench.zero_copy.report import details, summary
 from segstore.cli.groups import InOrder
-from segstore.cli.signals import ended_by_signals
+from segstore.cli.output import add_row, console
+from segstore.cli.output import table as plain_table
+from segstore.cli.signals import ended_by_signals, status
+from segstore.errors import InvalidArgumentError
+from segstore.storage.transfer import METHODS
+
+# --- command report ----------------------------------------------------------------------------
+
+# `segstore bench report`: results again, from their JSON. On disk: reads it. Threads: one.
+
+
+@click.command()
+@click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
+def report(directory: str) -> None:
+    """Show the results that were written to DIR with --out: tables, and what the figures say."""
+    found = show.all_in(directory)
+    if not found:
+        raise InvalidArgumentError(f"{directory} has no results: no file NAME.json")
+    screen = console()
+    for one in found.values():
+        for part in show.tables(one):
+            screen.print(part)
+        screen.print()
+
+
+# --- command options ---------------------------------------------------------------------------
+
+# Options that measurements share, and what is seen while they run. Nothing on disk. Threads: one.
+#
+# Nothing else may run while something is measured: so progress is drawn between measurements, by no thread.
+
+F = TypeVar("F", bound=Callable[..., Any])
+QUICK_RUNS = 1
+_EVERY = 0.1  # seconds between two looks
+
+
+def directory_option(command: F) -> F:
+    """--directory DIR: the argument `directory`, None where it was not given."""
+    return click.option(
+        "--directory",
+        metavar="DIR",
+        type=click.Path(exists=True, file_okay=False, writable=True),
+        help="Where the logs lie that are measured, and are removed again: on the disk that matters. "
+        "Without it where temporary files go.",
+    )(command)
+
+
+def out_option(command: F) -> F:
+    """--out DIR: the argument `out`."""
+    return click.option(
+        "--out",
+        metavar="DIR",
+        type=click.Path(file_okay=False),
+        help="Write results there: NAME.json, and pictures as PNG and SVG.",
+    )(command)
+
+
+def effort_options(default: int = RUNS) -> Callable[[F], F]:
+    """--quick and --runs N: the arguments `quick` and `runs`."""
+    quick = click.option(
+        "--quick", is_flag=True, is_eager=True, help="Seconds: to see that it works, not for its figures."
+    )
+
+    def chosen(ctx: click.Context, _param: click.Parameter, runs: int | None) -> int:
+        return runs or (QUICK_RUNS if ctx.params["quick"] else default)
+
+    runs = click.option(
+        "--runs",
+        metavar="N",
+        type=click.IntRange(min=1),
+        callback=chosen,
+        show_default=f"{default}; {QUICK_RUNS} with --quick",
+        help="How often each is measured, by turns. Of fewer than 5 nothing is called better.",
+    )
+    return lambda command: quick(runs(command))
+
+
+def json_option(command: F) -> F:
+    """--json: the argument `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="The results as JSON, and nothing else.")(
+        command
+    )
+
+
+def some_of(known: Mapping[str, Any] | Sequence[str]) -> Callable[..., tuple[Any, ...] | None]:
+    """A callback for an option with a list: the ones that are named, in the order of `known`."""
+    values = known if isinstance(known, Mapping) else {name: name for name in known}
+
+    def parse(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[Any, ...] | None:
+        if text is None:
+            return None
+        named = {name.strip() for name in text.split(",")}
+        if unknown := sorted(named - values.keys()):
+            raise click.BadParameter(f"{unknown[0]!r} must be of {', '.join(values)}")
+        return tuple(value for name, value in values.items() if name in named)
+
+    return parse
+
+
+@contextmanager
+def progress_shown(what: str) -> Iterator[results.Progress]:
+    """A bar on standard error, on a terminal only: what measurements report their progress to."""
+    err = console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=err, transient=True, auto_refresh=False, disable=not err.is_terminal
+    ) as bar:
+        task, seen, said = bar.add_task(what, total=None), 0.0, ""
+
+        def report(done: int, total: int, now: str) -> None:
+            nonlocal seen, said
+            bar.update(task, completed=done, total=total, description=f"{what}: {now}")
+            if now != said or time.monotonic() - seen >= _EVERY:  # what comes now may take long
+                seen, said = time.monotonic(), now
+                bar.refresh()
+
+        yield report
+
+
+# --- command study -----------------------------------------------------------------------------
+
+# `segstore bench study`. On disk: through the studies, in a directory of their own; results where the user
+# wants them. Threads: one.
+
+ALL = "all"
+_WIDEST = 100  # columns of running text
+
+
+@click.command("study")
+@click.argument("name", metavar="[NAME|all]", required=False, type=click.Choice([*MODULES, ALL]))
+@directory_option
+@out_option
+@effort_options()
+@json_option
+def run_study(
+    name: str | None, directory: str | None, out: str | None, quick: bool, runs: int, as_json: bool
+) -> int:
+    """Measure one of the reasons why a log is fast, and say what the figures say; without a NAME, list them.
+
+    All of them take some five minutes. With --json, all results are one object a study, one after the other.
+    """
+    if name is None:
+        _list()
+        return 0
+    if out is not None:
+        os.makedirs(out, exist_ok=True)
+    try:
+        for chosen in MODULES if name == ALL else (name,):
+            one = study(chosen)
+            with progress_shown(chosen) as progress:
+                found = one.run(directory or tempfile.gettempdir(), quick, runs, progress)
+            if out is not None:
+                _write(one, found, out)
+            _show(one, found, as_json)
+    except KeyboardInterrupt as error:
+        click.echo("segstore: interrupted; no files of the measurement are left behind", err=True)
+        return status(error)
+    return 0
+
+
+def _list() -> None:
+    shown = plain_table("study", "question")
+    for name in MODULES:
+        add_row(shown, name, study(name).QUESTION)
+    console().print(shown)
+
+
+def _write(one: Study, found: Results, out: str) -> None:
+    results.write(found, os.path.join(out, f"{one.NAME}.json"))
+    save(one.plot(found), os.path.join(out, one.NAME))
+
+
+def _show(one: Study, found: Results, as_json: bool) -> None:
+    if as_json:
+        click.echo(results.text(found), nl=False)
+        return
+    screen = console()
+    screen.print(Text(f"{one.NAME}: {one.QUESTION}", style="bold"))
+    screen.print(_filled(one.ABOUT, screen))
+    screen.print(table(found, figures=one.SHOWN))
+    screen.print(_filled(machine_text(found), screen))
+    screen.print()
+    screen.print(findings(found), width=min(screen.width, _WIDEST))
+
+
+def _filled(text: str, screen: Console) -> str:
+    return textwrap.fill(" ".join(text.split()), min(screen.width, _WIDEST))
+
+
+# --- command zero copy -------------------------------------------------------------------------
+
+# `segstore bench zero-copy` and `compare`. On disk: through `segstore.bench.zero_copy`, in a directory of
+# its own; results where the user wants them. Threads: one.
+
+DIFFERENT = 1
+_FILE = click.Path(exists=True, dir_okay=False)
+
+
+@click.command("zero-copy")
+@directory_option
+@out_option
+@effort_options(cells.RUNS)
+@click.option("--sizes", metavar="A,B", callback=some_of(SIZES), help=f"Of {', '.join(SIZES)}.")
+@click.option("--caches", metavar="A,B", callback=some_of(CACHES), help=f"Of {', '.join(CACHES)}.")
+@click.option("--sinks", metavar="A,B", callback=some_of(SINKS), help=f"Of {', '.join(SINKS)}.")
+@click.option("--methods", metavar="A,B", callback=some_of(METHODS), help=f"Of {', '.join(METHODS)}.")
+@click.option("--all", "everything", is_flag=True, help="Show every cell, with all that was measured.")
+@click.option(
+    "--against", metavar="FILE", type=_FILE, help="Results of an earlier run: do both agree on who wins?"
+)
+@json_option
+def zero_copy(
+    directory: str | None,
+    out: str | None,
+    quick: bool,
+    runs: int,
+    everything: bool,
+    against: str | None,
+    as_json: bool,
+    **chosen: tuple[Any, ...] | None,
+) -> int:
+    """Send a log to sockets, pipes and files in each way there is: which is the fastest, which the cheapest?
+
+    read and write, mmap and write, sendfile, splice, copy_file_range, MSG_ZEROCOPY, io_uring: by size, from
+    the page cache and from the disk, with the sender's CPU time, its system calls and context switches. Who
+    receives is another process. All of it takes some five minutes; each of the lists may be cut short.
+
+    --against: exit status 1 where a cell that both runs call a win has another winner.
+    """
+    earlier = results.load(against) if against else None
+    picked: dict[str, Any] = {name: values for name, values in chosen.items() if values is not None}
+    plan = replace(Plan(runs=runs), **picked)
+    plan = cells.quick(plan) if quick else plan
+    if out is not None:
+        os.makedirs(out, exist_ok=True)
+    try:
+        with progress_shown("zero-copy") as progress:
+            found = run.run(directory or tempfile.gettempdir(), plan, progress, strace=not quick)
+    except KeyboardInterrupt as error:
+        click.echo("segstore: interrupted; nothing is left behind, and nothing was written", err=True)
+        return status(error)
+    if out is not None:
+        _command_zero_copy_write(found, out)
+    _command_zero_copy_show(found, everything, as_json)
+    return _agree(earlier, found, as_json) if earlier is not None else 0
+
+
+@click.command()
+@click.argument("one", metavar="FILE", type=_FILE)
+@click.argument("other", metavar="FILE", type=_FILE)
+def compare(one: str, other: str) -> int:
+    """Hold two results of zero-copy against each other: do they agree on who wins?
+
+    Exit status 1 where a cell that both call a win has another winner.
+    """
+    return _agree(results.load(one), results.load(other), False)
+
+
+def _command_zero_copy_write(found: Results, out: str) -> None:
+    from segstore.bench.zero_copy.report import draw
+
+    results.write(found, os.path.join(out, f"{found.name}.json"))
+    draw(found, out)
+
+
+def _command_zero_copy_show(found: Results, everything: bool, as_json: bool) -> None:
+    if as_json:
+        click.echo(results.text(found), nl=False)
+        return
+    screen = console()
+    for part in summary(found):
+        screen.print(part)
+    for part in details(found) if everything else ():
+        screen.print(part)
+
+
+def _agree(one: Results, other: Results, quiet: bool) -> int:
+    held = comparing.compare(one, other)
+    lines = [f"{_place(*key)}: {a} won, and then {b}" for key, (a, b) in held.different.items()]
+    same, both = len(held.same), len(held.same) + len(held.different)
+    lines.append(
+        f"{same} of {both} wins in both runs have the same winner; {len(held.once)} are wins in one only"
+    )
+    for line in lines:
+        click.echo(line, err=quiet)
+    return DIFFERENT if held.different else 0
+
+
+def _place(way: str, group: Group, measure: str) -> str:
+    return f"{way}, {group.sink}, {group.cache}, {group.size:,} bytes, {measure}"
+
+
+# --- command ------------------------------------------------------------
 
 
 @click.group(cls=InOrder, invoke_without_command=True)

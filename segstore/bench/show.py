@@ -27,7 +27,7 @@ def draw(results: Results, directory: str) -> list[str]:
     without matplotlib.
     """
     if results.name == ZERO_COPY:
-        from segstore.bench.zero_copy.pictures import draw as draw_zero_copy
+        from segstore.bench.zero_copy.report import draw as draw_zero_copy
 
         return draw_zero_copy(results, directory)
     if results.name in MODULES:
@@ -39,7 +39,7 @@ def tables(results: Results) -> Iterator[RenderableType]:
     """What a terminal shows: question, machine, tables, findings."""
     yield Text(f"{results.name}: {results.question}", style="bold")
     if results.name == ZERO_COPY:
-        from segstore.bench.zero_copy.tables import summary
+        from segstore.bench.zero_copy.report import summary
 
         yield from summary(results)
         return

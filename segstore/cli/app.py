@@ -17,11 +17,15 @@ from segstore.errors import SegstoreError
 
 BROKEN_PIPE = 141
 COMMANDS = {
-    **{name: f"segstore.cli.{name}" for name in ("topics", "create", "alter", "delete")},
-    **{name: f"segstore.cli.{name}" for name in ("produce", "consume", "export")},
-    "import": "segstore.cli.import_",
-    **{name: f"segstore.cli.{name}" for name in ("groups", "quotas", "checkpoints", "stats", "sweep")},
-    **{name: f"segstore.cli.{name}" for name in ("copy", "dump")},
+    **dict.fromkeys(("topics", "create", "alter", "delete"), "segstore.cli.topics"),
+    "produce": "segstore.cli.produce",
+    "consume": "segstore.cli.consume",
+    **dict.fromkeys(("export", "import"), "segstore.cli.export"),
+    "groups": "segstore.cli.groups",
+    "quotas": "segstore.cli.maintenance",
+    "checkpoints": "segstore.cli.checkpoints",
+    **dict.fromkeys(("stats", "sweep", "copy"), "segstore.cli.maintenance"),
+    "dump": "segstore.cli.dump",
     "check": "segstore.cli.maintenance",
     "bench": "segstore.bench.command",
     "demo": "segstore.demo.command",

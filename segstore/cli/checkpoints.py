@@ -2,11 +2,257 @@
 
 from __future__ import annotations
 
+import difflib
+import errno
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
 import rich_click as click
 
-from segstore.cli.checkpoints_changes import diff, history
-from segstore.cli.checkpoints_look import cat, list_files, restore
+from segstore import filetree
 from segstore.cli.groups import InOrder
+from segstore.cli.options import json_option, open_reading, store_option
+from segstore.cli.output import add_row, console, print_json, size_text, table, time_text
+from segstore.errors import OffsetOutOfRangeError
+from segstore.filetree import File, Snapshot, clean_path, files_log, read_file, snapshot
+from segstore.storage.store.partition_log import PartitionLog
+
+# --- checkpoints options -----------------------------------------------------------------------
+
+# Options of `segstore checkpoints`, and how its topic is opened. On disk: reads the store. Threads: one.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def topic_option(command: F) -> F:
+    """--topic NAME: the argument `topic`."""
+    return click.option(
+        "--topic", "-t", default="checkpoints", show_default=True, help="The topic that holds them."
+    )(command)
+
+
+def at_option(command: F) -> F:
+    """--at OFFSET: the argument `at`, None for now."""
+    return click.option(
+        "--at", type=click.IntRange(0), metavar="OFFSET", help="As of this offset; by default now."
+    )(command)
+
+
+@contextmanager
+def opened(path: str, topic: str) -> Iterator[PartitionLog]:
+    """The topic's log. StorageError, UnknownTopicOrPartitionError, ConfigError."""
+    with open_reading(path) as store:
+        yield files_log(store, topic)
+
+
+def seen(log: PartitionLog, at: int | None) -> Snapshot:
+    """The tree as of an offset. OffsetOutOfRangeError, which says why it can't be seen."""
+    try:
+        return snapshot(log, at)
+    except OffsetOutOfRangeError as error:
+        if error.offset < error.start:
+            error.args = (f"{error}: compaction has been at what was before",)
+        raise
+
+
+# --- checkpoints look --------------------------------------------------------------------------
+
+# `segstore checkpoints ls|cat|restore`. On disk: reads the store; `restore` writes what the user names.
+#
+# Threads: one.
+
+
+@click.command("ls")
+@click.argument("file", metavar="[PATH]", default="/")
+@click.option("--recursive", "-r", is_flag=True, help="All that is below, too.")
+@at_option
+@topic_option
+@store_option
+@json_option
+def list_files(file: str, recursive: bool, at: int | None, topic: str, path: str, as_json: bool) -> None:
+    """List a directory, or a file: size, time, path."""
+    with opened(path, topic) as log:
+        rows = list(_rows(seen(log, at), clean_path(file), recursive))
+    if as_json:
+        for row in rows:
+            print_json(row)
+        return
+    made = table("size", "time", "path", right=("size",))
+    for row in rows:
+        size = size_text(row["size"]) if row["type"] == "file" else ""
+        add_row(made, size, time_text(row["time"]), row["path"] + ("" if row["type"] == "file" else "/"))
+    console().print(made)
+
+
+def _rows(held: Snapshot, path: str, recursive: bool) -> Any:
+    if held.nodes.get(path) is None:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+    for at, node in held.nodes.walk(path):
+        below = at[len(path) :].strip("/")
+        is_file = isinstance(node, File)
+        if (below or is_file) and (recursive or "/" not in below):
+            told = {"path": at, "type": "file" if is_file else "directory", "time": node.time}
+            yield told | ({"size": node.size, "id": node.id} if isinstance(node, File) else {})
+
+
+@click.command()
+@click.argument("file", metavar="PATH")
+@at_option
+@topic_option
+@store_option
+def cat(file: str, at: int | None, topic: str, path: str) -> None:
+    """Write a file's bytes to standard output."""
+    file = clean_path(file)
+    with opened(path, topic) as log:
+        node = seen(log, at).nodes.get(file)
+        if not isinstance(node, File):
+            number = errno.ENOENT if node is None else errno.EISDIR
+            raise OSError(number, "No such file" if node is None else "Is a directory", file)
+        for part in read_file(log, file, node):
+            sys.stdout.buffer.write(part)
+
+
+@click.command()
+@click.argument("target", type=click.Path(file_okay=False))
+@click.option("--path", "below", default="/", show_default=True, help="What to restore.")
+@at_option
+@topic_option
+@store_option
+def restore(target: str, below: str, at: int | None, topic: str, path: str) -> None:
+    """Write a directory as it is, or was, as plain files into TARGET, which is empty or not there.
+
+    Spark goes on from it: give the restored directory as checkpointLocation.
+    """
+    with opened(path, topic) as log:
+        done = filetree.restore(log, seen(log, at), below, target)
+    click.echo(f"{done.files:,} files in {done.directories:,} directories, {size_text(done.bytes)}: {target}")
+
+
+# --- checkpoints changes -----------------------------------------------------------------------
+
+# `segstore checkpoints diff|history`: what changed, between two moments or two directories. On disk: reads
+# the store. Threads: one.
+
+_MOST_TEXT = 1 << 20
+DIFFERENT = 1
+
+
+@click.command()
+@click.argument("before")
+@click.argument("after")
+@click.option("--path", "below", default="/", show_default=True, help="Of two offsets: what to compare.")
+@topic_option
+@store_option
+@json_option
+def diff(before: str, after: str, below: str, topic: str, path: str, as_json: bool) -> int:
+    """Compare two moments, given as offsets, or two paths as they are now.
+
+    Lists what was added (+), removed (-) and changed (~), with the lines that differ of files that are text.
+    Exit status 1 where anything differs.
+    """
+    with opened(path, topic) as log:
+        if before.isdecimal() and after.isdecimal():
+            first, second = seen(log, int(before)), seen(log, int(after))
+            sides = (first, clean_path(below)), (second, clean_path(below))
+        else:
+            now = seen(log, None)
+            sides = (now, clean_path(before)), (now, clean_path(after))
+        for held, root in sides[: 2 if sides[0][1] != sides[1][1] else 0]:
+            if held.nodes.get(root) is None:
+                raise click.BadParameter(f"{root!r}: no such path (or offset) in topic {topic!r}")
+        rows = list(_differences(log, *sides))
+    for row in rows:
+        if as_json:
+            print_json(row)
+        else:
+            _print(row)
+    return DIFFERENT if rows else 0
+
+
+Side = tuple[Snapshot, str]
+
+
+def _differences(log: PartitionLog, before: Side, after: Side) -> Iterator[dict[str, Any]]:
+    old, new = _by_name(*before), _by_name(*after)
+    for name in sorted(old.keys() | new.keys()):
+        was, now = old.get(name), new.get(name)
+        if was is None or now is None:
+            node = was or now
+            size = node.size if isinstance(node, File) else None
+            yield {"path": name, "what": "added" if was is None else "removed", "size": size}
+        elif isinstance(was, File) != isinstance(now, File):
+            yield {"path": name, "what": "changed", "size": None}
+        elif isinstance(was, File) and isinstance(now, File) and was.id != now.id:
+            one, two = (b"".join(read_file(log, name, file)) for file in (was, now))
+            if one != two:
+                yield {"path": name, "what": "changed", "size": now.size, "lines": _lines(one, two)}
+
+
+def _by_name(held: Snapshot, root: str) -> dict[str, Any]:
+    return {path[len(root) :].strip("/") or "/": node for path, node in held.nodes.walk(root)}
+
+
+def _lines(one: bytes, two: bytes) -> list[str] | None:
+    """Those that differ; None where a file is no text, or long."""
+    if max(len(one), len(two)) > _MOST_TEXT or b"\0" in one + two:
+        return None
+    try:
+        texts = one.decode().splitlines(), two.decode().splitlines()
+    except UnicodeDecodeError:
+        return None
+    found = difflib.unified_diff(*texts, lineterm="", n=0)
+    return [line for line in found if not line.startswith(("---", "+++", "@@"))]
+
+
+def _print(row: dict[str, Any]) -> None:
+    sign = {"added": "+", "removed": "-", "changed": "~"}[row["what"]]
+    size = "" if row["size"] is None else f"  ({size_text(row['size'])})"
+    click.echo(f"{sign} {row['path']}{size}")
+    for line in row.get("lines") or ():
+        click.echo(f"    {line}")
+
+
+@click.command()
+@click.argument("file", metavar="[PATH]", default="/")
+@click.option("--from", "start", type=click.IntRange(0), metavar="OFFSET", help="From this offset on.")
+@click.option("--to", "end", type=click.IntRange(0), metavar="OFFSET", help="Up to this offset.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Files under their temporary names, too.")
+@topic_option
+@store_option
+@json_option
+def history(
+    file: str, start: int | None, end: int | None, everything: bool, topic: str, path: str, as_json: bool
+) -> None:
+    """List what was done at PATH and below it, oldest first, with the offset to look at it by --at.
+
+    Spark writes each file under a temporary name, then renames it: that is shown as the file's creation,
+    unless --all is given.
+    """
+    with opened(path, topic) as log:
+        changes = [c for c in filetree.history(log, file, start, end) if everything or not _temporary(c.path)]
+    if as_json:
+        for change in changes:
+            print_json(change._asdict())
+        return
+    made = table("offset", "time", "what", "size", "path", right=("offset", "size"))
+    for change in changes:
+        what, source = change.what, change.source
+        if what == "rename" and _temporary(source) and not everything:
+            what, source = "create", ""
+        what = "replace" if change.replaced else what
+        size = "" if what in ("mkdir", "delete") else size_text(change.size)
+        shown = f"{source} -> {change.path}" if source else change.path
+        add_row(made, change.offset, time_text(change.timestamp), what, size, shown)
+    console().print(made)
+
+
+def _temporary(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(".")
+
+
+# --- checkpoints ------------------------------------------------------------
 
 
 @click.group(cls=InOrder, no_args_is_help=False)

@@ -9,19 +9,136 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import rich_click as click
 
 import segstore
-from segstore.cli.export_sinks import SINKS, Sink
-from segstore.cli.inputs import SUFFIXES
-from segstore.cli.options import open_reading, store_option, time_value
+from segstore.cli import consume
+from segstore.cli.input_text import InputOptions
+from segstore.cli.inputs import SUFFIXES, of_stream
+from segstore.cli.options import config_option, open_reading, store_option, time_value
 from segstore.cli.output import progress_bar, rate_text
+from segstore.cli.produce import Router, feed, tell
 from segstore.config.arguments import ISOLATION_LEVELS
+from segstore.errors import InvalidArgumentError
+from segstore.records import Records
+from segstore.storage.bulk_import import importing
 from segstore.storage.meta.topics import find_topic
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+# --- export sinks ------------------------------------------------------------------------------
+
+# What `export` writes: Parquet, Arrow IPC (the streaming form) and NDJSON.
+#
+# On disk: through the stream that it is given. Threads: one.
+
+
+class Sink(Protocol):
+    """A context manager; leaving it writes what closes the format."""
+
+    def write(self, records: Records, partition: int) -> None:
+        """Some records of one partition."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Ndjson:
+    """An object a line, as `consume` prints them."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def write(self, records: Records, partition: int) -> None:
+        self._stream.write(consume.ndjson(records, partition))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.flush()
+
+
+class Tables:
+    """Arrow tables through a pyarrow writer; no Python object per record."""
+
+    def __init__(self, make: Callable[[Any, Any], Any], stream: BinaryIO) -> None:
+        try:
+            import pyarrow
+            import pyarrow.ipc
+            import pyarrow.parquet
+        except ImportError:
+            raise InvalidArgumentError(
+                "Parquet and Arrow IPC need pyarrow: pip install 'segstore[arrow]'"
+            ) from None
+        from segstore.records.arrow import HEADER_TYPE
+
+        self._pyarrow = pyarrow
+        self._schema = pyarrow.schema(
+            [
+                pyarrow.field("partition", pyarrow.int32(), nullable=False),
+                pyarrow.field("offset", pyarrow.int64(), nullable=False),
+                pyarrow.field("timestamp", pyarrow.timestamp("ms", "UTC"), nullable=False),
+                ("key", pyarrow.binary()),
+                ("value", pyarrow.binary()),
+                ("headers", HEADER_TYPE),
+            ]
+        )
+        self._writer = make(stream, self._schema)
+
+    def write(self, records: Records, partition: int) -> None:
+        pa, table = self._pyarrow, records.to_arrow()
+        numbers = pa.repeat(pa.scalar(partition, pa.int32()), len(records))
+        self._writer.write_table(table.add_column(0, "partition", numbers).cast(self._schema))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.close()
+
+
+def parquet(stream: BinaryIO) -> Tables:
+    """zstd; a row group for each fetch."""
+
+    def make(to: Any, schema: Any) -> Any:
+        import pyarrow.parquet
+
+        return pyarrow.parquet.ParquetWriter(to, schema, compression="zstd")
+
+    return Tables(make, stream)
+
+
+def arrow(stream: BinaryIO) -> Tables:
+    """The streaming form, which a pipe can carry."""
+
+    def make(to: Any, schema: Any) -> Any:
+        import pyarrow.ipc
+
+        return pyarrow.ipc.new_stream(to, schema)
+
+    return Tables(make, stream)
+
+
+SINKS: dict[str, Callable[[BinaryIO], Sink]] = {"parquet": parquet, "arrow": arrow, "ndjson": Ndjson}
+
+
+# --- export ------------------------------------------------------------
 
 FETCH_BYTES = 8 << 20  # also about what is in a row group, before Parquet makes it small
 
@@ -160,3 +277,52 @@ def _target(path: str) -> Iterator[BinaryIO]:
 def _remove(path: str) -> None:
     if os.path.exists(path):
         os.unlink(path)
+
+
+# --- import  -----------------------------------------------------------------------------------
+
+# `segstore import`: what `export` wrote, into a topic. On disk: by the engine. Threads: one.
+
+FORMATS = ("parquet", "arrow", "ndjson")
+
+
+@click.command(name="import")
+@click.argument("topic")
+@click.argument("source", metavar="[FILE]", type=click.File("rb"), default="-")
+@click.option(
+    "--format",
+    "-f",
+    "wanted",
+    type=click.Choice(["auto", *FORMATS]),
+    default="auto",
+    show_default=True,
+    help="Form of the input; auto: by the file's suffix.",
+)
+@click.option(
+    "--partitions", type=click.IntRange(1, 100_000), help="Make TOPIC, with so many; it must not be there."
+)
+@config_option
+@store_option
+def import_(
+    topic: str, source: Any, wanted: str, partitions: int | None, config: dict[str, str], path: str
+) -> None:
+    """Append the records that `export` wrote to TOPIC, from FILE or from standard input.
+
+    Each goes to the partition that it was in, in the same order, with its key, value, headers and timestamp;
+    offsets are given anew. All become visible at once, when all are durable; where anything fails none is
+    there, nor a topic or a store that was made for them.
+    """
+    held = of_stream(source)
+    form = held.format(wanted)
+    if form not in FORMATS:
+        raise click.UsageError("Which format? Give --format: the input does not say it by its suffix.")
+    if config and partitions is None:
+        raise click.UsageError("--config is for a topic that is made: give --partitions too.")
+    if partitions is None:
+        open_reading(path).close()
+    started = time.perf_counter()
+    with importing(path, topic, partitions, config) as (info, stager):
+        ids = info.partition_ids
+        router = Router(topic, ids, lambda n: partial(stager.append_batch, topic, n), None)
+        feed(held, form, InputOptions(), router)
+    tell(router, started)

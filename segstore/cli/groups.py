@@ -2,10 +2,365 @@
 
 from __future__ import annotations
 
-import rich_click as click
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from segstore.cli.groups_change import delete, reset
-from segstore.cli.groups_look import describe, list_groups
+import rich_click as click
+from rich.text import Text
+
+import segstore
+from segstore.cli.options import json_option, open_reading, store_option, time_value
+from segstore.cli.output import add_row, console, print_json, shown, table
+from segstore.coordinator.group.admin import Groups, Moved, Reset
+from segstore.coordinator.group.describe import GroupDescription, GroupMember, PartitionState
+from segstore.coordinator.structs import TopicPartition
+
+# --- groups look -------------------------------------------------------------------------------
+
+# `segstore groups list` and `describe`. On disk: reads only, beside a live writer too. Threads: one.
+
+STATES = {"Stable": "green", "Empty": "yellow", "Unknown": "red"}
+
+
+@click.command("list")
+@store_option
+@json_option
+def list_groups(path: str, as_json: bool) -> None:
+    """List all groups: state, members, and how far they are behind."""
+    with open_reading(path) as store:
+        known = Groups(store)
+        found = [known.describe(listing.group_id) for listing in known.list()]
+    if as_json:
+        for group in found:
+            print_json(_summary(group))
+    elif found:
+        _print_groups(found)
+    else:
+        click.echo(f"no groups in {path}", err=True)
+
+
+@click.command()
+@click.argument("names", metavar="[GROUP]...", nargs=-1)
+@click.option("--members", "-m", is_flag=True, help="Members and what they were given, instead of offsets.")
+@store_option
+@json_option
+def describe(names: tuple[str, ...], members: bool, path: str, as_json: bool) -> None:
+    """Show each partition of a GROUP, by default of all: committed offset, end, lag, who reads it.
+
+    `segstore groups describe flights-app --json` gives an object for each group, with members and partitions.
+    """
+    with open_reading(path) as store:
+        known = Groups(store)
+        wanted = names or tuple(listing.group_id for listing in known.list())
+        found = [known.describe(name) for name in dict.fromkeys(wanted)]
+    if as_json:
+        for group in found:
+            print_json({**_summary(group), **_details(group)})
+        return
+    for group in found:
+        (_print_members if members else _print_partitions)(group)
+    if not found:
+        click.echo(f"no groups in {path}", err=True)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def _print_groups(found: list[GroupDescription]) -> None:
+    right = ("members", "partitions", "lag")
+    made = table("group", "state", "protocol", *right, right=right)
+    for group in found:
+        state = Text(group.state, style=STATES.get(group.state, "cyan"))
+        counts = len(group.members), len(group.partitions), group.lag
+        add_row(made, group.group_id, state, group.protocol, *counts)
+    console().print(made)
+    _print_errors(found)
+
+
+def _print_partitions(group: GroupDescription) -> None:
+    right = ("partition", "committed", "start offset", "end offset", "lag")
+    made = table("topic", *right, "member", right=right, title=_title(group))
+    before = None
+    for part in group.partitions:
+        topic, number = part.partition
+        numbers = (_committed(part), part.start, part.end, _lag(part))
+        add_row(made, topic if topic != before else "", number, *numbers, _reader(group, part))
+        before = topic
+    console().print(made)
+    if any(part.pending for part in group.partitions):
+        console().print(Text(" * an open transaction is about to commit another offset\n", style="dim"))
+    _print_errors([group])
+
+
+def _print_members(group: GroupDescription) -> None:
+    made = table(
+        "member",
+        "instance",
+        "client id",
+        "partitions",
+        "assignment",
+        right=("partitions",),
+        title=_title(group),
+    )
+    for member in group.members:
+        given = _assignment(member)
+        count = len(member.assignment)
+        add_row(made, member.member_id, member.group_instance_id, member.client_id, count, given)
+    console().print(made)
+    _print_errors([group])
+
+
+def _title(group: GroupDescription) -> str:
+    count = len(group.members)
+    what = [group.state, f"{count} member{'s' * (count != 1)}", *([group.protocol] if group.protocol else [])]
+    what += [f"generation {group.generation:,}"] if group.generation >= 0 else []
+    return f"{group.group_id}  {', '.join(what)}, lag {group.lag:,}"
+
+
+def _committed(part: PartitionState) -> str:
+    """With an asterisk where an open transaction is about to commit another."""
+    text = shown(part.committed.offset) if part.committed else "-"
+    return f"{text}*" if part.pending else text
+
+
+def _lag(part: PartitionState) -> Text:
+    if part.error is not None:
+        return Text("?", style="red")
+    if part.lag is None:
+        return Text("-")
+    return Text(shown(part.lag), style="yellow" if part.lag else "green")
+
+
+def _reader(group: GroupDescription, part: PartitionState) -> str:
+    found = next((m for m in group.members if m.member_id == part.member_id), None)
+    return (found.group_instance_id or found.member_id) if found else ""
+
+
+def _assignment(member: GroupMember) -> str:
+    topics: dict[str, list[str]] = {}
+    for topic, partition in member.assignment:
+        topics.setdefault(topic, []).append(str(partition))
+    return " ".join(f"{topic}:{','.join(numbers)}" for topic, numbers in topics.items())
+
+
+def _print_errors(found: list[GroupDescription]) -> None:
+    for group in found:
+        lines = [group.error] if group.error else []
+        lines += [part.error for part in group.partitions if part.error]
+        for line in dict.fromkeys(lines):
+            click.echo(f"segstore: {group.group_id}: {line}", err=True)
+
+
+# --- JSON ------------------------------------------------------------------------------------------
+
+
+def _summary(group: GroupDescription) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "protocol_type": group.protocol_type,
+        "protocol": group.protocol,
+        "generation": group.generation,
+        "lag": group.lag,
+        **({"error": group.error} if group.error else {}),
+    }
+
+
+def _details(group: GroupDescription) -> dict[str, Any]:
+    return {
+        "members": [_member(m) for m in group.members],
+        "partitions": [_partition(p) for p in group.partitions],
+    }
+
+
+def _member(member: GroupMember) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "assignment": [list(tp) for tp in member.assignment],
+    }
+
+
+def _partition(part: PartitionState) -> dict[str, Any]:
+    committed = part.committed
+    return {
+        "topic": part.partition.topic,
+        "partition": part.partition.partition,
+        "committed": committed.offset if committed else None,
+        "leader_epoch": committed.leader_epoch if committed else None,
+        "metadata": committed.metadata if committed else None,
+        "pending": part.pending,
+        "start_offset": part.start,
+        "end_offset": part.end,
+        "lag": part.lag,
+        "member_id": part.member_id,
+        **({"error": part.error} if part.error else {}),
+    }
+
+
+# --- groups change -----------------------------------------------------------------------------
+
+# `segstore groups reset` and `delete`. On disk: through the engine, as the store's writer. Threads: one.
+
+_DURATION = re.compile(
+    r"P(?=.)(?:(?P<days>\d+)D)?(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
+)
+_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
+
+
+def _duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    match = _DURATION.fullmatch(value.upper())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no ISO 8601 duration, as PT1H30M or P7D")
+    return int(sum(float(number or 0) * _MS[unit] for unit, number in match.groupdict().items()))
+
+
+def _topics(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> list[TopicPartition | str]:
+    found: list[TopicPartition | str] = []
+    for text in given:
+        topic, colon, numbers = text.partition(":")
+        if not topic or (colon and not re.fullmatch(r"\d+(,\d+)*", numbers)):
+            raise click.BadParameter(f"{text!r} must be TOPIC, or TOPIC:0,2 for some of its partitions")
+        found += [TopicPartition(topic, int(n)) for n in numbers.split(",")] if colon else [topic]
+    return found
+
+
+_topic_option: Callable[[Any], Any] = click.option(
+    "--topic",
+    "-t",
+    "topics",
+    metavar="TOPIC[:0,2]",
+    multiple=True,
+    callback=_topics,
+    help="All partitions of this topic, or some; may be repeated.",
+)
+_WHERE: dict[str, Callable[..., Reset]] = {
+    "to_earliest": Reset.to_earliest,
+    "to_latest": Reset.to_latest,
+    "to_current": Reset.to_current,
+    "to_offset": Reset.to_offset,
+    "shift_by": Reset.shift_by,
+    "to_datetime": Reset.to_datetime,
+    "by_duration": Reset.by_duration,
+}
+
+
+@click.command()
+@click.argument("group")
+@click.option("--to-earliest", is_flag=True, help="To the first record that is there.")
+@click.option("--to-latest", is_flag=True, help="Behind the last record.")
+@click.option("--to-current", is_flag=True, help="Where it is; behind the last record if nowhere.")
+@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To that offset, or the nearest.")
+@click.option("--shift-by", type=int, metavar="N", help="N offsets on, or back if negative.")
+@click.option(
+    "--to-datetime",
+    callback=time_value,
+    metavar="TIME",
+    help="To the first record from then on: ISO 8601 (UTC), or ms.",
+)
+@click.option(
+    "--by-duration",
+    callback=_duration,
+    metavar="DURATION",
+    help="As --to-datetime, so long ago: PT1H30M, P7D.",
+)
+@_topic_option
+@click.option("--all-topics", is_flag=True, help="All partitions for which the group has committed.")
+@click.option("--execute", is_flag=True, help="Do it. Without this nothing is changed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change: the default.")
+@store_option
+@json_option
+def reset(
+    group: str,
+    topics: list[TopicPartition | str],
+    all_topics: bool,
+    execute: bool,
+    dry_run: bool,
+    path: str,
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Set where GROUP goes on. Shows what would change; with --execute it does change.
+
+    `segstore groups reset flights-app --to-datetime 2013-07-01T00:00:00Z --topic flights --execute`
+    reads July again. An offset outside of the log becomes the nearest inside. The group must have no members:
+    they live in the process that writes the store, so close that one first.
+    """
+    to = _where(where)
+    if bool(topics) == all_topics:
+        raise click.UsageError("Which partitions? Give either --topic (it may be repeated) or --all-topics.")
+    if execute and dry_run:
+        raise click.UsageError("Give --execute or --dry-run, not both.")
+    with open_reading(path) as store:
+        moved = Groups(store).reset(group, to, topics or None, dry_run=True)
+    if execute:
+        with segstore.open(path) as store:
+            moved = Groups(store).reset(group, to, topics or None)
+    _print_moved(group, moved, as_json)
+    if not execute:
+        click.echo("nothing was changed: give --execute to do it", err=True)
+
+
+def _where(given: dict[str, Any]) -> Reset:
+    chosen = {name: value for name, value in given.items() if value is not None and value is not False}
+    if len(chosen) != 1:
+        options = ", ".join("--" + name.replace("_", "-") for name in _WHERE)
+        raise click.UsageError(f"Where to? Give one of {options}.")
+    ((name, value),) = chosen.items()
+    return _WHERE[name]() if value is True else _WHERE[name](value)
+
+
+def _print_moved(group: str, moved: Sequence[Moved], as_json: bool) -> None:
+    if as_json:
+        for one in moved:
+            topic, partition = one.partition
+            row = {"group": group, "topic": topic, "partition": partition}
+            print_json({**row, "old_offset": one.before, "new_offset": one.after})
+        return
+    right = ("partition", "old offset", "new offset", "change")
+    made = table("topic", *right, right=right, title=group)
+    for one in moved:
+        old = "-" if one.before is None else one.before
+        change = "" if one.before is None else f"{one.after - one.before:+,}"
+        add_row(made, one.partition.topic, one.partition.partition, old, one.after, change)
+    console().print(made)
+
+
+@click.command()
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@_topic_option
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@store_option
+def delete(names: tuple[str, ...], topics: list[TopicPartition | str], yes: bool, path: str) -> int:
+    """Forget GROUP and all that it has committed; with --topic only that, and the group stays."""
+    with open_reading(path) as store:
+        found = [Groups(store).describe(name) for name in dict.fromkeys(names)]
+    if not yes and not _confirmed(names, sum(len(group.partitions) for group in found), topics):
+        return 1
+    with segstore.open(path) as store:
+        for group in found:
+            if topics:
+                gone = Groups(store).delete_offsets(group.group_id, topics)
+                click.echo(f"forgot {shown(len(gone))} offsets of {group.group_id}", err=True)
+            else:
+                Groups(store).delete(group.group_id)
+                click.echo(f"deleted {group.group_id}", err=True)
+    return 0
+
+
+def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -> bool:
+    if not sys.stdin.isatty():
+        raise click.UsageError("Without a terminal nobody can be asked: --yes deletes without a question.")
+    what = "what was committed for some topics of" if topics else f"{shown(offsets)} committed offsets of"
+    return click.confirm(f"Forget {what} {', '.join(names)}?", err=True)
+
+
+# --- groups ------------------------------------------------------------
 
 
 class InOrder(click.RichGroup):

@@ -5,20 +5,141 @@ On disk: reads the input that the user names. Threads: one.
 
 from __future__ import annotations
 
+import base64
+import datetime
+import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from segstore.cli import input_arrow, input_rows, input_text
-from segstore.cli.input_chunk import Chunk, InputOptions
+from segstore.cli import input_text
+from segstore.cli.input_text import Chunk, InputError, InputOptions, as_bytes
+
+# --- input arrow -------------------------------------------------------------------------------
+
+# Parquet and Arrow IPC: columns key, value, timestamp, headers and partition, or rows as JSON.
+#
+# Nothing on disk. Threads: one.
+
+ROWS = 50_000
+_FILE_MAGIC = b"ARROW1"
+
+
+def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
+    """Records of a Parquet file (not of a pipe). InputError where it is none or lacks a column."""
+    pyarrow = _pyarrow("Parquet")
+    if not stream.seekable():
+        raise InputError("Parquet can't be read from a pipe: give the file's name")
+    try:
+        file = pyarrow.parquet.ParquetFile(stream)
+        yield from _chunks(file.schema_arrow.names, file.iter_batches(ROWS), options)
+    except pyarrow.ArrowException as error:
+        raise InputError(f"no Parquet: {error}") from error
+
+
+def arrow(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
+    """Records of an Arrow IPC stream, or of a file where it is no pipe. InputError as `parquet`."""
+    pyarrow = _pyarrow("Arrow IPC")
+    try:
+        if stream.seekable() and stream.read(len(_FILE_MAGIC)) == _FILE_MAGIC:
+            file = pyarrow.ipc.open_file(stream)
+            batches = (file.get_batch(i) for i in range(file.num_record_batches))
+            yield from _chunks(file.schema.names, batches, options)
+        else:
+            if stream.seekable():
+                stream.seek(0)
+            reader = pyarrow.ipc.open_stream(stream)
+            yield from _chunks(reader.schema.names, reader, options)
+    except pyarrow.ArrowException as error:
+        raise InputError(f"no Arrow IPC: {error}") from error
+
+
+def _pyarrow(what: str) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(f"{what} needs pyarrow: pip install 'segstore[arrow]'") from None
+    return pyarrow
+
+
+def _chunks(names: list[str], batches: Iterable[Any], options: InputOptions) -> Iterator[Chunk]:
+    columns = _columns(names, options)
+    for batch in batches:
+        yield _chunk(batch, columns)
+
+
+def _columns(names: list[str], options: InputOptions) -> dict[str, str | None]:
+    given = {"key": options.key_field, "value": options.value_field, "timestamp": options.timestamp_field}
+    for name in given.values():
+        if name is not None and name not in names:
+            raise InputError(f"no column {name!r}; there are: {', '.join(names)}")
+    ours = "value" in names and not any(given.values()) and not options.plain
+    return {
+        part: given.get(part) or (part if ours and part in names else None)
+        for part in ("key", "value", "timestamp", "headers", "partition")
+    }
+
+
+def _chunk(batch: Any, columns: dict[str, str | None]) -> Chunk:
+    key, value, stamp, headers, partition = (
+        None if name is None else batch.column(name) for name in columns.values()
+    )
+    if value is None:
+        values: Any = [
+            json.dumps(row, default=_text, ensure_ascii=False).encode() for row in batch.to_pylist()
+        ]
+    else:
+        values = _binary(value)
+    return Chunk(
+        values,
+        None if key is None else _binary(key),
+        None if stamp is None else _milliseconds(stamp),
+        None if headers is None else [_headers(held) for held in headers.to_pylist()],
+        None if partition is None else partition.to_pylist(),
+    )
+
+
+def _binary(column: Any) -> Any:
+    """A binary or text column as it is, any other as text."""
+    import pyarrow.types as types
+
+    kinds = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
+    return column if any(kind(column.type) for kind in kinds) else [as_bytes(v) for v in column.to_pylist()]
+
+
+def _milliseconds(column: Any) -> list[int | None]:
+    import pyarrow
+
+    if pyarrow.types.is_string(column.type) or pyarrow.types.is_date(column.type):
+        column = column.cast(pyarrow.timestamp("ms"))
+    if pyarrow.types.is_timestamp(column.type):
+        column = column.cast(pyarrow.timestamp("ms", column.type.tz), safe=False)
+    stamps: list[int | None] = column.cast(pyarrow.int64()).to_pylist()
+    return stamps
+
+
+def _headers(held: Any) -> list[tuple[str, bytes | None]]:
+    pairs = [tuple(h.values()) if isinstance(h, dict) else h for h in held or []]
+    return [(name, v if isinstance(v, bytes) else as_bytes(v)) for name, v in pairs]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, (datetime.date, datetime.time)) else str(value)
+
+
+# --- inputs ------------------------------------------------------------
 
 FORMATS: dict[str, Callable[[BinaryIO, InputOptions], Iterator[Chunk]]] = {
-    "lines": input_rows.lines,
+    "lines": input_text.lines,
     "ndjson": input_text.ndjson,
-    "csv": input_rows.csv_rows,
-    "parquet": input_arrow.parquet,
-    "arrow": input_arrow.arrow,
+    "csv": input_text.csv_rows,
+    "parquet": parquet,
+    "arrow": arrow,
 }
 SUFFIXES = {
     **dict.fromkeys((".ndjson", ".jsonl", ".json"), "ndjson"),

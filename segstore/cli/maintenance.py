@@ -6,17 +6,22 @@ import errno
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import rich_click as click
 
 import segstore
-from segstore.cli.disk import log_bytes
-from segstore.cli.options import json_option, open_reading
-from segstore.cli.output import print_json, progress_bar, size_text
+from segstore.cli.options import config_option, json_option, open_reading, store_option
+from segstore.cli.output import add_row, console, print_json, progress_bar, size_text, table, time_text
+from segstore.cli.topics import log_bytes
+from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE
+from segstore.coordinator.quotas import quotas as quotas_of
 from segstore.errors import StorageError
+from segstore.storage.meta.topics import find_topic
 from segstore.storage.repair import Repaired
 from segstore.storage.repair import repair as run_repair
+from segstore.storage.store.stats import PartitionStats, prometheus_text, store_stats
+from segstore.storage.store.sweeper import Swept
 
 R = TypeVar("R")
 
@@ -99,3 +104,167 @@ def all_log_bytes(root: str) -> int:
         return sum(
             log_bytes(root, info.name, n) for info in store.topics().values() for n in info.partition_ids
         )
+
+
+# --- copy --------------------------------------------------------------------------------------
+
+# `segstore copy`: a snapshot of a store, while it is in use. On disk: through the engine. Threads: one.
+
+
+@click.command()
+@click.argument("target", metavar="TARGET", type=click.Path(file_okay=False))
+@store_option
+def copy(target: str, path: str) -> None:
+    """Copy the store to TARGET, which must not be there yet, beside a live writer too.
+
+    All partitions are as one moment had them. Where the file system can, the copy shares the bytes with the
+    original. It is a store of its own, closed and sound.
+    """
+    open_reading(path).close()
+    with progress_bar(all_log_bytes(path), f"copying {path}") as bar:
+        made = segstore.copy(path, target, progress=lambda size: bar.advance(bar.task_ids[0], size))
+    click.echo(
+        f"{target}: {made.partitions} partitions, {made.segments} segments, {size_text(made.bytes)} of log",
+        err=True,
+    )
+
+
+# --- sweep -------------------------------------------------------------------------------------
+
+# `segstore sweep`: retention and compaction, now. On disk: by the engine. Threads: one.
+
+
+@click.command()
+@store_option
+@json_option
+def sweep(path: str, as_json: bool) -> int:
+    """Let old segments go and compact, as each topic's settings ask for; what an open store does by itself.
+
+    Exits with 1 where a partition could not be swept; the others are swept all the same.
+    """
+    open_reading(path).close()  # nothing is made where nothing is
+    with segstore.open(path) as store:
+        swept = store.sweep()
+    if as_json:
+        for done in swept:
+            print_json(done._asdict())
+    elif swept:
+        _print(swept)
+    else:
+        click.echo("nothing to sweep", err=True)
+    return int(any(done.error for done in swept))
+
+
+def _print(swept: tuple[Swept, ...]) -> None:
+    right = ("deleted segments", "deleted", "compacted records", "compacted")
+    made = table("partition", *right, "error", right=right)
+    for done in swept:
+        name = f"{done.topic}-{done.partition}"
+        deleted, compacted = size_text(done.deleted_bytes), size_text(done.compacted_bytes)
+        add_row(made, name, done.deleted_segments, deleted, done.compacted_records, compacted, done.error)
+    console().print(made)
+
+
+# --- stats -------------------------------------------------------------------------------------
+
+# `segstore stats`: what an operator wants to know of partitions. On disk: reads only. Threads: one.
+
+
+@click.command()
+@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@store_option
+@json_option
+@click.option("--prometheus", is_flag=True, help="All metrics in Prometheus' text format.")
+def stats(names: tuple[str, ...], path: str, as_json: bool, prometheus: bool) -> None:
+    """Show segments, bytes, records, offsets, dirty ratio, last sweep and errors of every partition.
+
+    The dirty ratio is the part of a compacted topic's log that compaction has not seen yet.
+    """
+    if prometheus and (names or as_json):
+        raise click.UsageError("--prometheus gives all metrics: no TOPIC and no --json with it.")
+    with open_reading(path) as store:
+        if prometheus:
+            click.echo(prometheus_text(store), nl=False)
+            return
+        for name in names:
+            find_topic(store.topics(), name)
+        rows = [row for row in store_stats(store) if not names or row.topic in names]
+    if as_json:
+        for row in rows:
+            print_json(row._asdict())
+    elif rows:
+        _stats_print(rows)
+    else:
+        click.echo(f"no topics in {path}", err=True)
+
+
+def _stats_print(rows: list[PartitionStats]) -> None:
+    right = ("segments", "bytes", "records", "start", "end", "dirty")
+    made = table("partition", *right, "last sweep", "error", right=right)
+    for row in rows:
+        dirty = "" if row.dirty_ratio is None else f"{row.dirty_ratio:.0%}"
+        swept = "" if row.swept_ms < 0 else time_text(row.swept_ms // 1000 * 1000)
+        size = size_text(row.bytes)
+        offsets = row.start_offset, row.end_offset
+        name = f"{row.topic}-{row.partition}"
+        add_row(made, name, row.segments, size, row.records, *offsets, dirty, swept, row.error)
+    console().print(made)
+
+
+# --- quotas ------------------------------------------------------------------------------------
+
+# `segstore quotas`: byte rates of clients. On disk: through the engine. Threads: one.
+
+
+@click.command()
+@click.argument("client", metavar="[CLIENT_ID]", required=False)
+@click.option("--default", "of_default", is_flag=True, help="Of all clients that have no rate of their own.")
+@config_option
+@click.option(
+    "--delete-config", "-d", "forget", metavar="NAME", multiple=True, help="Take a client's rate back."
+)
+@store_option
+@json_option
+def quotas(
+    client: str | None,
+    of_default: bool,
+    config: dict[str, str],
+    forget: tuple[str, ...],
+    path: str,
+    as_json: bool,
+) -> None:
+    """Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, bytes a second.
+
+    `segstore quotas app -c producer_byte_rate=1048576` keeps all producers with client_id "app" together to
+    1 MiB a second, as their batches are stored.
+    """
+    if of_default and client is not None:
+        raise click.UsageError("Give a CLIENT_ID or --default, not both.")
+    name = DEFAULT if of_default else client
+    both = sorted(set(config) & set(forget))
+    if both:
+        raise click.UsageError(f"{both[0]} is both set and deleted.")
+    changes: dict[str, Any] = {**config, **dict.fromkeys(forget)}
+    if changes and name is None:
+        raise click.UsageError("Whose? Give a CLIENT_ID or --default.")
+    with open_reading(path) as store:
+        limits = quotas_of(store).describe(name)
+    if changes and name is not None:
+        with segstore.open(path) as store:
+            limits = {name: quotas_of(store).alter(name, changes)}
+    _quotas_print(limits, as_json)
+
+
+def _quotas_print(limits: dict[str, dict[str, int]], as_json: bool) -> None:
+    if as_json:
+        for client, rates in limits.items():
+            print_json({"client_id": client, **rates})
+        return
+    right = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
+    made = table("client id", *right, right=right)
+    for client, rates in limits.items():
+        add_row(made, client, *(rates.get(name) for name in right))
+    if limits:
+        console().print(made)
+    else:
+        click.echo("no limits", err=True)

@@ -6,16 +6,122 @@ Threads: one.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import rich_click as click
 
-from segstore.cli.input_chunk import InputOptions
+from segstore.cli.input_text import Chunk, InputError, InputOptions
 from segstore.cli.inputs import FORMATS, Input, of_stream
 from segstore.cli.options import open_for_change, store_option
 from segstore.cli.output import progress_bar, rate_text
-from segstore.cli.routing import Router
+from segstore.client.producer.partitioner import NO_PARTITION, partitions_for_keys
 from segstore.records import CODECS
+
+# --- routing -----------------------------------------------------------------------------------
+
+# Sends columns of records to the partitions of a topic. On disk: through the engine. Threads: one.
+
+
+class Router:
+    """Appends chunks; `records` and `bytes` (of keys and values) count what was appended."""
+
+    def __init__(
+        self,
+        topic: str,
+        ids: Sequence[int],
+        appends: Callable[[int], Callable[..., object]],
+        partition: int | None,
+        compression: str | None = None,
+        batch_bytes: int = 1 << 16,
+    ) -> None:
+        """`ids` of the topic's partitions; `appends(partition)` is its `append_batch`; all goes to
+        `partition`, if that is not None.
+        """
+        self.topic, self.records, self.bytes = topic, 0, 0
+        self._ids = ids
+        self._appends = {n: appends(n) for n in (ids if partition is None else (partition,))}
+        self._fixed = partition if partition is not None else self._ids[0] if len(self._ids) == 1 else None
+        self._how: dict[str, Any] = {"compression": compression, "batch_bytes": batch_bytes}
+        self._turn = 0
+
+    def append(self, chunk: Chunk) -> None:
+        """Append a chunk, each record to its partition; nothing of it where a partition is not there."""
+        if not len(chunk):
+            return
+        if self._fixed is not None and not any(p is not None for p in chunk.partitions or ()):
+            self._append(self._fixed, chunk, None)
+            return
+        where = self._partitions(chunk)
+        for partition in np.unique(where).tolist():
+            self._append(partition, chunk, np.flatnonzero(where == partition))
+
+    def _partitions(self, chunk: Chunk) -> Any:
+        """By --partition, else the record's own partition, else its key; without one the chunk keeps
+        together, and the next goes elsewhere."""
+        n = len(chunk)
+        if self._fixed is not None:
+            where = np.full(n, self._fixed)
+        elif chunk.keys is None:
+            where = np.full(n, NO_PARTITION)
+        else:
+            where = partitions_for_keys(_objects(chunk.keys), len(self._ids)).astype(np.int64)
+        if len(self._appends) == len(self._ids):
+            for i, own in enumerate(chunk.partitions or ()):
+                if own is not None:
+                    where[i] = self._known(own)
+        where[where == NO_PARTITION] = self._ids[self._turn % len(self._ids)]
+        self._turn += 1
+        return where
+
+    def _known(self, partition: int) -> int:
+        if partition not in self._appends:
+            raise InputError(f"a record is for partition {partition}; {self.topic} has {list(self._ids)}")
+        return partition
+
+    def _append(self, partition: int, chunk: Chunk, rows: Any) -> None:
+        keys, values = _take(chunk.keys, rows), _take(chunk.values, rows)
+        headers = _take(chunk.headers, rows)
+        self._appends[partition](
+            values,
+            keys=keys
+            if keys is not None and (not isinstance(keys, list) or any(k is not None for k in keys))
+            else None,
+            timestamps=_stamps(_take(chunk.timestamps, rows)),
+            headers=headers if headers and any(headers) else None,
+            **self._how,
+        )
+        self.records += len(values)
+        self.bytes += _nbytes(values) + (0 if keys is None else _nbytes(keys))
+
+
+def _objects(column: Any) -> list[bytes | None]:
+    """A column's keys as objects; of an arrow one, text too."""
+    if isinstance(column, list):
+        return column
+    held = column.to_pylist()
+    return [k.encode() if isinstance(k, str) else k for k in held]
+
+
+def _take(column: Any, rows: Any) -> Any:
+    if column is None or rows is None:
+        return column
+    return [column[i] for i in rows.tolist()] if isinstance(column, list) else column.take(rows)
+
+
+def _stamps(stamps: list[int | None] | None) -> list[int] | None:
+    if stamps is None or all(s is None for s in stamps):
+        return None
+    now = time.time_ns() // 1_000_000
+    return [now if s is None else s for s in stamps]
+
+
+def _nbytes(column: Any) -> int:
+    return sum(len(v) for v in column if v is not None) if isinstance(column, list) else int(column.nbytes)
+
+
+# --- produce ------------------------------------------------------------
 
 
 @click.command()

@@ -2,15 +2,52 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import rich_click as click
 
 import segstore
-from segstore.cli.disk import log_bytes
-from segstore.cli.options import json_option, open_reading, store_option
+from segstore import names
+from segstore.cli.options import config_option, json_option, open_for_change, open_reading, store_option
 from segstore.cli.output import add_row, console, print_json, size_text, table
+from segstore.config import TopicConfig
+from segstore.files import Files
+from segstore.names import check_topic
 from segstore.storage.meta.topics import find_topic
+
+# --- disk --------------------------------------------------------------------------------------
+
+# Bytes that a store takes. On disk: reads names and sizes only. Threads: any.
+
+
+def partition_bytes(root: str, topic: str, partition: int) -> dict[str, int]:
+    """Bytes of a partition's files by suffix (".log", ".index", ...), "" for the rest."""
+    files, found = Files(), dict.fromkeys((names.LOG, names.INDEX, names.TIME_INDEX, ""), 0)
+    directory = os.path.join(root, names.partition_dir(topic, partition))
+    if not files.exists(directory):
+        return found
+    for name in files.listdir(directory):
+        parsed = names.parse_segment_file(name)
+        suffix = parsed[1] if parsed else ""
+        found[suffix] = found.get(suffix, 0) + _size(files, os.path.join(directory, name))
+    return found
+
+
+def log_bytes(root: str, topic: str, partition: int) -> int:
+    """Bytes of a partition's `.log` files."""
+    return partition_bytes(root, topic, partition)[names.LOG]
+
+
+def _size(files: Files, path: str) -> int:
+    try:
+        return files.size(path)
+    except FileNotFoundError:  # a live writer has removed it meanwhile
+        return 0
+
+
+# --- topics ------------------------------------------------------------
 
 
 @click.command()
@@ -85,3 +122,100 @@ def _settings(row: dict[str, Any]) -> str:
     if not row["ours"]:
         return "(a broker's: no settings here)"
     return " ".join(f"{name}={value}" for name, value in row["config"].items())
+
+
+# --- create ------------------------------------------------------------------------------------
+
+# `segstore create`: a new topic, and a store for it where there is none. On disk: by the engine.
+#
+# Threads: one.
+
+
+@click.command()
+@click.argument("topic")
+@click.option(
+    "--partitions",
+    "-p",
+    type=click.IntRange(1, 100_000),
+    default=1,
+    show_default=True,
+    help="How many partitions.",
+)
+@config_option
+@store_option
+def create(topic: str, partitions: int, config: dict[str, str], path: str) -> None:
+    """Make TOPIC, and the store where there is none yet."""
+    check_topic(topic)  # before a store is made for it
+    TopicConfig.parse(config)
+    with segstore.open(path) as store:
+        info = store.create_topic(topic, partitions=partitions, config=config)
+    click.echo(f"created {info.name}: {info.partitions} partition{'s' * (info.partitions != 1)}", err=True)
+
+
+# --- alter -------------------------------------------------------------------------------------
+
+# `segstore alter`: settings and partitions of a topic. On disk: through the engine. Threads: one.
+
+
+@click.command()
+@click.argument("topic")
+@config_option
+@click.option(
+    "--delete-config",
+    "-d",
+    "forget",
+    metavar="NAME",
+    multiple=True,
+    help="Take a setting back to its default.",
+)
+@click.option(
+    "--partitions", "-p", type=click.IntRange(1, 100_000), help="How many there shall be, more than now."
+)
+@store_option
+def alter(
+    topic: str, config: dict[str, str], forget: tuple[str, ...], partitions: int | None, path: str
+) -> None:
+    """Change TOPIC's settings, or add partitions."""
+    both = sorted(set(config) & set(forget))
+    if both:
+        raise click.UsageError(f"{both[0]} is both set and deleted.")
+    changes: dict[str, Any] = {**config, **dict.fromkeys(forget)}
+    if not changes and partitions is None:
+        raise click.UsageError("Nothing to change: give --config, --delete-config or --partitions.")
+    with open_for_change(path, topic) as store:
+        if changes:
+            store.alter_topic(topic, changes)
+        if partitions is not None:
+            store.add_partitions(topic, partitions)
+        info = store.topics()[topic]
+    settings = "".join(f", {name}={value}" for name, value in info.config.items())
+    click.echo(
+        f"altered {topic}: {info.partitions} partition{'s' * (info.partitions != 1)}{settings}", err=True
+    )
+
+
+# --- delete ------------------------------------------------------------------------------------
+
+# `segstore delete`: a topic and all its records. On disk: through the engine. Threads: one.
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@store_option
+def delete(topic: str, yes: bool, path: str) -> int:
+    """Remove TOPIC with all its records."""
+    with open_for_change(path, topic) as store:
+        if not yes and not _confirmed(store, topic):
+            return 1
+        store.delete_topic(topic)
+    click.echo(f"deleted {topic}", err=True)
+    return 0
+
+
+def _confirmed(store: segstore.Store, topic: str) -> bool:
+    if not sys.stdin.isatty():
+        raise click.UsageError("Without a terminal nobody can be asked: --yes deletes without a question.")
+    parts = describe(store, store.topics()[topic])["partitions"]
+    offsets = sum(p["end_offset"] - p["start_offset"] for p in parts)
+    return click.confirm(f"Delete {topic}, {offsets:,} offsets in {len(parts)} partitions?", err=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from segstore.config.judging import shown
+from segstore.config.options import shown
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")

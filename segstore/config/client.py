@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from segstore.config.judging import judge, unknown
+from segstore.config.options import judge, unknown
 from segstore.errors import ConfigError
 
 S = TypeVar("S", bound="ClientSettings")

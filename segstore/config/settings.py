@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from segstore.config.judging import judge, unknown
-from segstore.config.options import Option, OptionRow, Value
+from segstore.config.options import Option, OptionRow, Value, judge, unknown
 from segstore.errors import ConfigError, InvalidTypeError
 
 S = TypeVar("S", bound="Settings")

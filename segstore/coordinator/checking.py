@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from segstore import names
-from segstore.coordinator.offsets.load import understand
+from segstore.coordinator.offsets.state import understand
 from segstore.coordinator.offsets.topic import TOPIC as OFFSETS
 from segstore.coordinator.transaction.state_log import TOPIC as STATE
 from segstore.coordinator.transaction.state_log import TransactionStateLog

@@ -14,11 +14,9 @@ import time
 import rich_click as click
 
 from segstore.demo import flights as flights_module
-from segstore.demo.broker import show_broker
 from segstore.demo.kill import killed_midway
-from segstore.demo.look import look
 from segstore.demo.screen import Screen
-from segstore.demo.steps import append_rest, check_store, create_topic, verify
+from segstore.demo.steps import append_rest, check_store, create_topic, look, show_broker, verify
 from segstore.errors import InvalidArgumentError
 
 

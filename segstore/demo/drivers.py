@@ -16,8 +16,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
+
+from segstore.cli.options import open_reading
+from segstore.demo.stream_board import Progress
+from segstore.errors import StorageError
+from segstore.files import Files
+from segstore.filetree import File, files_log, read_file, snapshot
+from segstore.storage.inbox.adopted_ids import read_adoption
+from segstore.storage.inbox.layout import Folder
 
 _MODULE = "segstore.demo.spark_job"
 _ERRORS = "errors.txt"
@@ -112,3 +122,139 @@ def _belongs(pid: str, session: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return int(found) == session and state not in (b"Z", b"X")
+
+
+# --- interrupted -------------------------------------------------------------------------------
+
+# What a killed streaming query left in the store: its last micro-batch, by checkpoint and log.
+#
+# On disk: reads only. Threads: one.
+
+CHECKPOINTS = "checkpoints"
+
+
+class LastBatch(NamedTuple):
+    """The last micro-batch that was planned, the last that was committed (-1: none), and how many rows of the
+    former are in the log: None where it was not adopted.
+    """
+
+    planned: int
+    committed: int
+    rows: int | None
+
+    def __str__(self) -> str:
+        if self.planned == self.committed:
+            return f"micro-batch {self.planned} is committed, the next not planned"
+        held = "none of its rows are" if self.rows is None else f"its {self.rows:,} rows are"
+        return f"micro-batch {self.planned} is not committed; {held} in the log"
+
+
+def last_batch(path: str, query: str) -> LastBatch:
+    """Of the query with that directory among the checkpoints. StorageError, InvalidRecordError."""
+    with open_reading(path) as store:
+        log = files_log(store, CHECKPOINTS)
+        nodes = snapshot(log).nodes
+        planned, committed = (
+            max((int(name) for name in nodes.names(f"/{query}/{kind}") if name.isdecimal()), default=-1)
+            for kind in ("offsets", "commits")
+        )
+        node = nodes.get(f"/{query}/metadata")
+        text = b"".join(read_file(log, query, node)) if isinstance(node, File) else b"{}"
+    # How the sink names what it seals: see docs/spark.md.
+    sealed = f"spark-stream/{json.loads(text).get('id')}/{planned}"
+    files = Files()
+    adoption = read_adoption(files, Folder(files, path).adopted, sealed)
+    rows = None if adoption is None else sum(end - first for first, end in adoption.offsets.values())
+    return LastBatch(planned, committed, rows)
+
+
+# --- two drivers -------------------------------------------------------------------------------
+
+# The stream under two drivers: the first is killed midway, the second goes on to the end.
+#
+# On disk: what the drivers write, see `demo.spark_job`; a work directory that is handed in. Threads: one,
+# beside the reader of each driver.
+
+QUERY = "delays"
+"""As segstore.demo.spark_job has it."""
+_PATIENCE = 0.1  # seconds
+_LOOK = 0.004  # seconds between two looks at the log, when its next change is waited for
+
+Show = Callable[[bool], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """The fields of segstore.demo.spark_job.Job."""
+
+    path: str
+    rows: int
+    late_hours: int
+    work: str
+
+
+class NotRunError(Exception):
+    """There is nothing that runs Spark here: what is missing, and how to get it."""
+
+
+def run_killed(job: Job, progress: Progress, show: Show) -> LastBatch:
+    """Start a driver, and kill it, with Java and all, when half of the flights are read, at the moment in
+    which the next micro-batch is seen in the log: Spark has hardly heard of it. NotRunError, StorageError.
+    """
+    seen = -1
+    with Driver(asdict(job)) as driver:
+        _introduce(driver, progress, "the first driver")
+        while True:
+            event = _told(driver, progress, _PATIENCE if seen < 0 else _LOOK)
+            show(False)
+            if seen >= 0 and (event is not None or progress.windows() > seen):
+                break
+            if seen < 0 and 2 * progress.read >= progress.total:
+                seen = progress.windows()
+        count = driver.kill()
+    left = last_batch(job.path, QUERY)
+    progress.say(f"SIGKILL: the driver, Java, Python workers, {count} processes")
+    progress.say(str(left))
+    return left
+
+
+def run_to_the_end(job: Job, progress: Progress, show: Show, left: LastBatch) -> None:
+    """Start another driver on what was left, and let it end. StorageError."""
+    gone_on = False
+    with Driver(asdict(job)) as driver:
+        _introduce(driver, progress, "the second driver")
+        event = None
+        while event is None or event["event"] != "done":
+            event = _told(driver, progress, _PATIENCE)
+            if event is not None and event["event"] == "batch" and not gone_on:
+                gone_on = True
+                progress.say(_gone_on(event["batch"], left))
+            show(False)
+        driver.wait()
+
+
+def _introduce(driver: Driver, progress: Progress, name: str) -> None:
+    progress.driver = f"{name}, process {driver.pid}"
+    progress.say(f"{progress.driver}, starts Java and Spark")
+
+
+def _told(driver: Driver, progress: Progress, seconds: float) -> dict[str, Any] | None:
+    """What it tells next. NotRunError; StorageError: it failed, or ended before it was done."""
+    event = driver.told(seconds)
+    if event is None:
+        if driver.ended:
+            raise StorageError(f"the driver ended before it was done: {driver.last_words()}")
+    elif event["event"] == "missing":
+        raise NotRunError(event["error"])
+    elif event["event"] == "failed":
+        raise StorageError(f"the driver failed: {event['error']}")
+    else:
+        progress.take(event)
+    return event
+
+
+def _gone_on(batch: int, left: LastBatch) -> str:
+    if batch != left.planned or left.planned == left.committed:
+        return f"goes on with micro-batch {batch}"
+    again = "written now" if left.rows is None else "its rows stay in the log, once"
+    return f"micro-batch {batch} is run again: {again}"

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import segstore
-from segstore.demo.board import frame
-from segstore.demo.crew import PARTITIONS, TOPIC, Crew, Plan
+from segstore.demo.crew import HALVES, PARTITIONS, TOPIC, Crew, Plan
 from segstore.demo.flights import Flights
-from segstore.demo.ledger import total
-from segstore.demo.replay import HALVES
+from segstore.demo.ledger import frame, total
 from segstore.demo.screen import Screen
 from segstore.errors import StorageError
 

@@ -8,10 +8,9 @@ Errors of the system pass through as the OSError that they are, with the path.
 from __future__ import annotations
 
 from segstore.files.atomic import Whole
+from segstore.files.calls import FILE_MODE
 from segstore.files.handle import Handle, Path
-from segstore.files.locks import Locking
-from segstore.files.machine import boot
-from segstore.files.opening import FILE_MODE
+from segstore.files.locks import Locking, boot
 from segstore.sending import Sending
 
 __all__ = ["FILE_MODE", "Files", "Handle", "Path"]

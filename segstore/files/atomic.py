@@ -13,11 +13,8 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from segstore.files.calls import Content
-from segstore.files.directories import Directories
+from segstore.files.calls import Content, Directories, Opening, Stats
 from segstore.files.handle import Handle, Path
-from segstore.files.opening import Opening
-from segstore.files.stats import Stats
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

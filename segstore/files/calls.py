@@ -1,6 +1,7 @@
-"""Reads, writes, cuts, syncs and maps what is in open files. On disk: the bytes that it is asked to write.
+"""Opens regular files, and nothing else that has a file's name; makes files and directories.
 
-Threads: any; positions are handed in, so one `Handle` may serve many. Errors carry the handle's path.
+What is made has `file_mode`, or for directories that and the right to enter for whoever may read, whatever
+the umask is. On disk: what it is asked to make. Threads: any.
 """
 
 from __future__ import annotations
@@ -8,16 +9,210 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import stat
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, lent, lib
-from segstore.files.handle import Handle, named
-from segstore.files.stats import status
+from segstore.files.handle import Handle, Path, named
 from segstore.sending.results import checked
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+
+# --- stats -------------------------------------------------------------------------------------
+
+# What the system knows of a file or directory: kind, size, rights, names, times.
+#
+# On disk: nothing but times of change (`set_modified`, `has_passed`). A symbolic link is asked for itself,
+# not followed. Threads: any.
+
+_PATH_MAX = 4096  # bytes, with the zero at its end
+
+
+def status(handle: Handle) -> Any:
+    """What fstat(2) tells of an open file: a `seg_status`. OSError as fstat(2).
+
+    `os.fstat` of CPython 3.10 raises SystemError where two signals come in it whose handlers raise.
+    """
+    found = ffi.new("seg_status *")
+    checked(lib.seg_fstat(handle.fd, found), handle)
+    return found
+
+
+def status_of(path: Path, *, follow: bool = False) -> Any:
+    """What lstat(2), or stat(2) where it is to `follow` a link, tells of a name. OSError as those.
+
+    By C for the same reason as `status`.
+    """
+    found = ffi.new("seg_status *")
+    code = lib.seg_stat(os.fsencode(path), follow, found)
+    if code < 0:
+        raise OSError(-code, os.strerror(-code), os.fspath(path))
+    return found
+
+
+class Stats:
+    """Sizes in bytes, times in ns since the epoch."""
+
+    def real_path(self, path: Path) -> str:
+        """The absolute path without symbolic links, as realpath(3); of a name that nothing has, that of its
+        directory, and the name. OSError (ELOOP, EACCES, ENOTDIR).
+
+        By C for the same reason as `status`: `os.path.realpath` asks `os.lstat`.
+        """
+        out = ffi.new("char[]", _PATH_MAX)
+        there, missing = os.fsdecode(path), ""
+        if not os.path.isabs(there):
+            there = os.path.join(os.getcwd(), there)
+        while (code := lib.seg_realpath(os.fsencode(there), out)) == -errno.ENOENT:
+            there, name = os.path.split(there)
+            missing = os.path.join(name, missing)
+        if code < 0:
+            raise OSError(-code, os.strerror(-code), os.fspath(path))
+        return os.path.normpath(os.path.join(os.fsdecode(ffi.string(out)), missing))
+
+    def exists(self, path: Path) -> bool:
+        """Whether anything has this name. OSError where that can't be told (EACCES)."""
+        try:
+            status_of(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def is_symlink(self, path: Path) -> bool:
+        """Whether this is a symbolic link. OSError as lstat(2)."""
+        return stat.S_ISLNK(status_of(path).mode)
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether this is a directory, or a symbolic link to one. OSError as stat(2)."""
+        return stat.S_ISDIR(status_of(path, follow=True).mode)
+
+    def is_file(self, path: Path) -> bool:
+        """Whether this is a regular file, and no link to one. OSError as lstat(2)."""
+        return stat.S_ISREG(status_of(path).mode)
+
+    def check_directory(self, path: Path) -> None:
+        """Nothing, where this is a directory or is missing. OSError: ELOOP for a symbolic link (what
+        is behind it is another's), ENOTDIR.
+        """
+        try:
+            mode = status_of(path).mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(mode):
+            number = errno.ELOOP if stat.S_ISLNK(mode) else errno.ENOTDIR
+            what = "A symbolic link" if stat.S_ISLNK(mode) else "Something else"
+            raise OSError(number, f"{what} in a directory's place", os.fspath(path))
+
+    def mode(self, path: Path) -> int:
+        """Who may do what with a file or directory, nine bits. OSError as lstat(2)."""
+        return stat.S_IMODE(status_of(path).mode) & 0o777
+
+    def size(self, file: Path | Handle) -> int:
+        """Bytes of a file by path (of a symbolic link itself) or handle. OSError as stat(2)."""
+        return int(status(file).size) if isinstance(file, Handle) else int(status_of(file).size)
+
+    def inode(self, file: Path | Handle) -> int:
+        """Which file this is, as long as it is there. OSError as stat(2)."""
+        return int(status(file).inode) if isinstance(file, Handle) else int(status_of(file).inode)
+
+    def identity(self, file: Path | Handle) -> tuple[int, ...]:
+        """What tells a file that nobody writes any more from another one that has got its name: inode, size,
+        time of change. OSError as stat(2).
+        """
+        found = status(file) if isinstance(file, Handle) else status_of(file)
+        return found.inode, found.size, found.modified
+
+    def links(self, path: Path) -> int:
+        """How many names a file has (hard links): what is written to it, all of them see. OSError."""
+        return int(status_of(path).links)
+
+    def changed(self, handle: Handle) -> int:
+        """When a file's bytes or names were last changed (its ctime, which nobody can set), ns. OSError."""
+        return int(status(handle).changed)
+
+    def modified(self, path: Path) -> int:
+        """When a file or directory was last changed, ns since the epoch; 0 where there is none. OSError."""
+        try:
+            return int(status_of(path).modified)
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+
+    def set_modified(self, file: Path | Handle, ns: int) -> None:
+        """Let a file by path (no link is followed) or handle seem to be last changed then, ns since the
+        epoch. OSError as utimensat(2).
+        """
+        if isinstance(file, Handle):
+            os.utime(file.fd, ns=(ns, ns))
+        else:
+            os.utime(file, ns=(ns, ns), follow_symlinks=False)
+
+    def has_passed(self, handle: Handle, ns: int) -> bool:
+        """Touch a file: whether what is changed from now on has a ctime above `ns`. OSError as
+        utimensat(2).
+        """
+        os.utime(handle.fd)
+        return bool(status(handle).changed > ns)
+
+
+# --- calls ------------------------------------------------------------
+
+FILE_MODE = 0o600
+"""Of new files, unless another one is asked for: nobody else reads them."""
+
+
+class Opening:
+    """`file_mode`: of what is made."""
+
+    file_mode = FILE_MODE
+
+    @property
+    def directory_mode(self) -> int:
+        return self.file_mode | (self.file_mode & 0o444) >> 2
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> Handle:
+        """Open a regular file to read, or also to write, made (`file_mode`) where `create` and missing.
+
+        OSError: ELOOP for a symbolic link, EINVAL for what is no regular file.
+        """
+        flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        # O_NONBLOCK: opening a FIFO must not wait for its other end; files take no notice of it.
+        try:
+            handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode)
+        except PermissionError:
+            # Of a device on a file system mounted "nodev", too.
+            if stat.S_IFMT(status_of(path).mode) in (stat.S_IFBLK, stat.S_IFCHR):
+                raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path)) from None
+            raise
+        there = status(handle)
+        if not stat.S_ISREG(there.mode):
+            handle.close()
+            raise OSError(errno.EINVAL, "Not a regular file", handle.path)
+        if create and not there.size and _is_narrower(there.mode, self.file_mode):
+            os.fchmod(handle.fd, self.file_mode)
+        return handle
+
+    def mkdir(self, path: Path) -> None:
+        """Make a directory (`directory_mode`). OSError as mkdir(2)."""
+        os.mkdir(path, self.directory_mode)
+        made = status_of(path).mode
+        if _is_narrower(made, self.directory_mode):
+            os.chmod(path, stat.S_IMODE(made) | self.directory_mode)
+
+
+def _is_narrower(mode: int, wanted: int) -> bool:
+    """Whether the umask took something of it away. What was made by others with other rights stays so."""
+    held = mode & 0o777
+    return held != wanted and held | wanted == wanted
+
+
+# --- content -----------------------------------------------------------------------------------
+
+# Reads, writes, cuts, syncs and maps what is in open files. On disk: the bytes that it is asked to write.
+#
+# Threads: any; positions are handed in, so one `Handle` may serve many. Errors carry the handle's path.
 
 _NO_COPY_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 _COPY_CHUNK = 1 << 20
@@ -123,3 +318,52 @@ class Content:
         memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=protection)
         checked(lib.seg_map(ffi.from_buffer(memory), length, handle.fd, write), handle)
         return memory
+
+
+# --- directories -------------------------------------------------------------------------------
+
+# Names in directories: given, moved, taken away, listed, made durable. On disk: what it is asked to change.
+#
+# Threads: any.
+
+
+class Directories:
+    """Each change is one step, whole or not there; it is durable after `sync_dir` of its directory."""
+
+    def sync_dir(self, path: Path) -> None:
+        """Make the names in a directory durable. OSError as fsync(2)."""
+        with Handle(path, os.O_RDONLY | os.O_DIRECTORY) as handle:
+            try:
+                os.fsync(handle.fd)
+            except OSError as e:
+                raise named(e, handle.path) from None
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename, replacing a file at `target` in one step. OSError as rename(2)."""
+        os.rename(source, target)
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give the file at `source` a second name. OSError as link(2), EEXIST where there is one."""
+        os.link(source, target, follow_symlinks=False)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file's name. OSError as unlink(2)."""
+        os.unlink(path)
+
+    def rmdir(self, path: Path) -> None:
+        """Remove an empty directory. OSError as rmdir(2)."""
+        os.rmdir(path)
+
+    def listdir(self, path: Path) -> list[str]:
+        """The names in a directory, in no order. OSError as opendir(3)."""
+        return os.listdir(path)
+
+    def directories(self, path: Path) -> list[str]:
+        """The names in a directory that are directories, or symbolic links to such. OSError as opendir(3)."""
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.is_dir()]
+
+    def irregular(self, path: Path) -> list[str]:
+        """The names in a directory that are no regular files. OSError as opendir(3)."""
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]

@@ -7,13 +7,9 @@ tombstones; compaction keeps every chunk of what is live. Threads: any.
 
 from segstore.filetree.history import Change, history
 from segstore.filetree.nodes import Directory, File, clean_path
-from segstore.filetree.reading import read_file
-from segstore.filetree.restoring import Restored, restore
-from segstore.filetree.snapshot import Snapshot, floor, snapshot
+from segstore.filetree.snapshot import Restored, Snapshot, floor, read_file, restore, snapshot
 from segstore.filetree.topic import CHUNK_BYTES, SETTINGS, files_log
-from segstore.filetree.tree import FileTree
-from segstore.filetree.trees import file_tree
-from segstore.filetree.upload import Upload
+from segstore.filetree.tree import FileTree, Upload, file_tree
 
 __all__ = [
     "CHUNK_BYTES",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from segstore.errors import InvalidRecordError, OffsetOutOfRangeError
-from segstore.filetree import wire
+from segstore.filetree import nodes
 from segstore.filetree.nodes import File, Node, clean_path, lies_below
 from segstore.filetree.snapshot import chunks, floor, snapshot
 from segstore.records import Record, Records
@@ -57,7 +57,7 @@ def _batches(records: Records) -> Iterator[list[Record]]:
     """The records of paths, batch by batch: what was done at once."""
     indexes, batch = records.batch_indexes().tolist(), []
     for i, record in enumerate(records):
-        if (record.key or b"")[:1] == wire.PATH_TAG:
+        if (record.key or b"")[:1] == nodes.PATH_TAG:
             batch.append(record)
         if batch and (i + 1 == len(indexes) or indexes[i + 1] != indexes[i]):
             # As of the batch's end: its chunks' tombstones lie behind its paths.
@@ -75,7 +75,7 @@ def _changes(batch: list[Record], held: dict[str, Node]) -> Iterator[Change]:
             if record.value is None:
                 gone[key[1:].decode()] = held.pop(key[1:].decode())
             else:
-                put.append(wire.parse_path(key, record.value))
+                put.append(nodes.parse_path(key, record.value))
         except KeyError:
             continue  # gone already: the tombstone of what a compaction took
         except ValueError as error:

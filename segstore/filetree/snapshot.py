@@ -5,16 +5,20 @@ Threads: any. Of all records of a key only the last is looked into.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from segstore import names
 from segstore.errors import InvalidRecordError, OffsetOutOfRangeError
-from segstore.filetree import wire
-from segstore.filetree.nodes import File, Nodes
+from segstore.files import Files
+from segstore.filetree import nodes
+from segstore.filetree import nodes as wire
+from segstore.filetree.nodes import Directory, File, Nodes, clean_path, error
 from segstore.records import Records
 from segstore.storage.meta.offset_checkpoints import try_offsets
 from segstore.storage.store.partition_log import PartitionLog
@@ -128,3 +132,91 @@ def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
             return True
         at = int(ends[-1]) if len(ends) else at
     return False
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+# Reads a file's bytes from the log. On disk: reads only. Threads: any; nothing is locked.
+
+
+def read_file(log: PartitionLog, path: str, file: File, start: int = 0, length: int = -1) -> Iterator[bytes]:
+    """The bytes from `start` on, `length` of them or all, chunk by chunk.
+
+    FileNotFoundError where the file was deleted and compacted away meanwhile; StorageError where a live
+    file's chunk is not in the log; CorruptRecordError.
+    """
+    end = file.size if length < 0 else min(file.size, start + length)
+    size = file.chunk_bytes
+    while start < end:
+        number = start // size
+        data = _chunk(log, path, file, number)
+        part = data[start - number * size : min(end - number * size, size)]
+        if not part:
+            raise error(errno.EIO, path, f"chunk {number} of file {file.id} is short")
+        yield part
+        start += len(part)
+
+
+def _chunk(log: PartitionLog, path: str, file: File, number: int) -> bytes:
+    offset = file.chunks[number]
+    if offset < 0:
+        raise error(errno.EIO, path, f"chunk {number} of file {file.id} is not in the log")
+    if offset >= log.start_offset:
+        records = log.read(offset, 0)
+        if len(records) and records.offsets[0] == offset:
+            record = records[0]
+            if record.key == nodes.chunk_key(file.id, number) and record.value is not None:
+                return record.value
+    raise error(errno.ENOENT, path, f"file {file.id} was deleted, and its chunk {number} compacted away")
+
+
+# --- restoring ---------------------------------------------------------------------------------
+
+# Writes a directory of the tree, as it is or was, as plain files. On disk: files below a target directory
+# that was empty or not there. Threads: any.
+
+
+class Restored(NamedTuple):
+    """What was written."""
+
+    files: int
+    directories: int
+    bytes: int
+
+
+def restore(log: PartitionLog, held: Snapshot, path: str, target: str | os.PathLike[str]) -> Restored:
+    """Write what is at `path` of a snapshot into the directory `target`, synced when it returns.
+
+    FileNotFoundError: nothing is at `path`; FileExistsError: `target` is there and not empty; OSError;
+    CorruptRecordError. What was written by then stays.
+    """
+    path, root, files = clean_path(path), os.path.abspath(os.fspath(target)), log._context.files
+    nodes = list(held.nodes.walk(path))
+    if not nodes:
+        raise error(errno.ENOENT, path)
+    if files.exists(root) and files.listdir(root):
+        raise error(errno.EEXIST, root, "is not empty")
+    files.ensure_directory(root)
+    count = size = 0
+    for at, node in nodes:
+        below = at[len(path) :].strip("/")
+        if isinstance(node, File):
+            size += _write(files, log, at, node, os.path.join(root, below or at.rpartition("/")[2]))
+            count += 1
+        elif below:
+            files.mkdir(os.path.join(root, below))
+    directories = [at[len(path) :].strip("/") for at, node in nodes if isinstance(node, Directory)]
+    for below in reversed(directories):
+        files.sync_dir(os.path.join(root, below))
+    files.sync_dir(os.path.dirname(root))
+    return Restored(count, len(directories), size)
+
+
+def _write(files: Files, log: PartitionLog, path: str, file: File, target: str) -> int:
+    with files.open_anew(target) as handle:
+        at = 0
+        for part in read_file(log, path, file):
+            files.pwrite(handle, part, at)
+            at += len(part)
+        files.sync(handle)
+    return at

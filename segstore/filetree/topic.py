@@ -5,10 +5,15 @@ Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from segstore.errors import ConfigError, TopicAlreadyExistsError
+from segstore.errors import ConfigError, RecordTooLargeError, TopicAlreadyExistsError
+from segstore.filetree import nodes as wire
+from segstore.filetree.nodes import File, Node
+from segstore.records import HEADER_SIZE, Columns
+from segstore.storage.log.append import append_batches
+from segstore.storage.log.validator import largest_batch
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import find_topic
 from segstore.storage.store.partition_log import PartitionLog
@@ -45,3 +50,56 @@ def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
         store.create_topic(topic, config={**SETTINGS, **config})
     except TopicAlreadyExistsError:
         return  # by another thread, a moment ago
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+# How changes of a tree are written: as entries, key and value, those of a batch together or not at all.
+#
+# On disk: the topic's log. Threads: any; functions without state.
+
+Entry = tuple[bytes, "bytes | None"]
+_RECORD_BYTES = 36  # a record's varints and attributes, at most
+_BESIDE = 16 << 10  # bytes of a batch that paths may take beside a chunk
+_AT_A_TIME = 10_000
+
+
+def puts(nodes: Mapping[str, Node]) -> Iterator[Entry]:
+    """These are there."""
+    return ((wire.path_key(path), wire.path_value(node)) for path, node in nodes.items())
+
+
+def gone_chunks(node: Node | None) -> list[Entry]:
+    """Tombstones of a file's chunks; none of what is no file."""
+    if not isinstance(node, File):
+        return []
+    return [(wire.chunk_key(node.id, n), None) for n in range(len(node.chunks))]
+
+
+def chunk_bytes(log: PartitionLog) -> int:
+    """Of a new file: what the topic's settings allow in one batch, with the paths beside it."""
+    most = largest_batch(log._writing().config)
+    return min(CHUNK_BYTES, max(most - _BESIDE, most // 2, 1))
+
+
+def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
+    """Write these as one batch: the first offset. RecordTooLargeError, StorageError: nothing is."""
+    size = HEADER_SIZE + sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in entries)
+    limit = largest_batch(log._writing().config)
+    if size > limit:
+        raise RecordTooLargeError(
+            f"{len(entries):,} records of files make a batch of {size:,} bytes: max.message.bytes allows "
+            f"{limit:,}, since they are written together or not at all"
+        )
+    return _append(log, entries)
+
+
+def append_all(log: PartitionLog, entries: Sequence[Entry]) -> None:
+    """Write these in as many batches as they take; a kill may keep the first of them."""
+    for at in range(0, len(entries), _AT_A_TIME):
+        _append(log, entries[at : at + _AT_A_TIME])
+
+
+def _append(log: PartitionLog, entries: Sequence[Entry]) -> int:
+    keys, values = [key for key, _ in entries], [value for _, value in entries]
+    return append_batches(log, Columns(values, keys, timestamp=log._context.clock())).first

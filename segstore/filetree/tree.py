@@ -8,16 +8,154 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from segstore.filetree import wire
-from segstore.filetree.checks import check_rename, check_target, missing
-from segstore.filetree.nodes import ROOT, Directory, File, Node, clean_path, error, joined, parent_of
-from segstore.filetree.reading import read_file
-from segstore.filetree.snapshot import snapshot
-from segstore.filetree.upload import Upload
-from segstore.filetree.writing import Entry, append, append_all, chunk_bytes, gone_chunks, puts
+from segstore.coordinator.shared import shared
+from segstore.filetree import nodes
+from segstore.filetree import nodes as wire
+from segstore.filetree.nodes import (
+    ROOT,
+    Directory,
+    File,
+    Node,
+    Nodes,
+    clean_path,
+    error,
+    joined,
+    lies_below,
+    parent_of,
+)
+from segstore.filetree.snapshot import read_file, snapshot
+from segstore.filetree.topic import (
+    Entry,
+    append,
+    append_all,
+    chunk_bytes,
+    files_log,
+    gone_chunks,
+    make_topic,
+    puts,
+)
 from segstore.mutex import Mutex
 from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+# --- upload ------------------------------------------------------------------------------------
+
+# A file that is being received: its chunks go to the log as they fill, its path when it is whole.
+#
+# On disk: chunks of no file until then; what is left of an upload that came to no end is deleted by `abort`,
+# or when the tree is opened again. Threads: an upload belongs to one; it holds no lock while it waits for
+# bytes.
+
+
+class Upload:
+    """A context manager: what was not committed is aborted."""
+
+    def __init__(self, tree: FileTree, path: str, file_id: int, chunk_bytes: int, overwrite: bool) -> None:
+        self._tree, self._path, self._overwrite = tree, path, overwrite
+        self._id, self._chunk_bytes = file_id, chunk_bytes
+        self._written: list[int] = []
+        self._buffer = bytearray()
+        self._done = False
+
+    def write(self, data: bytes) -> None:
+        """StorageError."""
+        self._buffer += data
+        while len(self._buffer) > self._chunk_bytes:
+            chunk = bytes(self._buffer[: self._chunk_bytes])
+            del self._buffer[: self._chunk_bytes]
+            key = nodes.chunk_key(self._id, len(self._written))
+            self._written.append(append(self._tree.log, [(key, chunk)]))
+
+    def commit(self) -> File:
+        """Let the file be there, in place of what was: the last chunk and the path in one batch.
+
+        FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
+        """
+        size = len(self._written) * self._chunk_bytes + len(self._buffer)
+        last = [(nodes.chunk_key(self._id, len(self._written)), bytes(self._buffer))] if self._buffer else []
+        file = File(self._id, size, self._tree.now(), self._chunk_bytes, tuple(self._written))
+        made = self._tree.put_file(self._path, file, last, self._overwrite)
+        self._done = True
+        return made
+
+    def abort(self) -> None:
+        """Delete what was received. StorageError; the next open of the tree does it then."""
+        if not self._done:
+            self._done = True
+            chunks = range(len(self._written))
+            append_all(self._tree.log, [(nodes.chunk_key(self._id, n), None) for n in chunks])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+# --- checks ------------------------------------------------------------------------------------
+
+# Which changes of a tree a file system would allow: errors are those of its own calls. Nothing on disk.
+#
+# Threads: with the lock held that guards the nodes; functions without state. Paths are clean.
+
+
+def missing(nodes: Nodes, path: str, now: int) -> dict[str, Node]:
+    """Directories that are not there, from the root down to `path`. NotADirectoryError."""
+    made: dict[str, Node] = {}
+    while path != ROOT:
+        node = nodes.get(path)
+        if isinstance(node, File):
+            raise error(errno.ENOTDIR, path)
+        if node is not None:
+            break
+        made[path] = Directory(now)
+        path = parent_of(path)
+    return dict(reversed(made.items()))
+
+
+def check_target(nodes: Nodes, path: str, overwrite: bool) -> File | None:
+    """The file that one of this path replaces. FileExistsError, IsADirectoryError, NotADirectoryError."""
+    node = nodes.get(path)
+    if isinstance(node, Directory):
+        raise error(errno.EISDIR, path)
+    if node is not None and not overwrite:
+        raise error(errno.EEXIST, path)
+    missing(nodes, parent_of(path), 0)
+    return node
+
+
+def check_rename(nodes: Nodes, source: str, target: str, node: Node, overwrite: bool) -> Node | None:
+    """What `node` at `source` replaces at `target`. Errors as `FileTree.rename`."""
+    if lies_below(target, source) or source == ROOT:
+        raise error(errno.EINVAL, source, f"can't become {target}")
+    there = nodes.get(target)
+    if source == target:
+        if isinstance(node, Directory):
+            raise error(errno.EEXIST, target)
+        return None
+    if there is None:
+        if not isinstance(nodes.get(parent_of(target)), Directory):
+            raise error(errno.ENOENT, parent_of(target), "is no directory")
+        return None
+    if not overwrite:
+        raise error(errno.EEXIST, target)
+    if isinstance(there, Directory) != isinstance(node, Directory):
+        raise error(errno.EISDIR if isinstance(there, Directory) else errno.ENOTDIR, target)
+    if isinstance(there, Directory) and nodes.names(target):
+        raise error(errno.ENOTEMPTY, target)
+    return there
+
+
+# --- tree ------------------------------------------------------------
 
 
 class FileTree:
@@ -164,3 +302,39 @@ class FileTree:
     def _put(self, nodes: Mapping[str, Node]) -> None:
         for path, node in nodes.items():
             self._nodes.put(path, node)
+
+
+# --- trees -------------------------------------------------------------------------------------
+
+# The trees of a store: one for each topic, which all who change its files share. On disk: makes the topic.
+#
+# Threads: any.
+
+
+def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:
+    """The one tree of a topic in an open store, which is made where it is not there.
+
+    ConfigError where the topic can't hold files, InvalidRecordError where it holds others; ReadOnlyError.
+    """
+    return shared(store, _Trees).tree(topic, config or {})
+
+
+class _Trees:
+    """By topic."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = Mutex()
+        self._held: dict[str, FileTree] = {}
+
+    def tree(self, topic: str, config: Mapping[str, Any]) -> FileTree:
+        with self._lock:
+            make_topic(self._store, topic, config)
+            log = files_log(self._store, topic)
+            held = self._held.get(topic)
+            if held is None or held.log is not log:
+                held = self._held[topic] = FileTree(log)
+            return held
+
+    def close(self) -> None:
+        self._held.clear()

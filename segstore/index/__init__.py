@@ -6,9 +6,15 @@ Nothing on disk of its own; see `sparse` for the thread contract of active and s
 from __future__ import annotations
 
 from segstore.index.builder import IndexBuilder
-from segstore.index.offset_index import ActiveOffsetIndex, OffsetIndex, SealedOffsetIndex
-from segstore.index.sparse import replace_index
-from segstore.index.time_index import ActiveTimeIndex, SealedTimeIndex, TimeIndex
+from segstore.index.sparse import (
+    ActiveOffsetIndex,
+    ActiveTimeIndex,
+    OffsetIndex,
+    SealedOffsetIndex,
+    SealedTimeIndex,
+    TimeIndex,
+    replace_index,
+)
 
 __all__ = [
     "ActiveOffsetIndex",

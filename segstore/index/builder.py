@@ -12,8 +12,7 @@ from typing import Any
 
 from segstore import names
 from segstore._native import ffi, lib
-from segstore.index.offset_index import OffsetIndex
-from segstore.index.time_index import TimeIndex
+from segstore.index.sparse import OffsetIndex, TimeIndex
 
 State = tuple[int, int, int, int]
 _FIELDS = ("bytes_since", "max_timestamp", "max_timestamp_offset", "last_time_entry")

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from segstore._native import ffi, held
+from segstore._native import ffi, held, lib
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
 
@@ -259,3 +259,59 @@ def replace_index(files: Files, path: str | os.PathLike[str], entries: bytes, *,
     Without `sync`, what is there after a power loss is found out by validation, as ever.
     """
     files.write_atomic(path, entries, sync=sync)
+
+
+# --- offset index ------------------------------------------------------------------------------
+
+# `<base offset>.index`: entries of relative offset int32 and position int32, big-endian
+# (org.apache.kafka.storage.internals.log.OffsetIndex).
+#
+# An entry is the last offset of a batch, relative to the segment's base offset, and where that batch
+# begins in the log. Threads: see `sparse`.
+
+
+class OffsetIndex(SparseIndex):
+    """`lookup(relative_offset)` gives (relative offset, position)."""
+
+    ENTRY = struct.Struct(">ii")
+    OFFSET_FIELD = 0
+    _slot = lib.seg_offset_slot
+    _valid = lib.seg_offset_valid
+
+
+class ActiveOffsetIndex(OffsetIndex, ActiveIndex):
+    """The offset index of a partition's active segment."""
+
+
+class SealedOffsetIndex(OffsetIndex, SealedIndex):
+    """The offset index of a sealed segment, or as a reader in another process sees it."""
+
+
+# --- time index --------------------------------------------------------------------------------
+
+# `<base offset>.timeindex`: entries of timestamp int64 and relative offset int32, big-endian
+# (org.apache.kafka.storage.internals.log.TimeIndex).
+#
+# An entry is the largest timestamp (ms) of its segment so far and the last offset, relative to the base
+# offset, of the batch that has it: no record below that offset is later. Threads: see `sparse`.
+
+
+class TimeIndex(SparseIndex):
+    """`lookup(timestamp)` gives (timestamp, relative offset)."""
+
+    ENTRY = struct.Struct(">qi")
+    OFFSET_FIELD = 1
+    SPARE = 1  # for the entry that sealing adds (`IndexBuilder.last_time_entry`)
+    _slot = lib.seg_time_slot
+
+    @staticmethod
+    def _valid(data: Any, n: int, end_relative: int, _log_size: int) -> int:
+        return int(lib.seg_time_valid(data, n, end_relative))
+
+
+class ActiveTimeIndex(TimeIndex, ActiveIndex):
+    """The time index of a partition's active segment."""
+
+
+class SealedTimeIndex(TimeIndex, SealedIndex):
+    """The time index of a sealed segment, or as a reader in another process sees it."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from segstore.records.codecs import MAX_PLAIN, check_level
 from segstore.records.column import Column, as_column
-from segstore.records.columns import Columns, HeaderColumns, as_headers
-from segstore.records.decode import ScanEnd, decode, scan
-from segstore.records.encode import encode
+from segstore.records.columns import Columns, HeaderColumns, as_headers, as_timestamps
+from segstore.records.decode import ScanEnd, decode, scan, stamped
+from segstore.records.encode import check_sizes, encode, single
 from segstore.records.encoded import CHUNK_BYTES, Encoded, Template, assign
 from segstore.records.header import (
     APPEND_TIME_FLAG,
@@ -22,10 +22,6 @@ from segstore.records.header import (
     batch_ptr,
 )
 from segstore.records.records import Record, Records, concat, empty_records
-from segstore.records.single import single
-from segstore.records.sizes import check_sizes
-from segstore.records.stamps import stamped
-from segstore.records.times import as_timestamps
 
 __all__ = [
     "APPEND_TIME_FLAG",

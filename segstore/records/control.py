@@ -12,9 +12,9 @@ import struct
 from typing import NamedTuple
 
 from segstore.errors import CorruptRecordError
+from segstore.records.encode import single
 from segstore.records.encoded import Encoded, Template
 from segstore.records.header import CONTROL_FLAG, NO_EPOCH, TRANSACTIONAL_FLAG
-from segstore.records.single import single
 
 ABORT = 0
 COMMIT = 1

@@ -6,18 +6,87 @@ allocated for a length that the bytes claim before that length was found possibl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from segstore._native import ffi, held, lib
-from segstore.records.arena import corrupt, decompress_batches
-from segstore.records.codecs import MAX_PLAIN
-from segstore.records.header import BATCH, CODEC_MASK, HEADER_SIZE, LEAST_RECORD
+from segstore.errors import CorruptRecordError
+from segstore.records.codecs import MAX_PLAIN, DecompressError, bound, decompress_into, guess
+from segstore.records.header import BATCH, CODEC_MASK, CODECS, HEADER_SIZE, LEAST_RECORD
 from segstore.records.records import ROWS, Records, empty_records, first_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# --- arena -------------------------------------------------------------------------------------
+
+# Compressed batches into one piece of memory; nothing on disk.
+#
+# Functions without state: safe from any thread.
+
+
+def corrupt(where: str, batch: np.void, reason: str) -> NoReturn:
+    """Raise CorruptRecordError for a batch of file `where`."""
+    raise CorruptRecordError(where, int(batch["position"]), int(batch["base_offset"]), reason)
+
+
+def decompress_batches(
+    buf: Any, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
+) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
+    """The plain records of the batches of `buf`, which begins at `position`: arena, where each batch's
+    lie in it, and their sizes. It ends with the batch that makes them `most` bytes or more.
+    CorruptRecordError where one is damaged or above `limit`."""
+    view = memoryview(buf)
+    starts = (batches["position"] - (position - HEADER_SIZE)).tolist()
+    ends = (batches["position"] - position + batches["size"]).tolist()
+    codecs = (batches["attributes"] & CODEC_MASK).tolist()
+    at, arena = [0], _Arena(sum(ends) - sum(starts))
+    for i, (start, end, codec) in enumerate(zip(starts, ends, codecs, strict=True)):
+        if codec >= len(CODECS):
+            corrupt(where, batches[i], f"its codec {codec} is unknown")
+        try:
+            at.append(arena.add(codec, view[start:end], limit if codec else end - start))
+        except DecompressError as e:
+            corrupt(where, batches[i], str(e))
+        if at[-1] >= most:
+            break
+    places = np.array(at, np.int64)
+    return arena.bytes(), places[:-1], np.diff(places)
+
+
+class _Arena:
+    """A buffer that grows as batches are decompressed into it one after the other."""
+
+    def __init__(self, size: int) -> None:
+        self._buffer = np.empty(6 * size + 4096, np.uint8)
+        self._used = 0
+
+    def add(self, codec: int, data: memoryview, limit: int) -> int:
+        """Append the plain bytes of `data`, at most `limit`; returns the bytes used so far."""
+        room = guess(codec, data, limit)
+        while True:
+            self._reserve(room)
+            n = decompress_into(codec, data, self._buffer.data[self._used :], limit)
+            if n >= 0:
+                self._used += n
+                return self._used
+            room = min(bound(codec, len(data), limit), 4 * max(room, len(self._buffer) - self._used))
+
+    def _reserve(self, room: int) -> None:
+        need = self._used + room
+        if need > len(self._buffer):
+            larger = np.empty(max(need, 2 * len(self._buffer)), np.uint8)
+            larger[: self._used] = self._buffer[: self._used]
+            self._buffer = larger
+
+    def bytes(self) -> bytes:
+        """What was added, as the bytes object that keys and values are cut from."""
+        return self._buffer[: self._used].tobytes()
+
+
+# --- decode ------------------------------------------------------------
 
 Bytes = Any
 """bytes, or whatever lends its buffer: bytearray, memoryview, mmap, numpy uint8."""
@@ -212,3 +281,37 @@ def _counts(batches: NDArray[np.void], sizes: NDArray[np.int64], where: str) -> 
 
 def _reason(code: int) -> str:
     return _DECODE_REASONS.get(code, f"its records can't be decoded ({code})")
+
+
+# --- stamps ------------------------------------------------------------------------------------
+
+# Which batches may hold records of a span of time, without decoding them; nothing on disk.
+#
+# Functions without state over bytes that were read already: safe from any thread.
+
+
+def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:
+    """One per batch of `buf`, which was read at `position`: whether it may hold a record stamped from `least`
+    to `most` ms, both included. Compressed ones are judged by their headers, plain ones by each record.
+    """
+    found: NDArray[np.bool_] = batches["max_timestamp"] >= least
+    plain = np.flatnonzero(found & ((batches["attributes"] & CODEC_MASK) == 0))
+    if len(plain):
+        found[plain] = _looked_at(buf, batches[plain], position - HEADER_SIZE, least, most)
+    return found
+
+
+def _looked_at(
+    buf: Any, batches: NDArray[np.void], position: int, least: int, most: int
+) -> NDArray[np.uint8]:
+    starts = batches["position"] - position
+    sizes = np.subtract(batches["size"], HEADER_SIZE, dtype=np.int64)
+    hits = np.empty(len(batches), np.uint8)
+    done = lib.seg_stamped(
+        ffi.from_buffer("uint8_t[]", buf), len(buf),
+        ffi.from_buffer("seg_batch *", batches), ffi.from_buffer("int64_t *", starts),
+        ffi.from_buffer("int64_t *", sizes), len(batches), least, most, ffi.from_buffer("uint8_t *", hits),
+    )  # fmt: skip
+    if done < 0:
+        raise AssertionError(f"batches do not lie in the bytes that they were scanned in: {done}")
+    return hits

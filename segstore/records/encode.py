@@ -6,16 +6,17 @@ another while the next is being encoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from segstore._native import ffi, held, lib
-from segstore.errors import InvalidArgumentError
+from segstore.errors import InvalidArgumentError, InvalidTypeError, RecordTooLargeError
 from segstore.records.codecs import MAX_PLAIN, compress
-from segstore.records.columns import Columns
-from segstore.records.encoded import CHUNK_BYTES, PLAIN, Encoded, Template, checked, pool
+from segstore.records.column import FIXED, NULLS
+from segstore.records.columns import Columns, Header, headers_of_one
+from segstore.records.encoded import CHUNK_BYTES, PLAIN, Encoded, Template, check_plain, checked, pool
 from segstore.records.header import BATCH, CODEC_MASK, HEADER_SIZE, batch_ptr
 
 if TYPE_CHECKING:
@@ -164,3 +165,151 @@ def largest_record(columns: Columns, first: int, last: int) -> tuple[int, int]:
     size = lib.seg_largest(columns.keys.c, columns.values.c, headers, first, last, index)
     checked(size)
     return size, index[0]
+
+
+# --- single ------------------------------------------------------------------------------------
+
+# One record in one batch, the short way: no arrays and no columns of one element; nothing on disk.
+#
+# Each call has its own arguments for C: safe from any thread, and within a call of the same thread.
+
+_ROOM = HEADER_SIZE + 64
+"""Bytes of a batch with one record, above those of its key, value and headers."""
+_KINDS = (bytes, bytearray, memoryview)
+
+
+class _Arguments:
+    """Arguments of seg_encode: a call's own, for a signal's handler may come into it, and append too."""
+
+    def __init__(self) -> None:
+        self.key, self.value = ffi.new("seg_column *"), ffi.new("seg_column *")
+        self.key.n = self.value.n = 1
+        self.left = ffi.new("int64_t[2]")
+        self.taken = self.left + 1
+        self.sequenced = ffi.new("seg_template *")
+        self.templates: dict[tuple[Template, int], Any] = {}
+
+    def template(self, template: Template, codec: int) -> Any:
+        if template.base_sequence >= 0:  # it will never come again
+            return fill_template(self.sequenced, template, codec)
+        known = self.templates.get((template, codec))
+        if known is None:
+            if len(self.templates) > 64:
+                self.templates.clear()
+            known = self.templates[template, codec] = c_template(template, codec)
+        return known
+
+
+_unused: list[_Arguments] = []
+
+
+def single(
+    value: bytes | None,
+    key: bytes | None = None,
+    headers: Iterable[Header] = (),
+    timestamp: int = -1,
+    template: Template = PLAIN,
+    codec: int = 0,
+    level: int | None = None,
+) -> Encoded:
+    """One record in one batch.
+
+    Types are checked as in `Columns`; the size is the caller's to check (`encoded.size`), the
+    timestamp (ms) too.
+    """
+    try:
+        a = _unused.pop()
+    except IndexError:
+        a = _Arguments()
+    views = _set(a.value, value, "value"), _set(a.key, key, "key")
+    check_plain(sum(map(len, views)))  # before so much memory is taken
+    size = sum(map(len, views)) + _ROOM
+    try:
+        some = bool(headers)
+    except ValueError:  # an array, which has no truth: what is wrong with its elements is said below
+        some = True
+    more = headers_of_one(headers) if some else None
+    if more:
+        size += more.c.names.data_len + more.c.values.data_len + 20 * more.c.names.n
+    buffer, batches = np.empty(size, np.uint8), np.empty(1, BATCH)
+    encoded = Encoded(buffer, size, batches)
+    done = lib.seg_encode(
+        a.key, a.value, more.c if more else ffi.NULL, ffi.NULL, timestamp, ffi.NULL, 0, 1, size,
+        a.template(template, codec), encoded.ptr, size, encoded.headers, 1, a.left, a.taken,
+    )  # fmt: skip
+    _unused.append(a)
+    checked(done)
+    check_plain(done)
+    encoded.size = done
+    return compressed(encoded, codec, level) if codec else encoded
+
+
+def _set(column: Any, data: Any, name: str) -> Any:
+    """Point a column of one element at `data`; the caller holds what is returned while C reads it."""
+    if data is None:
+        column.kind = NULLS
+        return b""
+    if not isinstance(data, _KINDS):
+        hint = "; encode it first" if isinstance(data, str) else ""
+        allowed = "bytes, bytearray, memoryview or None"
+        raise InvalidTypeError(f"{name} is {type(data).__name__}: allowed is {allowed}{hint}")
+    # A copy of what can change: what the caller handed in is lent to nobody once this call has failed.
+    pointer = held("char[]", data if type(data) is bytes else bytes(data))
+    column.kind, column.data = FIXED, pointer
+    column.data_len = column.width = len(pointer)
+    return pointer
+
+
+# --- sizes -------------------------------------------------------------------------------------
+
+# Which records are too large, told before anything is written; nothing on disk.
+#
+# Functions without state: safe from any thread.
+
+_NUMBERS = 40
+"""Bytes of the longest varints of a record together, its headers' aside."""
+
+
+def check_sizes(
+    columns: Columns, codec: int = 0, level: int | None = None, max_bytes: int = MAX_PLAIN
+) -> None:
+    """RecordTooLargeError (index, size, limit) for a record whose batch would be above `max_bytes`.
+
+    Exact: a record that might be too large is encoded alone, and compressed, to see.
+    """
+    doubtful = batch_cap(codec, MAX_PLAIN, max_bytes)
+    if _bound(columns, doubtful) <= doubtful:
+        return
+    ranges = [(0, columns.n)]
+    while ranges:
+        first, last = ranges.pop()
+        if first >= last:
+            continue
+        size, i = largest_record(columns, first, last)
+        if size + HEADER_SIZE > doubtful:
+            _check_one(columns, i, codec, level, max_bytes)
+            ranges += [(first, i), (i + 1, last)]
+
+
+def _bound(columns: Columns, enough: int) -> int:
+    """Bytes that no batch of one record is above, by the longest key and value and all headers at once."""
+    size = columns.keys.longest(enough >> 2) + columns.values.longest(enough >> 2) + HEADER_SIZE + _NUMBERS
+    if columns.headers:
+        c = columns.headers.c
+        size += c.names.data_len + c.values.data_len + 10 * c.names.n
+    return size
+
+
+def _check_one(columns: Columns, i: int, codec: int, level: int | None, max_bytes: int) -> None:
+    run = Run(columns, codec, 1, PLAIN)
+    run.first = i
+    one = run.next_chunk(CHUNK_BYTES, 1)
+    size, allowed = int(one.batches["size"][0]), max_bytes
+    if size > MAX_PLAIN:
+        allowed = MAX_PLAIN
+    elif codec:
+        at = int(one.batches["position"][0])
+        size = HEADER_SIZE + len(compress(codec, one.data[at + HEADER_SIZE : at + size], level))
+    one.release()
+    if size > allowed:
+        raise RecordTooLargeError(f"record {i} makes a batch of {size:,} bytes: allowed are {allowed:,}")

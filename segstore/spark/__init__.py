@@ -47,9 +47,9 @@ def prepare() -> str:
     """Make once what lets sessions on this machine start in half the time: an archive of Spark's classes, of
     some 200 MB in ~/.cache/segstore, whose path is given back. It takes one to two minutes. SegstoreError.
     """
-    from segstore.spark import archive
+    from segstore.spark import launch
 
-    return archive.prepare()
+    return launch.prepare()
 
 
 def register(spark: SparkSession) -> None:

@@ -1,33 +1,133 @@
-"""`reprocess`: from one topic into another through a function, within Spark's Python workers: rows don't pass
-through the JVM.
+"""Runs Python work as Spark tasks, one Spark task for each piece of it: on a cluster as on one machine.
 
-On disk: tasks read the store and stage in its inbox, the caller seals. Threads: one, that of the caller.
+On disk: nothing of its own. Threads: one, that of the caller; the work runs in Spark's Python workers, which
+need segstore and the file system that it is about.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from segstore.coordinator.checking import check_internal
 from segstore.errors import InvalidTypeError
 from segstore.spark.columns import arrow_schema, ddl
-from segstore.spark.jobs_frames import source_options
-from segstore.spark.jobs_run import run
 from segstore.spark.options import parse_options
-from segstore.spark.sink_options import COLUMNS, PASSED_OVER, parse_sink_options
-from segstore.spark.sink_store import Sink
-from segstore.spark.slices import Slice, SliceReader
+from segstore.spark.plan import Slice, SliceReader
+from segstore.spark.sink_store import COLUMNS, PASSED_OVER, Sink, parse_sink_options
 from segstore.spark.source import BatchReader, slice_reader
+from segstore.storage.check.by_segment import Checked, Part, check_part, check_rest, parts
+from segstore.storage.check.check import Finding
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from segstore.storage.staging import Adoption, Staged
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
+
+
+def run(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], Result]) -> list[Result]:
+    """`work` of each piece, in order. Pieces, work and results travel pickled. What a task raises fails the
+    job, once Spark has tried it as often as it is set to (spark.task.maxFailures).
+    """
+    if not pieces:
+        return []
+    held = list(pieces)
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+
+        for batch in batches:
+            for i in batch.column(0).to_pylist():
+                result = pickle.dumps(work(held[i]))
+                yield pyarrow.RecordBatch.from_pydict(
+                    {"piece": pyarrow.array([i], pyarrow.int64()), "result": [result]}
+                )
+
+    n = len(held)
+    rows = spark.range(0, n, 1, n).mapInArrow(each, "piece bigint, result binary").collect()
+    found = {row.piece: pickle.loads(row.result) for row in rows}
+    return [found[i] for i in range(n)]
+
+
+def bundles(pieces: Sequence[Piece], size: Callable[[Piece], int], enough: int) -> list[list[Piece]]:
+    """Pieces side by side until they have `enough`, so that a task is worth its start."""
+    made: list[list[Piece]] = []
+    held = enough
+    for piece in pieces:
+        if held >= enough:
+            made.append([])
+            held = 0
+        made[-1].append(piece)
+        held += size(piece)
+    return made
+
+
+# --- jobs frames -------------------------------------------------------------------------------
+
+# `latest` and `export`: DataFrames over the source. On disk: `export` writes where it is told to, through
+# Spark; nothing else. Threads: one.
+
+_COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
+
+
+def source_options(path: str | os.PathLike[str], topic: str, options: dict[str, Any]) -> dict[str, Any]:
+    """All that is committed of a topic, or what `options` of the source say."""
+    return {**_COMMITTED, **options, "subscribe": topic, "path": os.path.abspath(os.fsdecode(path))}
+
+
+def _read(
+    spark: SparkSession, path: str | os.PathLike[str], topic: str, options: dict[str, Any]
+) -> DataFrame:
+    return spark.read.format("segstore").options(**source_options(path, topic, options)).load()
+
+
+def latest(spark: SparkSession, path: str | os.PathLike[str], topic: str, tombstones: bool) -> DataFrame:
+    """See `segstore.spark.latest`."""
+    from pyspark.sql import functions as f
+
+    rows = _read(spark, path, topic, {}).where("key is not null")
+    carried = ["value", "headers", "timestamp", "partition", "offset"]
+    # Within a partition the offset decides, whatever the stamps say; only what comes first is shuffled.
+    newest = rows.groupBy("key", "partition").agg(f.max_by(f.struct(*carried), "offset").alias("row"))
+    order = f.struct("row.timestamp", "row.partition")
+    one = newest.groupBy("key").agg(f.max_by("row", order).alias("row")).select("key", "row.*")
+    return one if tombstones else one.where("value is not null")
+
+
+def export(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    topic: str,
+    to: str | os.PathLike[str],
+    mode: str,
+    options: dict[str, Any],
+) -> None:
+    """See `segstore.spark.export`."""
+    from pyspark.sql import functions as f
+
+    rows = _read(spark, path, topic, options)
+    ms = f.unix_millis("timestamp")
+    # Of UTC, whatever the session's time zone is.
+    day = f.when(ms >= 0, f.date_from_unix_date(f.floor(ms / 86_400_000).cast("int")))
+    rows.withColumn("day", day).write.mode(mode).partitionBy("day").parquet(os.fsdecode(to))
+
+
+# --- jobs reprocess ----------------------------------------------------------------------------
+
+# `reprocess`: from one topic into another through a function, within Spark's Python workers: rows don't pass
+# through the JVM.
+#
+# On disk: tasks read the store and stage in its inbox, the caller seals. Threads: one, that of the caller.
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _CASTS = {"headers": _HEADERS, "partition": pa.int32()}
@@ -118,3 +218,23 @@ def _typed(name: str, column: pa.Array) -> pa.Array:
         allowed = "a timestamp" if name == "timestamp" else "binary or string"
         raise InvalidTypeError(f"the function gave column {name} as {kind}: must be {allowed}")
     return column.cast(pa.timestamp("us", "UTC")) if name == "timestamp" and not good else column
+
+
+# --- jobs verify -------------------------------------------------------------------------------
+
+# `verify`: every CRC, record and index of a store, on all executors. On disk: reads only. Threads: one.
+
+TASK_BYTES = 64 << 20
+"""A task checks about so much, or a segment that is larger."""
+
+
+def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
+    """See `segstore.spark.verify`."""
+    root = os.path.abspath(os.fsdecode(path))
+    tasks = bundles(parts(root), lambda part: part.size, TASK_BYTES)
+    done = (checked for each in run(spark, tasks, _check_all) for checked in each)
+    return [*check_rest(root, {checked.part: checked for checked in done}), *check_internal(root)]
+
+
+def _check_all(bundle: list[Part]) -> list[Checked]:
+    return [checked for checked in map(check_part, bundle) if checked is not None]

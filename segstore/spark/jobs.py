@@ -23,7 +23,7 @@ def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
     """`segstore.check` on all executors: every CRC, record and index, segment by segment; empty where the
     store is sound. StorageError where there is none.
     """
-    from segstore.spark.jobs_verify import verify
+    from segstore.spark.job_tasks import verify
 
     return verify(spark, path)
 
@@ -37,7 +37,7 @@ def latest(
     without a key. In a partition the offset says what is newer; of a key that is in several, the timestamp.
     Errors are those of the source.
     """
-    from segstore.spark.jobs_frames import latest
+    from segstore.spark.job_tasks import latest
 
     return latest(spark, path, topic, tombstones)
 
@@ -58,7 +58,7 @@ def export(
     `to`: any path that Spark can write; `mode`: as of DataFrameWriter; `options`: of the source, as
     startingTimestamp=ms. Errors are Spark's and those of the source.
     """
-    from segstore.spark.jobs_frames import export
+    from segstore.spark.job_tasks import export
 
     export(spark, path, topic, to, mode, options)
 

@@ -5,13 +5,142 @@ Nothing on disk. Threads: any; values and functions without state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from segstore.config.options import shown
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import ConfigError, CorruptCheckpointError
-from segstore.spark.parsing import by_partition, whole
+from segstore.names import MAX_PARTITION
+
+# --- parsing -----------------------------------------------------------------------------------
+
+# The values of options, parsed: each ConfigError names the option, its value and what is allowed.
+#
+# Nothing on disk. Threads: any; functions without state.
+
+_DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
+_UNITS_US = {
+    "us": 1,
+    "ms": 1000,
+    "s": 10**6,
+    "m": 6 * 10**7,
+    "min": 6 * 10**7,
+    "h": 36 * 10**8,
+    "d": 864 * 10**8,
+}
+_INT64 = 1 << 63
+Default = TypeVar("Default")
+
+
+def by_lower_names(given: Mapping[str, Any]) -> dict[str, str]:
+    """Options by their names in lower case, which Spark does not tell apart; names and values are str."""
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"option {shown(name)}: its name must be a str, not {type(name).__name__}")
+        if not isinstance(value, str):
+            raise ConfigError(f"option {name}={shown(value)}: must be a str, not {type(value).__name__}")
+    return {name.lower(): value for name, value in given.items()}
+
+
+def whole(option: str, text: str, least: int = 0) -> int:
+    """An int64 of at least this."""
+    try:
+        value = int(text.strip())
+    except ValueError:
+        value = least - 1
+    if not least <= value < _INT64:
+        raise ConfigError(f"option {option}={text!r}: must be a whole number of at least {least}")
+    return value
+
+
+def positive(option: str, text: str | None) -> int | None:
+    """A whole number above zero; None where the option is not given."""
+    return None if text is None else whole(option, text, 1)
+
+
+def flag(option: str, text: str | None, default: Default) -> bool | Default:
+    """true or false."""
+    return default if text is None else one_of(option, text.lower(), ("true", "false")) == "true"
+
+
+def one_of(option: str, text: str, allowed: Collection[str]) -> str:
+    """One of some words."""
+    if text not in allowed:
+        raise ConfigError(f"option {option}={text!r}: must be one of {', '.join(allowed)}")
+    return text
+
+
+def duration_ms(option: str, text: str | None, default: int) -> int:
+    """Spark's spans of time: "500ms", "10s", "15m", "1h"; a bare number is ms."""
+    if text is None:
+        return default
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise ConfigError(f"option {option}={text!r}: must be a span of time such as 500ms, 10s, 15m or 1h")
+    return int(match[1]) * _UNITS_US[match[2] or "ms"] // 1000
+
+
+def topics(option: str, text: str) -> tuple[str, ...]:
+    """Names between commas, each once."""
+    found = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    if not found:
+        raise ConfigError(f'option {option}={text!r}: names no topic; allowed is "a" or "a,b"')
+    return found
+
+
+def assigned(option: str, text: str) -> tuple[TopicPartition, ...]:
+    """Partitions of {"topic": [0, 1]}, in order."""
+    form = '{"topic": [0, 1]}'
+    held = _object(option, text, form)
+    if not all(isinstance(each, list) for each in held.values()):
+        raise _no_json(option, text, form, "a list is expected")
+    found = [TopicPartition(topic, _partition(option, each, form)) for topic in held for each in held[topic]]
+    if not found:
+        raise ConfigError(f"option {option}={text!r}: names no partition; allowed is JSON like {form}")
+    return tuple(sorted(set(found)))
+
+
+def by_partition(option: str, text: str) -> dict[TopicPartition, int]:
+    """Numbers of {"topic": {"0": 23, "1": -2}}."""
+    form = '{"topic": {"0": 23, "1": -2}}'
+    held, found = _object(option, text, form), {}
+    for topic, numbers in held.items():
+        if not isinstance(numbers, dict):
+            raise _no_json(option, text, form, f"of {topic!r} there is {numbers!r}")
+        for key, number in numbers.items():
+            if type(number) is not int or not -_INT64 <= number < _INT64:
+                raise _no_json(option, text, form, f"of {topic!r}, partition {key}, there is {number!r}")
+            found[TopicPartition(topic, _partition(option, key, form))] = number
+    return found
+
+
+def _object(option: str, text: str, form: str) -> dict[str, Any]:
+    try:
+        held = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _no_json(option, text, form, str(error)) from None
+    if not isinstance(held, dict) or not all(isinstance(value, (dict, list)) for value in held.values()):
+        raise _no_json(option, text, form, "it has another form")
+    return held
+
+
+def _partition(option: str, key: Any, form: str) -> int:
+    digits = isinstance(key, str) and key.isascii() and key.isdigit()
+    number = int(key) if digits or type(key) is int else -1
+    if not 0 <= number <= MAX_PARTITION:
+        raise ConfigError(f"option {option}: {key!r} is no partition; allowed is JSON like {form}")
+    return number
+
+
+def _no_json(option: str, text: str, form: str, reason: str) -> ConfigError:
+    return ConfigError(f"option {option}={text!r}: must be JSON like {form}: {reason}")
+
+
+# --- offsets ------------------------------------------------------------
 
 Offsets = dict[TopicPartition, int]
 LATEST, EARLIEST = -1, -2

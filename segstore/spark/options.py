@@ -14,8 +14,19 @@ from typing import NamedTuple
 
 from segstore.config import arguments
 from segstore.errors import ConfigError, InvalidArgumentError
-from segstore.spark.offsets import OffsetSpec, by_json, by_timestamp, by_word
-from segstore.spark.parsing import assigned, by_lower_names, duration_ms, flag, one_of, positive, topics
+from segstore.spark.offsets import (
+    OffsetSpec,
+    assigned,
+    by_json,
+    by_lower_names,
+    by_timestamp,
+    by_word,
+    duration_ms,
+    flag,
+    one_of,
+    positive,
+    topics,
+)
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")

@@ -19,8 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from segstore.errors import ConfigError, IllegalStateError
-from segstore.spark.sink_options import check_columns, parse_sink_options
-from segstore.spark.sink_store import Sink
+from segstore.spark.sink_store import Sink, check_columns, parse_sink_options
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,14 +12,14 @@ from fuzz.mutate import ANY
 from fuzz.target import Target
 from segstore.coordinator import consumer_protocol
 from segstore.coordinator.group.assignors.base import Subscription
-from segstore.coordinator.offsets import load
 from segstore.coordinator.offsets import schema as schemas
+from segstore.coordinator.offsets import state as load
 from segstore.coordinator.offsets.state import OffsetsState
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.coordinator.transaction import schema
 from segstore.coordinator.transaction.metadata import State, TransactionMetadata
 from segstore.errors import SegstoreError
-from segstore.filetree import wire
+from segstore.filetree import nodes as wire
 from segstore.filetree.nodes import Directory, File
 from segstore.records.control import parse_control
 

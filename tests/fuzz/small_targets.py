@@ -16,7 +16,7 @@ from partitions import GOLDEN
 from fuzz.mutate import ANY, TEXT, entries
 from fuzz.target import Given, Target
 from segstore import names
-from segstore.storage.inbox import adopted_ids, intent, manifest, results
+from segstore.storage.inbox import adopted_ids, intent, manifest
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.meta import (
@@ -28,8 +28,7 @@ from segstore.storage.meta import (
     sweep_states,
     topic_info,
 )
-from segstore.storage.producers.producer_snapshot import SnapshotEntry, format_snapshot
-from segstore.storage.producers.producer_state import ProducerState
+from segstore.storage.producers.producer_state import ProducerState, SnapshotEntry, format_snapshot
 
 _STEM = names.manifest_stem(3, "0" * 16, "1" * 16)
 
@@ -104,7 +103,7 @@ class _Refused(Folder):
 
 
 def refused(data: bytes) -> str:
-    return type(results.take_result(_Refused(Given(data), "root"), _STEM)).__name__
+    return type(manifest.take_result(_Refused(Given(data), "root"), _STEM)).__name__
 
 
 def adopted(data: bytes) -> str:

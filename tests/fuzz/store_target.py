@@ -21,7 +21,7 @@ from fuzz import batches
 from fuzz.mutate import ANY, TEXT
 from fuzz.target import Target
 from segstore import names
-from segstore.coordinator.offsets.read import ReadOffsets
+from segstore.coordinator.offsets.topic import ReadOffsets
 from segstore.coordinator.transaction.state_log import TransactionStateLog
 from segstore.errors import SegstoreError
 from segstore.storage.repair.repair import repair

@@ -18,7 +18,7 @@ from segstore.client.consumer import join as seat
 from segstore.coordinator.group import group
 from segstore.files import overlapped_write
 from segstore.storage.cleaner import offset_map
-from segstore.storage.cleaner.giving_way import GivingWay
+from segstore.storage.cleaner.throttle import GivingWay
 from segstore.storage.inbox import adopt, inbox, manifest
 from segstore.storage.log import read_only_partition
 from segstore.storage.meta import clean_shutdown, published_ends, topics

@@ -12,7 +12,7 @@ from faulty.counts import record
 from segstore._native import lib
 from segstore.storage.cleaner import offset_map, retain
 from segstore.storage.log import flusher, read, recovery
-from segstore.storage.log.log_start import LogStart
+from segstore.storage.log.partition import LogStart
 from segstore.storage.producers import state_manager
 from segstore.storage.segment import active
 from segstore.storage.store import partition_log

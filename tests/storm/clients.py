@@ -9,7 +9,7 @@ from pathlib import Path
 
 import segstore
 from segstore.storage.staging import Stager
-from segstore.storage.staging.directly import adopt
+from segstore.storage.staging.seal import adopt
 
 from .striking import Striker, opened
 

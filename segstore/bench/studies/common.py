@@ -16,8 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from segstore.bench.figures import by_turns
-from segstore.bench.machine import machine
-from segstore.bench.results import Cell, Progress, Results
+from segstore.bench.results import Cell, Progress, Results, machine
 from segstore.coordinator.open import open as open_store
 from segstore.files import Path
 from segstore.storage.store.partition_log import PartitionLog

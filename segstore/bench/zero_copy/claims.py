@@ -2,15 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
-from segstore.bench.figures import FEWEST_TO_WIN, Figure
-from segstore.bench.results import Finding, Results
-from segstore.bench.zero_copy.cells import BARE, KIB, LOG, OS_SENDFILE, SIZE_NAMES
+from segstore.bench.figures import FEWEST_TO_WIN, Figure, winner
+from segstore.bench.results import Cell, Finding, Results
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
-from segstore.bench.zero_copy.wins import beats
+from segstore.bench.zero_copy.plan import BARE, KIB, LOG, OS_SENDFILE, SIZE_NAMES, Group
+from segstore.errors import InvalidArgumentError
+from segstore.storage.transfer.transfer import TABLE
+
+# --- wins --------------------------------------------------------------------------------------
+
+# What is called a win: an interval that lies on one side of the other's. Nothing on disk. Threads: any.
+#
+# One method beats another where its interval (see `figures`) lies apart from the other's, by MARGIN at
+# least, and there were enough runs. Whatever bears on all methods alike then makes no winner, nor does a
+# difference that the next run may turn round.
+
+MARGIN = 0.03
+"""Of the better one's nearest run: what two runs of one method on a machine at rest may differ by."""
+MORE_IS_BETTER = {THROUGHPUT: True, CPU: False}
+"""What can be won."""
+
+
+def beats(one: Figure, other: Figure, measure: str) -> bool:
+    """Whether `one` wins against `other`."""
+    return win({"one": one, "other": other}, measure) == "one"
+
+
+def win(figures: Mapping[str, Figure], measure: str) -> str | None:
+    """The one that beats all others, by name; None where there is none such, or no other."""
+    more = MORE_IS_BETTER[measure]
+    best = winner(figures, more) if len(figures) > 1 else None
+    if best is None:
+        return None
+    others = [figure for name, figure in figures.items() if name != best]
+    if more:
+        apart = figures[best].low >= (1 + MARGIN) * max(figure.high for figure in others)
+    else:
+        apart = figures[best].high * (1 + MARGIN) <= min(figure.low for figure in others)
+    return best if apart else None
+
+
+# --- claims ------------------------------------------------------------
 
 ENOUGH = 0.95
 """Of a bare loop's throughput: what the engine shall reach."""
@@ -126,3 +164,151 @@ def cpu_against_read(results: Results) -> Finding:
             said.append(f"{sink} (read: {read.median:.3f} s/GB): {', '.join(parts)}")
     claim = "What is not copied costs no CPU: the sender's CPU time a byte, as a part of read's"
     return Finding(claim, f"At {name(size)}, warm: " + "\n".join(said))
+
+
+# --- choices -----------------------------------------------------------------------------------
+
+# Which method the figures recommend for a sink and a size. Nothing on disk. Threads: any.
+#
+# sendfile, unless another beats it: in throughput or CPU, and sendfile beats it in neither. Of several such
+# the one with the most throughput. What a size was not measured for goes with the next larger one that was.
+
+USUAL = "sendfile"
+
+Table = dict[str, list[tuple[int | None, str]]]
+"""Sink -> (up to so many bytes, method), the last one for all above: None."""
+
+
+def recommended(results: Results) -> Table:
+    """What "auto" shall take, by log.transfer's own figures out of the page cache."""
+    table: Table = {}
+    sizes = sorted(results.values("size"))
+    for sink in results.values("sink"):
+        chosen = [(size, choice(results, sink, size)) for size in sizes]
+        steps = [(max(group)[0], method) for method, group in groupby(chosen, lambda one: one[1])]
+        table[sink] = [*steps[:-1], (None, steps[-1][1])]
+    return table
+
+
+def choice(results: Results, sink: str, size: int) -> str:
+    """The method for transfers of `size` bytes to `sink`."""
+    found = {
+        measure: contenders(results, measure, way=LOG, sink=sink, size=size, cache="warm")
+        for measure in MORE_IS_BETTER
+    }
+    throughput = found[THROUGHPUT]
+    if USUAL not in throughput:
+        return USUAL
+    better = [
+        method
+        for method in throughput
+        if any(beats(figures[method], figures[USUAL], measure) for measure, figures in found.items())
+        and not any(beats(figures[USUAL], figures[method], measure) for measure, figures in found.items())
+    ]
+    return max(better, key=lambda method: throughput[method].median, default=USUAL)
+
+
+def what_auto_takes(results: Results) -> Finding:
+    """The recommended table, and where the one that "auto" has differs from it."""
+    said = []
+    for sink, steps in recommended(results).items():
+        has = [(size, now(sink, size)) for size in sorted(results.values("size"))]
+        others = [name(size) for size, method in has if method != _at(steps, size)]
+        text = ", ".join(f"{method}{_up_to(most)}" for most, method in steps)
+        said.append(f"{sink}: {text}" + (f" (auto has another at {', '.join(others)})" if others else ""))
+    return Finding('What method="auto" should take', "\n".join(said))
+
+
+def now(sink: str, size: int) -> str:
+    """What "auto" takes as it is."""
+    return _at(TABLE[sink], size)
+
+
+def _at(steps: Sequence[tuple[float | None, str]], size: int) -> str:
+    return next(method for most, method in steps if most is None or size <= most)
+
+
+def _up_to(most: int | None) -> str:
+    return "" if most is None else f" up to {name(most)}"
+
+
+# --- compare -----------------------------------------------------------------------------------
+
+# Who wins in each cell, and whether two runs agree on it. Nothing on disk. Threads: any.
+
+Won = dict[tuple[str, Group, str], str]
+"""(Way, group, measure) -> winner."""
+
+
+@dataclass
+class Comparison:
+    """Cells that both runs call a win, with the `same` winner or with `different` ones; and those that only
+    one of them does.
+    """
+
+    same: Won = field(default_factory=dict)
+    different: dict[tuple[str, Group, str], tuple[str, str]] = field(default_factory=dict)
+    once: Won = field(default_factory=dict)
+
+
+def wins(results: Results) -> Won:
+    """All wins among the methods of a cell."""
+    found: Won = {}
+    for way, group in sorted(_groups(results)):
+        for measure in MORE_IS_BETTER:
+            best = win(contenders(results, measure, way=way, **group._asdict()), measure)
+            if best is not None:
+                found[way, group, measure] = best
+    return found
+
+
+def marked(results: Results) -> Results:
+    """The same results; each cell's notes have in "wins" what its method wins there."""
+    won = wins(results)
+    return replace(results, cells=[_marked(cell, won) for cell in results.cells])
+
+
+def _marked(cell: Cell, won: Won) -> Cell:
+    way, group = _place(cell)
+    mine = [measure for measure in MORE_IS_BETTER if won.get((way, group, measure)) == cell.keys["method"]]
+    return replace(cell, notes={**cell.notes, "wins": mine})
+
+
+def who_wins(results: Results) -> Finding:
+    """How many cells have a winner, and who that is."""
+    places, won, said = _groups(results), wins(results), []
+    for measure, what in MEASURES_SAID.items():
+        counts = Counter(method for (_, _, of), method in won.items() if of == measure)
+        who = ", ".join(f"{method} {n}" for method, n in counts.most_common())
+        head = f"In {what} {counts.total()} of {len(places)} cells have a winner"
+        said.append(f"{head}: {who}." if who else f"{head}.")
+    return Finding("One way is the best", "\n".join(said))
+
+
+def _place(cell: Cell) -> tuple[str, Group]:
+    keys = cell.keys
+    return keys["way"], Group(keys["size"], keys["cache"], keys["sink"])
+
+
+def _groups(results: Results) -> set[tuple[str, Group]]:
+    return {_place(cell) for cell in results.cells}
+
+
+def compare(one: Results, other: Results) -> Comparison:
+    """Hold the wins of two runs against each other. InvalidArgumentError where they measured something
+    else.
+    """
+    if one.name != other.name:
+        raise InvalidArgumentError(f"results of {one.name} and of {other.name} can't be compared")
+    ours, theirs = wins(one), wins(other)
+    both = _groups(one) & _groups(other)
+    found = Comparison()
+    for key in sorted(key for key in ours.keys() | theirs.keys() if key[:2] in both):
+        a, b = ours.get(key), theirs.get(key)
+        if a is None or b is None:
+            found.once[key] = a or b or ""
+        elif a == b:
+            found.same[key] = a
+        else:
+            found.different[key] = (a, b)
+    return found

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from segstore.bench.results import Finding, Results
 from segstore.bench.terminal import number_text
-from segstore.bench.zero_copy.cells import BARE, KIB
 from segstore.bench.zero_copy.claims import name
 from segstore.bench.zero_copy.measure import CPU
+from segstore.bench.zero_copy.plan import BARE, KIB
 
 
 class Told(NamedTuple):

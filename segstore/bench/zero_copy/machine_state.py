@@ -1,7 +1,7 @@
-"""Puts a file out of the page cache, and looks whether it has gone.
+"""Which core sends and which receives: one each where there are two, always the same. Nothing on disk.
 
-On disk: reads nothing; makes what was written durable, as dirty pages stay. Threads: any; the caller's runs
-on each core for a moment. posix_fadvise(2), mincore(2).
+Left to the scheduler, both share a core at times, and a run takes twice as long as the next. Threads: the
+caller's own is bound, and what it starts; the others of the process are not.
 """
 
 from __future__ import annotations
@@ -11,8 +11,54 @@ import mmap
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
+
+_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+
+
+@contextmanager
+def apart() -> Iterator[int | None]:
+    """Keep this thread on one core, and give another's number; None, and nothing is bound, where there is
+    none.
+    """
+    allowed = os.sched_getaffinity(0)
+    ours, theirs = _pair(sorted(allowed))
+    if theirs is None:
+        yield None
+        return
+    os.sched_setaffinity(0, {ours})
+    try:
+        yield theirs
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _pair(allowed: list[int]) -> tuple[int, int | None]:
+    """Two that are no threads of one core, where there are such."""
+    ours, *others = allowed
+    siblings = _siblings(ours)
+    apart = [core for core in others if core not in siblings]
+    return ours, next(iter([*apart, *others]), None)
+
+
+def _siblings(core: int) -> set[int]:
+    try:
+        with open(_SIBLINGS.format(core), encoding="ascii") as file:
+            spans = [part.split("-") for part in file.read().strip().split(",")]
+    except OSError:
+        return set()
+    return {n for first, *last in spans for n in range(int(first), int(last[0] if last else first) + 1)}
+
+
+# --- cold --------------------------------------------------------------------------------------
+
+# Puts a file out of the page cache, and looks whether it has gone.
+#
+# On disk: reads nothing; makes what was written durable, as dirty pages stay. Threads: any; the caller's
+# runs on each core for a moment. posix_fadvise(2), mincore(2).
 
 _TRIES, _PAUSE = 50, 0.005  # seconds
 _libc = ctypes.CDLL(None, use_errno=True)

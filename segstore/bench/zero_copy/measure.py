@@ -8,17 +8,27 @@ divided into user and system it learns by its tick, some milliseconds.
 from __future__ import annotations
 
 import gc
+import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from segstore.bench.figures import Figure
+from segstore.bench.results import Progress
+from segstore.bench.zero_copy import machine_state
+from segstore.bench.zero_copy.plan import BARE, LOG, OS_SENDFILE, Contender, Group, Plan, Stretch
 from segstore.bench.zero_copy.receivers import Sink
 from segstore.errors import StorageError
+from segstore.files import Files, Handle
+from segstore.storage.store.store import Store
+from segstore.storage.transfer.senders import SENDERS, Sender
+from segstore.storage.transfer.sinks import AUTO, NEEDS, SENDFILE, look_at, transfer_methods
 
 GB = 1e9
 Send = Callable[[int], int]
@@ -97,3 +107,164 @@ def undisturbed() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
+
+
+# --- contenders --------------------------------------------------------------------------------
+
+# What is measured against what: log.transfer by each method, the same methods bare, and Python's
+# os.sendfile.
+#
+# On disk: reads only. Threads: one. All are made for one sink and one log; which bytes go is the number of
+# the transfer.
+
+Ready = Callable[[], AbstractContextManager[Send]]
+"""Begins a run, whose transfers come in the log's order: what is kept between them ends with it."""
+
+
+def unavailable() -> dict[str, str]:
+    """Methods that this machine has not, with the reason."""
+    return {method: why for method, why in transfer_methods().items() if why is not None}
+
+
+def names(plan: Plan, sink: str, cache: str) -> Iterator[Contender]:
+    """Who takes part where the sink is of this kind."""
+    missing = unavailable()
+    methods = [m for m in plan.methods if m not in missing and sink in NEEDS[m]]
+    yield from (Contender(LOG, method) for method in methods)
+    if cache == "warm":
+        yield from (Contender(BARE, method) for method in methods if method != AUTO)
+        if SENDFILE in methods:
+            yield Contender(BARE, OS_SENDFILE)
+
+
+class Contenders:
+    """Makes them over an open store; `files` is what the store was opened with. Closed with `stack`."""
+
+    def __init__(self, store: Store, files: Files, stack: ExitStack) -> None:
+        self._store, self._files, self._stack = store, files, stack
+
+    def ready(self, contenders: Iterable[Contender], sink: int, stretch: Stretch) -> dict[Contender, Ready]:
+        """Those that send to the descriptor `sink`."""
+        handle = self._stack.enter_context(self._files.open(stretch.path))
+        return {one: self._made(one, sink, stretch, handle) for one in contenders}
+
+    def _made(self, contender: Contender, sink: int, stretch: Stretch, handle: Handle) -> Ready:
+        if contender.way == BARE and contender.method != OS_SENDFILE:
+            return lambda: self._bare(sink, stretch.size, handle, contender.method)
+        if contender.way == BARE:
+            send = _by_os_sendfile(sink, stretch.size, handle)
+        else:
+            send = self._by_log(sink, stretch, contender.method)
+        return lambda: nullcontext(send)
+
+    def _by_log(self, sink: int, stretch: Stretch, method: str) -> Send:
+        transfer = self._store.partition(stretch.topic, 0).transfer
+        size, step = stretch.size, stretch.step
+        return lambda i: transfer(sink, i * step, size, method)[0]
+
+    @contextmanager
+    def _bare(self, sink: int, size: int, handle: Handle, method: str) -> Iterator[Send]:
+        sender = SENDERS[method](self._files, look_at(self._files, sink))
+        try:
+            yield lambda i: _send_all(sender, handle, i * size, size)
+        finally:
+            sender.close()
+
+
+def _send_all(sender: Sender, handle: Handle, position: int, count: int) -> int:
+    done = 0
+    while done < count and (sent := sender.send(handle, position + done, count - done)):
+        done += sent
+    return done
+
+
+def _by_os_sendfile(sink: int, size: int, handle: Handle) -> Send:
+    fd, sendfile = handle.fd, os.sendfile
+
+    def send(i: int) -> int:
+        position, done = i * size, 0
+        while done < size and (sent := sendfile(sink, fd, position + done, size - done)):
+            done += sent
+        return done
+
+    return send
+
+
+# --- passes ------------------------------------------------------------------------------------
+
+# Measures all cells, pass after pass, so that whatever the machine does meanwhile bears on all methods
+# alike.
+#
+# On disk: nothing of its own. Threads: one. A pass goes through all groups, and within a group through its
+# contenders, each time beginning with another one. Before the passes that count comes one that does not: it
+# says how many transfers make a run, the same number for all contenders of a group.
+
+_TRIED_BYTES, _TRIED_MOST = 1 << 20, 64  # how much the first pass sends
+_LEAST = {"warm": 4, "cold": 1}  # transfers in a run
+
+
+@dataclass
+class Measured:
+    """A group that can be measured: where its bytes go and lie, and what sends them."""
+
+    group: Group
+    sink: Sink
+    stretch: Stretch
+    ready: Mapping[Contender, Ready]
+    count: int = 0
+    samples: dict[Contender, list[Sample]] = field(default_factory=lambda: defaultdict(list))
+    not_cold: dict[Contender, int] = field(default_factory=lambda: defaultdict(int))
+
+
+def measure(groups: Sequence[Measured], plan: Plan, progress: Progress) -> None:
+    """Fill in `samples` and `not_cold` of all groups: as many runs of each contender as the plan says."""
+    total = plan.runs + 1
+    for group in groups:
+        progress(0, total, "how long a transfer takes")
+        group.count = _count(group, plan)
+    for turn in range(plan.runs):
+        for group in groups:
+            progress(turn + 1, total, f"pass {turn + 1} of {plan.runs}: {group.group.sink}")
+            for contender in _turned(list(group.ready), turn):
+                _run(group, contender)
+
+
+def _run(group: Measured, contender: Contender) -> None:
+    if _settled(group):
+        group.samples[contender].append(_sample(group, group.ready[contender], group.count))
+    else:
+        group.not_cold[contender] += 1
+
+
+def _settled(group: Measured) -> bool:
+    """Bring the log into the page cache or out of it; False where some of it could not be dropped."""
+    path = group.stretch.path
+    if group.group.cache == "cold":
+        return machine_state.evict(path) == 0
+    if machine_state.resident(path) < machine_state.pages(path):
+        Files().read_file(path)
+    return True
+
+
+def _count(group: Measured, plan: Plan) -> int:
+    """How many transfers take `plan.seconds`, on an average of all contenders; not more bytes than the log
+    has.
+    """
+    most = group.stretch.transfers
+    tried = max(1, min(_TRIED_MOST, _TRIED_BYTES // group.group.size, most))
+    seconds = 0.0
+    for ready in group.ready.values():
+        _settled(group)
+        seconds += _sample(group, ready, tried).seconds / tried
+    wanted = round(plan.seconds * len(group.ready) / seconds) if seconds else most
+    return min(max(wanted, _LEAST[group.group.cache]), most)
+
+
+def _sample(group: Measured, ready: Ready, count: int) -> Sample:
+    with ready() as send:
+        return sample(group.sink, send, group.group.size, range(count))
+
+
+def _turned(contenders: list[Contender], turn: int) -> Iterator[Contender]:
+    first = turn % len(contenders) if contenders else 0
+    yield from (*contenders[first:], *contenders[:first])

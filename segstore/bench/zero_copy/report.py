@@ -4,22 +4,38 @@ Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from segstore.bench.machine import machine
-from segstore.bench.results import Cell, Finding, Results
-from segstore.bench.zero_copy.cells import Contender, Group, Plan
-from segstore.bench.zero_copy.choices import recommended, what_auto_takes
-from segstore.bench.zero_copy.claims import against_bare_loop, cpu_against_read, name, small_and_large
-from segstore.bench.zero_copy.compare import marked, who_wins
-from segstore.bench.zero_copy.copies import calls_text, copy_table
-from segstore.bench.zero_copy.counting import Counts
-from segstore.bench.zero_copy.measure import figures
-from segstore.bench.zero_copy.passes import Measured
-from segstore.bench.zero_copy.syscalls import Judged
-from segstore.bench.zero_copy.wins import MARGIN
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from segstore.bench.figures import Figure
+from segstore.bench.plots import label, lines, panels, save, ticks
+from segstore.bench.results import Cell, Finding, Results, machine
+from segstore.bench.terminal import findings, machine_text, number_text
+from segstore.bench.zero_copy.claims import (
+    MARGIN,
+    against_bare_loop,
+    contenders,
+    cpu_against_read,
+    marked,
+    name,
+    recommended,
+    small_and_large,
+    what_auto_takes,
+    who_wins,
+    win,
+)
+from segstore.bench.zero_copy.copies import HEADINGS, calls_text, copy_table, rows, told_size
+from segstore.bench.zero_copy.measure import CPU, THROUGHPUT, Measured, figures
+from segstore.bench.zero_copy.plan import BARE, LOG, Contender, Group, Plan
+from segstore.bench.zero_copy.syscalls import Counts, Judged
 
 NAME = "zero-copy"
 QUESTION = "Which way brings a log's bytes to a socket, pipe or file soonest, and with the least work?"
@@ -124,3 +140,145 @@ def cold_enough(found: Results) -> Finding:
     else:
         said = "mincore said so before every run."
     return Finding("Before a cold run no page of the log is in the page cache", said)
+
+
+# --- tables ------------------------------------------------------------------------------------
+
+# Results as tables for a terminal of 80 columns. Nothing on disk. Threads: any.
+#
+# A star marks who wins in a cell: in colour, without, and in a pipe.
+
+WON = "*"
+TITLES = {THROUGHPUT: "MB/s", CPU: "the sender's CPU, s/GB"}
+DETAILS = ("MB/s", "±", "CPU s/GB", "±", "system", "calls/MB", "switches/MB", "p50 us", "p99 us")
+
+
+def summary(results: Results) -> Iterator[RenderableType]:
+    """For each sink and cache what log.transfer reaches, by size and method; the copies; the findings."""
+    yield Text(machine_text(results))
+    runs = results.settings["runs"]
+    yield Text(
+        f"Medians of {runs} runs of log.transfer; {WON} wins: its interval lies apart from all others."
+    )
+    for sink in results.values("sink"):
+        for cache in results.values("cache"):
+            for measure in TITLES:
+                yield _grid(results, sink, cache, measure)
+    yield _copies(results)
+    yield findings(results)
+
+
+def details(results: Results) -> Iterator[RenderableType]:
+    """Every cell with all its figures, a table for each sink, cache and size."""
+    for way in results.values("way"):
+        for sink in results.values("sink"):
+            for cache in results.values("cache"):
+                for size in results.values("size"):
+                    if cells := results.where(way=way, sink=sink, cache=cache, size=size):
+                        yield _details(f"{way}, {sink}, {cache}, {name(size)}", cells)
+
+
+def _grid(results: Results, sink: str, cache: str, measure: str) -> Table:
+    keys: dict[str, Any] = {"way": LOG, "sink": sink, "cache": cache}
+    methods = list(dict.fromkeys(cell.keys["method"] for cell in results.where(**keys)))
+    made = _table(f"{sink}, {cache}: {TITLES[measure]}", "size", *methods)
+    for size in results.values("size"):
+        best = win(contenders(results, measure, size=size, **keys), measure)
+        cells = {cell.keys["method"]: cell for cell in results.where(size=size, **keys)}
+        made.add_row(name(size), *(_number(cells[method], measure, method == best) for method in methods))
+    return made
+
+
+def _number(cell: Cell, measure: str, won: bool) -> Text:
+    if measure not in cell.figures:
+        return Text("-")
+    text = number_text(cell.figures[measure].median)
+    return Text(text + WON, style="bold green") if won else Text(text + " ")
+
+
+def _copies(results: Results) -> Table:
+    title = f"As it is told, and switches counted at {name(told_size(results))}, bare"
+    made = _table(title, *HEADINGS, *results.values("sink"))
+    for row in rows(results):
+        made.add_row(*row)
+    return made
+
+
+def _details(title: str, cells: list[Cell]) -> Table:
+    made = _table(title, "method", *DETAILS)
+    for cell in cells:
+        if cell.figures:
+            made.add_row(cell.keys["method"], *_all_figures(cell))
+    return made
+
+
+def _all_figures(cell: Cell) -> Iterator[str]:
+    middle = {measure: figure.median for measure, figure in cell.figures.items()}
+    for measure in (THROUGHPUT, CPU):
+        yield number_text(middle[measure])
+        yield f"{cell.figures[measure].spread:.0%}"
+    yield f"{middle['system s/GB'] / middle[CPU]:.0%}" if middle[CPU] else ""
+    yield number_text(cell.notes["calls per MB"]) if cell.notes.get("calls") else ""
+    yield from (number_text(middle[measure]) for measure in ("switches 1/MB", "p50 us", "p99 us"))
+
+
+def _table(title: str, first: str, *columns: str) -> Table:
+    made = Table(
+        box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, collapse_padding=True
+    )
+    made.add_column(Text(first))
+    for column in columns:
+        made.add_column(Text(column), justify="right")
+    return made
+
+
+# --- pictures ----------------------------------------------------------------------------------
+
+# Results as pictures: throughput and CPU by size, a line a method, a panel a sink and cache.
+#
+# On disk: a PNG and an SVG each, where the caller wants them. Threads: one draws.
+
+_PICTURES_TITLES = {
+    LOG: "log.transfer: what each method reaches",
+    BARE: "The bare system calls, without the engine, out of the page cache",
+}
+LABELS = {THROUGHPUT: "throughput, MB/s", CPU: "the sender's CPU, s/GB"}
+FILES = {THROUGHPUT: "throughput", CPU: "cpu"}
+
+
+def draw(results: Results, directory: str) -> list[str]:
+    """Write all pictures: their paths. OSError; InvalidArgumentError without matplotlib."""
+    return [
+        path
+        for way in results.values("way")
+        for measure in LABELS
+        for path in _picture(results, way, measure, os.path.join(directory, _file(results, way, measure)))
+    ]
+
+
+def _file(results: Results, way: str, measure: str) -> str:
+    return "-".join([results.name, FILES[measure], *([way] if way != LOG else [])])
+
+
+def _picture(results: Results, way: str, measure: str, path: str) -> list[str]:
+    caches = list(dict.fromkeys(cell.keys["cache"] for cell in results.where(way=way)))
+    places = [(sink, cache) for sink in results.values("sink") for cache in caches]
+    sizes = sorted(results.values("size"))
+    with panels(_PICTURES_TITLES[way], len(places), columns=2) as all_axes:
+        for axes, (sink, cache) in zip(all_axes, places, strict=True):
+            axes.set_title(f"{sink}, {cache}")
+            label(axes, "bytes of one transfer", LABELS[measure], xlog=True, ylog=True)
+            lines(axes, _series(results, measure, way, sink, cache), results.values("method"))
+            axes.tick_params(axis="x", labelsize=8)  # 10 KiB and 16 KiB lie close together
+            ticks(axes, sizes, [name(size).replace(" ", "\n") for size in sizes])
+        return save(all_axes[0].figure, path)
+
+
+def _series(
+    results: Results, measure: str, way: str, sink: str, cache: str
+) -> dict[str, dict[float, Figure]]:
+    found: dict[str, dict[float, Figure]] = defaultdict(dict)
+    for cell in results.where(way=way, sink=sink, cache=cache):
+        if measure in cell.figures:
+            found[cell.keys["method"]][cell.keys["size"]] = cell.figures[measure]
+    return found

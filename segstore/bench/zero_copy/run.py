@@ -12,16 +12,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from segstore.bench.results import Progress, Results
-from segstore.bench.zero_copy import passes, report, syscalls
+from segstore.bench.zero_copy import measure, report, syscalls
 from segstore.bench.zero_copy import plan as layout
-from segstore.bench.zero_copy.cells import KIB, LOG, Contender, Group, Plan
-from segstore.bench.zero_copy.contenders import Contenders, names, unavailable
-from segstore.bench.zero_copy.cores import apart
 from segstore.bench.zero_copy.counted_files import CountedFiles
-from segstore.bench.zero_copy.counting import Counts, count
-from segstore.bench.zero_copy.measure import undisturbed
-from segstore.bench.zero_copy.passes import Measured
+from segstore.bench.zero_copy.machine_state import apart
+from segstore.bench.zero_copy.measure import Contenders, Measured, names, unavailable, undisturbed
+from segstore.bench.zero_copy.plan import KIB, LOG, Contender, Group, Plan
 from segstore.bench.zero_copy.receivers import Sink, sink
+from segstore.bench.zero_copy.syscalls import Counts, count
 from segstore.coordinator import open
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
@@ -48,7 +46,7 @@ def run(directory: str | os.PathLike[str], plan: Plan, progress: Progress, strac
             progress(0, plan.runs + 1, "counting system calls")
             counted = _counted(root, plan, sinks)
             with _ready(root, plan, sinks, Files()) as groups, undisturbed():
-                passes.measure(groups, plan, progress)
+                measure.measure(groups, plan, progress)
         progress(plan.runs, plan.runs + 1, "counting again with strace")
         judged = _judged(root, place, plan) if strace else "it was not asked to"
         return report.results(place, plan, groups, counted, judged, unavailable())

@@ -1,10 +1,7 @@
-"""Transfers in a process that strace watches, and what it and `CountedFiles` say of them.
+"""System calls of each contender, counted by `CountedFiles` in a store that is opened for it alone.
 
-On disk: opens a store. Threads: one. Run by `judge`, and as `python -m segstore.bench.zero_copy.syscalls
-STORE DIRECTORY SINK CACHE SIZE METHOD`: it says that it is ready, goes on once it is told, and says what it
-counted. strace is attached meanwhile, so that nothing but transfers is counted. The process probes nothing:
-a ring of io_uring that was closed would interrupt a transfer that waits, which the kernel then begins
-again, as another call for strace.
+On disk: reads only. Threads: one. Where strace is, `traced` runs the same transfers under it and counts
+again.
 """
 
 from __future__ import annotations
@@ -18,20 +15,61 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from segstore.bench.zero_copy.cells import LOG, Contender, Group
-from segstore.bench.zero_copy.contenders import Contenders
 from segstore.bench.zero_copy.counted_files import CountedFiles
-from segstore.bench.zero_copy.plan import stretch
-from segstore.bench.zero_copy.receivers import sink
+from segstore.bench.zero_copy.measure import Contenders, Ready
+from segstore.bench.zero_copy.plan import LOG, Contender, Group, Stretch, stretch
+from segstore.bench.zero_copy.receivers import Sink, sink
 from segstore.cli.signals import ended_later
 from segstore.coordinator import open
 from segstore.errors import StorageError
 
-WARM, TRANSFERS = 2, 8
+TRANSFERS = 8
+
+
+class Counts(NamedTuple):
+    """Calls of one transfer by strace's names; notices of MSG_ZEROCOPY in all, and how many of them said that
+    the kernel has copied after all."""
+
+    calls: Mapping[str, float]
+    notices: int
+    copied: int
+
+    def per_mb(self, size: int) -> float:
+        """All calls a megabyte (1e6 bytes), where a transfer has `size` bytes."""
+        return sum(self.calls.values()) / size * 1e6
+
+
+def count(files: CountedFiles, sink: Sink, ready: Ready, stretch: Stretch) -> Counts:
+    """What TRANSFERS transfers call, or those that there are, once one has warmed up what is kept between
+    them.
+    """
+    transfers = min(TRANSFERS, stretch.transfers - 1)
+    sink.expect(stretch.size * (transfers + 1))
+    with ready() as send:
+        send(0)
+        files.clear()
+        for i in range(1, transfers + 1):
+            send(i)
+        sink.wait()
+        calls = {name: n / transfers for name, n in sorted(files.calls.items()) if n}
+    return Counts(calls, files.notices, files.copied)
+
+
+# --- traced ------------------------------------------------------------------------------------
+
+# Transfers in a process that strace watches, and what it and `CountedFiles` say of them.
+#
+# On disk: opens a store. Threads: one. Run by `judge`, and as `python -m segstore.bench.zero_copy.syscalls
+# STORE DIRECTORY SINK CACHE SIZE METHOD`: it says that it is ready, goes on once it is told, and says what
+# it counted. strace is attached meanwhile, so that nothing but transfers is counted. The process probes
+# nothing: a ring of io_uring that was closed would interrupt a transfer that waits, which the kernel then
+# begins again, as another call for strace.
+
+WARM, _TRACED_TRANSFERS = 2, 8
 WATCHED = frozenset(
     {"sendfile", "splice", "copy_file_range", "pread64", "write", "sendto", "sendmsg", "recvmsg", "mmap"}
     | {"munmap", "pipe2", "poll", "fstat", "io_uring_setup", "io_uring_enter", "io_uring_register"}
@@ -133,14 +171,14 @@ def main(arguments: Sequence[str]) -> None:
         to, log = stack.enter_context(sink(kind, directory)), stretch(root, int(size), cache)
         ready = Contenders(store, files, stack).ready([one], to.fd, log)[one]
         send = stack.enter_context(ready())
-        to.expect(log.size * (WARM + TRANSFERS))
+        to.expect(log.size * (WARM + _TRACED_TRANSFERS))
         for i in range(WARM):
             send(i)
         _any_may_watch()
         os.writev(1, [READY.encode()])
         os.read(0, 1)
         files.clear()
-        for i in range(WARM, WARM + TRANSFERS):
+        for i in range(WARM, WARM + _TRACED_TRANSFERS):
             send(i % log.transfers)
         os.writev(1, [json.dumps(files.calls).encode(), b"\n"])  # which no transfer calls
         os.read(0, 1)  # until strace has let go: what comes now is of no transfer

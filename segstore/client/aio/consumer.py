@@ -17,8 +17,8 @@ from segstore.client.aio.home import Home
 from segstore.client.aio.line import Line
 from segstore.client.aio.turns import Turns
 from segstore.client.consumer import Consumer
-from segstore.client.consumer.coordination import Offsets
-from segstore.client.consumer.interceptors import Polled
+from segstore.client.consumer.metrics import Polled
+from segstore.client.consumer.no_group import Offsets
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.coordinator.structs import (
     ConsumerGroupMetadata,

@@ -7,24 +7,247 @@ of the producer's own, one call after the other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from segstore.client.aio.bridge import Awaited, Bridge
 from segstore.client.aio.home import Home
 from segstore.client.aio.line import Line
-from segstore.client.aio.room import Room
-from segstore.client.aio.transactional import Transactional
-from segstore.client.producer import Producer, RecordMetadata
+from segstore.client.producer import FutureRecordMetadata, Producer, RecordMetadata
 from segstore.client.producer.record import MAX_RECORD_OVERHEAD
 from segstore.config import arguments
+from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from segstore.errors import (
+    BufferExhaustedError,
+    ClientClosedError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    copy_of,
+)
+from segstore.logger import Logger
 from segstore.records import HEADER_SIZE
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+# --- bridge ------------------------------------------------------------------------------------
+
+# Outcomes of records, from the sender's thread to those who await them in the event loop. Nothing on disk.
+#
+# Threads: the loop's and the sender's. The loop is woken once for all outcomes that come before it gets to
+# them, those of a batch or more, never once a record.
+
+Awaited = asyncio.Future[RecordMetadata]
+
+
+class Bridge:
+    """`settled` is called in the loop after outcomes were handed over: memory has become free."""
+
+    def __init__(self, settled: Callable[[], None]) -> None:
+        self._settled = settled
+        self._known: deque[tuple[Awaited, RecordMetadata | BaseException]] = deque()
+        self._woken = False
+
+    def future(self, loop: asyncio.AbstractEventLoop, sent: FutureRecordMetadata) -> Awaited:
+        """What becomes of a record. Cancelling it changes nothing for the record."""
+        awaited: Awaited = loop.create_future()
+        known = partial(self._tell, awaited)
+        sent._when_done(known, known)
+        return awaited
+
+    def _tell(self, awaited: Awaited, outcome: RecordMetadata | BaseException) -> None:
+        self._known.append((awaited, outcome))
+        if self._woken:
+            return
+        self._woken = True
+        try:
+            awaited.get_loop().call_soon_threadsafe(self._settle)
+        except RuntimeError:  # the loop was closed, and nobody is left who awaits
+            self._known.clear()
+            self._woken = False
+
+    def _settle(self) -> None:
+        # First: what comes from now on wakes the loop again.
+        self._woken = False
+        for _ in range(len(self._known)):
+            awaited, outcome = self._known.popleft()
+            if awaited.done():
+                continue
+            if isinstance(outcome, BaseException):
+                awaited.set_exception(copy_of(outcome))  # each gets a traceback of its own
+            else:
+                awaited.set_result(outcome)
+        self._settled()
+
+
+# --- room --------------------------------------------------------------------------------------
+
+# Tasks that wait for memory in a producer's buffer pool, first come, first served. Nothing on disk.
+#
+# Threads: the event loop's only, which never waits in the pool itself. It is the only one that takes memory,
+# so that what it finds free stays free until it takes it.
+
+
+class _Waiter:
+    __slots__ = ("need", "turn")
+
+    def __init__(self, need: int, turn: asyncio.Future[None]) -> None:
+        self.need, self.turn = need, turn
+
+
+class Room:
+    """The pool of `producer` as tasks see it; sizes in bytes."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer, self._pool = producer, producer._accumulator.pool
+        self._waiters: deque[_Waiter] = deque()
+
+    def has(self, need: int) -> bool:
+        """Whether a record of `need` bytes finds room at once, and nobody came before."""
+        return not self._waiters and self._fits(need)
+
+    def _fits(self, need: int) -> bool:
+        # A block is as large as a batch at least; what is larger than the pool is refused when it is sent.
+        pool = self._pool
+        return pool.available >= min(max(need, pool.block_size), pool.total)
+
+    async def wait(self, need: int) -> None:
+        """Return when there is room; send at once then, and let others `look`. BufferExhaustedError."""
+        loop = asyncio.get_running_loop()
+        me = _Waiter(need, loop.create_future())
+        self._waiters.append(me)
+        timer = loop.call_later(self._producer.config.max_block_ms / 1000, self._give_up, me)
+        try:
+            self.look()
+            await me.turn
+        except BaseException:
+            self._waiters.remove(me)
+            self.look()
+            raise
+        finally:
+            timer.cancel()
+        self._waiters.popleft()
+
+    def look(self) -> None:
+        """Let the first go on if there is room, and see that what lingers is sent if there is none."""
+        if not self._waiters or self._waiters[0].turn.done():
+            return
+        if self._fits(self._waiters[0].need):
+            self._waiters[0].turn.set_result(None)
+        else:
+            with contextlib.suppress(KafkaTimeoutError):  # it is only begun
+                self._producer.flush(timeout=0)
+
+    def _give_up(self, waiter: _Waiter) -> None:
+        if waiter.turn.done():
+            return
+        with self._producer._accumulator.lock:
+            self._pool.exhausted += 1
+        waiter.turn.set_exception(
+            BufferExhaustedError(
+                f"no {waiter.need:,} bytes of buffer_memory={self._pool.total:,} became free within "
+                f"max_block_ms={self._producer.config.max_block_ms:.0f}"
+            )
+        )
+
+
+# --- transactional -----------------------------------------------------------------------------
+
+# Transactions of an `AsyncProducer`. Nothing on disk of its own. Threads: see `producer`.
+
+log = Logger("segstore")
+
+
+class Transactional(ABC):
+    """The transactions of `Producer` as coroutines. A commit or abort that is cancelled goes on, and the next
+    call waits for it; a beginning that is cancelled is taken back.
+    """
+
+    _producer: Producer
+
+    @abstractmethod
+    async def _call(self, method: Callable[..., T], *arguments: Any) -> T:
+        """Run a method in the producer's thread."""
+
+    def transaction(self) -> Transaction:
+        """`async with producer.transaction():` begins one, and commits it, or aborts it where an exception
+        leaves it.
+        """
+        return Transaction(self)
+
+    @abstractmethod
+    def _begin(self, method: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        """As `_call`: what becomes of it."""
+
+    async def begin_transaction(self) -> None:
+        """See `Producer.begin_transaction`. Cancelled, it leaves no transaction open."""
+        begun: list[bool] = []
+
+        def begin() -> None:
+            self._producer.begin_transaction()
+            begun.append(True)
+
+        def take_back() -> None:
+            if begun:
+                self._producer.abort_transaction()
+
+        try:
+            await self._call(begin)
+        except asyncio.CancelledError:
+            with contextlib.suppress(ClientClosedError):  # then closing it has aborted what was open
+                self._begin(take_back).add_done_callback(_told)
+            raise
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group_metadata: ConsumerGroupMetadata | str,
+    ) -> None:
+        """See `Producer.send_offsets_to_transaction`."""
+        await self._call(self._producer.send_offsets_to_transaction, offsets, group_metadata)
+
+    async def commit_transaction(self) -> None:
+        """See `Producer.commit_transaction`."""
+        await self._call(self._producer.commit_transaction)
+
+    async def abort_transaction(self) -> None:
+        """See `Producer.abort_transaction`."""
+        await self._call(self._producer.abort_transaction)
+
+
+def _told(taken_back: asyncio.Future[None]) -> None:
+    """Nobody waits for it any more."""
+    error = None if taken_back.cancelled() else taken_back.exception()
+    if error is not None:
+        log.warning("a transaction whose beginning was cancelled could not be aborted: %s", error)
+
+
+class Transaction:
+    """One transaction, as an asynchronous context manager."""
+
+    def __init__(self, producer: Transactional) -> None:
+        self._producer = producer
+
+    async def __aenter__(self) -> Self:
+        await self._producer.begin_transaction()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self._producer.commit_transaction()
+        elif not isinstance(error, ProducerFencedError):  # then it was aborted already, by the newer producer
+            await self._producer.abort_transaction()
+
+
+# --- producer ------------------------------------------------------------
 
 T = TypeVar("T")
 

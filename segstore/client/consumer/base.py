@@ -1,8 +1,4 @@
-"""A consumer is used by one thread at a time: `Guard` sees to it that another is told. Nothing on disk.
-
-Threads: any. The thread that closes the store may end a consumer that another one uses: that one is asked to
-leave its call, and the consumer refuses all calls from then on.
-"""
+"""`Parts`: what a consumer is made of, put together. Nothing on disk. Threads: see `guard`."""
 
 from __future__ import annotations
 
@@ -10,15 +6,38 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from segstore.errors import ClientClosedError, ConcurrentModificationError, SegstoreError, StoreClosedError
+from segstore.client.consumer.config import ConsumerConfig
+from segstore.client.consumer.fetcher import Fetcher, Iteration
+from segstore.client.consumer.group_member import Grouped
+from segstore.client.consumer.metrics import ConsumerMetrics, Interceptors, NoMetrics
+from segstore.client.consumer.no_group import Coordination, Ungrouped
+from segstore.client.consumer.positions import Lookups, Positions
+from segstore.client.consumer.subscription import Subscription
+from segstore.coordinator.quotas import CONSUMER_BYTE_RATE, quotas
+from segstore.errors import (
+    ClientClosedError,
+    ConcurrentModificationError,
+    InvalidTypeError,
+    SegstoreError,
+    StoreClosedError,
+)
 from segstore.mutex import OwnedLock, refused, under_way
+from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+# --- guard -------------------------------------------------------------------------------------
+
+# A consumer is used by one thread at a time: `Guard` sees to it that another is told. Nothing on disk.
+#
+# Threads: any. The thread that closes the store may end a consumer that another one uses: that one is asked
+# to leave its call, and the consumer refuses all calls from then on.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -173,3 +192,35 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
     names = {name: getattr(method.__code__, name) for name in _NAMES if hasattr(method.__code__, name)}
     guarded.__code__ = guarded.__code__.replace(**names)  # type: ignore[attr-defined]
     return guarded
+
+
+# --- base ------------------------------------------------------------
+
+
+class Parts:
+    """The base of `Consumer`, which is written in several files: each has the methods of one matter."""
+
+    def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
+        """ConfigError, InvalidTypeError, InvalidGroupIdError, ReadOnlyError for a group over a store opened
+        "r".
+        """
+        if not isinstance(store, Store):
+            raise InvalidTypeError(
+                f"store must be a Store, as segstore.open() gives, not {type(store).__name__}"
+            )
+        self.config = ConsumerConfig.parse(settings)
+        self._store, self._guard, self._iteration = store, Guard(store.path), Iteration()
+        self._subscription = Subscription()
+        self._lookups = Lookups(store, self.config.isolation_level)
+        self._metrics = (ConsumerMetrics if self.config.metrics_enabled else NoMetrics)(self.config)
+        self._interceptors = Interceptors(self.config.interceptors)
+        self._coordination: Coordination = (
+            Ungrouped(store, self._subscription, self.config)
+            if self.config.group_id is None
+            else Grouped(store, self._subscription, self.config, self._interceptors)
+        )
+        self._positions = Positions(
+            store, self._subscription, self._coordination, self._lookups, self.config.auto_offset_reset
+        )
+        throttle = quotas(store).throttle(CONSUMER_BYTE_RATE, self.config.client_id)
+        self._fetcher = Fetcher(self._subscription, self._positions, self.config, self._metrics, throttle)

@@ -13,16 +13,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from segstore.client.consumer.assigning import Assigning
 from segstore.client.consumer.base import alone
-from segstore.client.consumer.committing import Committing
 from segstore.client.consumer.ending import Ending
 from segstore.client.consumer.fetcher import Given
-from segstore.client.consumer.interceptors import Polled
+from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
-from segstore.client.consumer.seek_and_commit import Seeking
+from segstore.client.consumer.seek_and_commit import Assigning, Committing, Seeking
 from segstore.config import arguments
-from segstore.config.judging import shown
+from segstore.config.options import shown
 from segstore.errors import (
     ClientClosedError,
     InvalidArgumentError,

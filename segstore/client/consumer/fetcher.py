@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from segstore.client.consumer.buffer import Buffer
 from segstore.client.consumer.config import ConsumerConfig, deserialize_with
 from segstore.client.consumer.metrics import ConsumerMetrics
 from segstore.client.consumer.positions import Positions
@@ -20,6 +20,44 @@ from segstore.coordinator.quotas import MOST_WAIT_MS, Throttle
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import OffsetOutOfRangeError, StoreClosedError, copy_of
 from segstore.records import Records
+
+# --- buffer ------------------------------------------------------------------------------------
+
+# What was read of a partition and not given yet. Nothing on disk. Threads: one, the consumer's.
+
+
+class Buffer:
+    """Records of one read. `at` is the offset where the first one left goes on: a consumer whose position is
+    another has no use for them. `memory` is the bytes that they keep, `stored` what was read for them,
+    `start` and `end` the log's offsets then; `charged`: whether the client's byte rate has paid for them.
+    """
+
+    __slots__ = ("_given", "_records", "at", "charged", "end", "memory", "start", "stored")
+
+    def __init__(self, records: Records, at: int, start: int, end: int) -> None:
+        self._records, self._given, self.at, self.start, self.end = records, 0, at, start, end
+        self.charged = False
+        sizes = records.batches["size"]
+        self.memory, self.stored = records.nbytes, int(sizes.item() if len(sizes) == 1 else sizes.sum())
+
+    def __len__(self) -> int:
+        return len(self._records) - self._given
+
+    def take(self, most: int | None = None) -> Records:
+        """The next records, up to `most`; `next_offset` of them is where the next `take` goes on."""
+        given, n = self._given, len(self._records)
+        until = n if most is None else min(given + most, n)
+        taken = self._records if until - given == n else self._records[given:until]
+        self._given, self.at = until, taken.next_offset
+        return taken
+
+    def give_back(self, offset: int) -> None:
+        """Let the next `take` begin at `offset` again."""
+        self._given = int(self._records.offsets.searchsorted(offset))
+        self.at = offset
+
+
+# --- fetcher ------------------------------------------------------------
 
 
 class Given(NamedTuple):
@@ -294,3 +332,44 @@ class Fetcher:
                     return least
                 found += buffer.stored if buffer is not None else 0
         return found
+
+
+# --- iteration ---------------------------------------------------------------------------------
+
+# Records one by one. Nothing on disk. Threads: one, the consumer's.
+
+
+class _Part(NamedTuple):
+    state: PartitionState
+    records: Iterator[ConsumerRecord]
+    at: int
+
+
+class Iteration:
+    """What a poll found for an iterator. A partition's position moves on with each record that is taken, so
+    that those which were not are read again: after a seek, a pause, or by the next consumer of a group.
+    """
+
+    def __init__(self) -> None:
+        self._parts: deque[_Part] = deque()
+
+    def put(self, state: PartitionState, records: Sequence[ConsumerRecord], at: int) -> None:
+        """Records of a partition, which goes on at offset `at` behind them."""
+        self._parts.append(_Part(state, iter(records), at))
+
+    def clear(self) -> None:
+        """Forget what was not taken."""
+        self._parts.clear()
+
+    def take(self) -> ConsumerRecord | None:
+        """The next record; None where another poll is due."""
+        while self._parts:
+            state, records, at = self._parts[0]
+            if state.fetchable:
+                record = next(records, None)
+                if record is not None:
+                    state.position, state.leader_epoch = record.offset + 1, record.leader_epoch
+                    return record
+                state.position = at
+            self._parts.popleft()
+        return None

@@ -13,20 +13,17 @@ from typing import Any
 
 from segstore.client.consumer.commits import Commits
 from segstore.client.consumer.config import ConsumerConfig
-from segstore.client.consumer.coordination import Offsets, OnCommit
-from segstore.client.consumer.group_metrics import GroupMetrics
-from segstore.client.consumer.interceptors import Interceptors
-from segstore.client.consumer.join import Phase, Seat
-from segstore.client.consumer.leading import Leading, Topics
+from segstore.client.consumer.join import Leading, Phase, Seat, Topics
+from segstore.client.consumer.metrics import GroupMetrics, Interceptors
+from segstore.client.consumer.no_group import Offsets, OnCommit, TopicWatch
 from segstore.client.consumer.subscription import Subscription
-from segstore.client.consumer.watch import TopicWatch
 from segstore.coordinator.consumer_protocol import decode_assignment, encode_subscription
 from segstore.coordinator.group.assignors import by_name
 from segstore.coordinator.group.assignors.base import Subscription as Told
 from segstore.coordinator.group.coordinator import GroupCoordinator
-from segstore.coordinator.group.membership import Joined, Protocols
+from segstore.coordinator.group.member import Joined, Protocols
 from segstore.coordinator.offsets.group_offsets import GroupOffsets
-from segstore.coordinator.offsets.write import check_group
+from segstore.coordinator.offsets.topic import check_group
 from segstore.coordinator.shared import shared
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import FencedInstanceIdError, ReadOnlyError

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from segstore.client.consumer.config import ConsumerConfig
+from segstore.client.consumer.no_group import Offsets
+from segstore.client.consumer.records import ConsumerRecord
+from segstore.coordinator.group.member import Pulse
 from segstore.coordinator.metrics import Sensor, monotonic_ms
 from segstore.coordinator.structs import TopicPartition
+from segstore.errors import InvalidTypeError
+from segstore.logger import Logger
+from segstore.mutex import calls_out
 
 
 class ConsumerMetrics:
@@ -103,3 +112,160 @@ class NoMetrics(ConsumerMetrics):
 
     def snapshot(self) -> dict[str, dict[str, float]]:
         return {}
+
+
+# --- group metrics -----------------------------------------------------------------------------
+
+# What a member of a group measures, by Kafka's names (ConsumerCoordinatorMetrics, AbstractCoordinator).
+#
+# Nothing on disk. Threads: recorded by the consumer's.
+
+_HOUR = 3600
+
+
+class GroupMetrics:
+    """Times are ms."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self._config = config
+        self._commit, self._join, self._sync = self._sensor(), self._sensor(), self._sensor()
+        self._rebalance, self._failed = self._sensor(), self._sensor()
+        self._listener = {kind: self._sensor() for kind in ("revoked", "assigned", "lost")}
+        self._began = self._joined = self._ended = math.nan
+
+    def _sensor(self) -> Sensor:
+        return Sensor(self._config.metrics_num_samples, self._config.metrics_sample_window_ms)
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def committed(self, took_ms: float) -> None:
+        """Offsets were committed."""
+        self._commit.record(took_ms)
+
+    def joining(self) -> None:
+        """The member asks to join; a rebalance that had not ended has failed."""
+        now = monotonic_ms()
+        if not math.isnan(self._began):
+            self._failed.record(1)
+        self._began = self._joined = now
+
+    def joined(self) -> None:
+        """All have joined."""
+        now = monotonic_ms()
+        self._join.record(now - self._joined)
+        self._joined = now
+
+    def synced(self) -> None:
+        """The member has its assignment: the rebalance is over."""
+        self._ended = monotonic_ms()
+        self._sync.record(self._ended - self._joined)
+        self._rebalance.record(self._ended - self._began)
+        self._began = math.nan
+
+    @contextmanager
+    def listener(self, kind: str) -> Iterator[None]:
+        """The time that the application's listener takes."""
+        began = monotonic_ms()
+        try:
+            yield
+        finally:
+            self._listener[kind].record(monotonic_ms() - began)
+
+    # --- what is told ------------------------------------------------------------------------------
+
+    def snapshot(self, assigned: int, pulse: Pulse | None, now: float) -> dict[str, dict[str, float]]:
+        """Group of metrics to name to value; nothing with metrics_enabled=False. `now`: of the pulse's
+        clock.
+        """
+        if not self._config.metrics_enabled:
+            return {}
+        beaten = math.nan if pulse is None else pulse.beaten
+        measured = {
+            "assigned-partitions": float(assigned),
+            "heartbeat-total": 0 if pulse is None else pulse.beats,
+            "last-heartbeat-seconds-ago": _ago(now - beaten),
+            "last-rebalance-seconds-ago": _ago(monotonic_ms() - self._ended),
+            "rebalance-rate-per-hour": self._rebalance.count_rate * _HOUR,
+            "failed-rebalance-rate-per-hour": self._failed.count_rate * _HOUR,
+            "failed-rebalance-total": self._failed.count,
+            "rebalance-total": self._rebalance.count,
+            "rebalance-latency-avg": self._rebalance.avg,
+            "rebalance-latency-max": self._rebalance.max,
+            "rebalance-latency-total": self._rebalance.total,
+        }
+        for name, sensor in (("commit-latency", self._commit), ("join-time", self._join)):
+            measured |= _times(name, sensor)
+        measured |= _times("sync-time", self._sync)
+        for kind, sensor in self._listener.items():
+            measured[f"partition-{kind}-latency-avg"] = sensor.avg
+            measured[f"partition-{kind}-latency-max"] = sensor.max
+        return {f"{self._config.metric_group_prefix}-coordinator-metrics": measured}
+
+
+def _times(name: str, sensor: Sensor) -> dict[str, float]:
+    what = name.partition("-")[0]
+    return {
+        f"{name}-avg": sensor.avg,
+        f"{name}-max": sensor.max,
+        f"{what}-rate": sensor.count_rate,
+        f"{what}-total": sensor.count,
+    }
+
+
+def _ago(ms: float) -> float:
+    return -1 if math.isnan(ms) else ms // 1000
+
+
+# --- interceptors ------------------------------------------------------------------------------
+
+# Runs a consumer's interceptors (Kafka: ConsumerInterceptors). Nothing on disk. Threads: the consumer's.
+
+Polled = dict[TopicPartition, list[ConsumerRecord]]
+
+log = Logger(__name__)
+
+
+class Interceptors:
+    """What one raises is logged, and the others go on, as in Kafka: they never stop a consumer."""
+
+    def __init__(self, interceptors: Sequence[Any]) -> None:
+        self._all = interceptors
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @calls_out
+    def on_consume(self, records: Polled) -> Polled:
+        """What the last one makes of what the others made of `records`."""
+        for interceptor in self._all:
+            method = getattr(interceptor, "on_consume", None)
+            if method is not None:
+                try:
+                    records = _polled(method(records))
+                except Exception:
+                    log.exception("interceptor %r failed in on_consume", interceptor)
+        return records
+
+    def on_commit(self, offsets: Offsets) -> None:
+        """Tell all what was committed."""
+        self._call("on_commit", offsets)
+
+    def close(self) -> None:
+        """Tell all that nothing more comes."""
+        self._call("close")
+
+    @calls_out
+    def _call(self, name: str, *arguments: Any) -> None:
+        for interceptor in self._all:
+            method = getattr(interceptor, name, None)
+            if method is not None:
+                try:
+                    method(*arguments)
+                except Exception:
+                    log.exception("interceptor %r failed in %s", interceptor, name)
+
+
+def _polled(made: Any) -> Polled:
+    if not isinstance(made, dict):
+        raise InvalidTypeError(f"on_consume must return a dict of records, not {type(made).__name__}")
+    return made

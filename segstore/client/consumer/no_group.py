@@ -6,18 +6,131 @@ Threads: one, the consumer's.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from typing import Any, NoReturn
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NoReturn, Protocol
 
 from segstore.client.consumer.config import ConsumerConfig
-from segstore.client.consumer.coordination import Offsets, OnCommit
 from segstore.client.consumer.subscription import Subscription
-from segstore.client.consumer.watch import TopicWatch
 from segstore.coordinator.structs import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from segstore.errors import IllegalStateError
 from segstore.mutex import calls_out
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.store import Store
+
+# --- watch -------------------------------------------------------------------------------------
+
+# `TopicWatch`: looks at the topics of a store, neither too often nor too late. Nothing on disk.
+#
+# Threads: one, the consumer's.
+
+_SHARE = 100
+"""Looking at the topics takes at most one part in so many of a consumer's time."""
+_LEAST_AGE_MS = 10
+"""A consumer that waits must sleep: what is published wakes it anyway."""
+
+
+class TopicWatch:
+    """New topics and partitions are found within moments, at the latest `max_age_ms` after the last look:
+    whoever makes or deletes some publishes that, which wakes a consumer that waits too. In a directory where
+    nothing is published (a broker's) there is a look as often as may be.
+    """
+
+    def __init__(self, store: Store, max_age_ms: float) -> None:
+        self._store, self._max_age = store, max(max_age_ms, _LEAST_AGE_MS) / 1000
+        self._may_look = self._must_look = -math.inf
+        self._seen = -1
+        self._looked = -1, -math.inf, -math.inf
+
+    def look(self) -> dict[str, TopicInfo] | None:
+        """The topics; None where nothing was published since the last look, or it is too early for one. A
+        look counts when `done` is called: where an interrupt comes before, there is another one.
+        """
+        now, seen = time.monotonic(), self._store.publications
+        if now < self._may_look or (self._told_nothing(seen) and now < self._must_look):
+            return None
+        found = self._store.topics()
+        done = time.monotonic()
+        self._looked = seen, done + self._max_age, done + min(_SHARE * (done - now), self._max_age)
+        return found
+
+    def done(self) -> None:
+        """What follows from the last look was done."""
+        self._seen, self._must_look, self._may_look = self._looked
+
+    def stale(self) -> None:
+        """Let the next `look` be one, whenever the last was."""
+        self._may_look = self._must_look = -math.inf
+
+    def wait_ms(self) -> float:
+        """When to look again, if nothing is published before."""
+        # A look that came too early for what woke the consumer is taken as soon as it may be.
+        at = self._must_look if self._told_nothing(self._store.publications) else self._may_look
+        return max(at - time.monotonic(), 0) * 1000
+
+    def _told_nothing(self, publications: int) -> bool:
+        return publications == self._seen and publications > 0
+
+
+# --- coordination ------------------------------------------------------------------------------
+
+# `Coordination`: what a consumer asks of whoever hands out partitions and keeps committed offsets.
+#
+# The seam between a consumer and its group: `grouped.Grouped` implements it, and without a group
+# `ungrouped.Ungrouped`.
+# Nothing on disk. Threads: called by the consumer's thread only.
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+OnCommit = Callable[[Offsets, "BaseException | None"], Any]
+
+
+class Coordination(Protocol):
+    """Of one consumer. It changes the consumer's `Subscription` (by `have`) and calls its listener, both in
+    `poll`, `unsubscribe` and `close` only.
+    """
+
+    def poll(self) -> None:
+        """Bring the assignment up to date: called before each look for records."""
+
+    def wait_ms(self) -> float:
+        """How long the consumer may sleep, if nothing is published, before it must call `poll` again."""
+
+    def stale(self) -> None:
+        """A partition was found gone: the next `poll` looks at the topics, whenever it did so last."""
+
+    def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The committed offsets of those partitions that have one: where reading begins."""
+
+    def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those for which an open transaction is about to commit an offset: where reading begins is not known
+        yet, whatever the isolation level. Who began at an older offset would do again what the transaction
+        has done (KIP-447; so does Java's consumer, which always asks for stable offsets).
+        """
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit; returns when it is done."""
+
+    def commit_async(self, offsets: Offsets, callback: OnCommit | None) -> Any:
+        """Commit without waiting: a future; `callback` gets (offsets, None or the error)."""
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The consumer's membership as it is now."""
+
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """What was measured of the membership: group of metrics to name to value."""
+
+    def unsubscribe(self) -> None:
+        """Give up all partitions and the membership; what was read is committed where that is automatic."""
+
+    @property
+    def left(self) -> bool:
+        """Whether nobody waits for this consumer: false where an interrupt kept `close` from leaving."""
+
+    def close(self, autocommit: bool, timeout_ms: float | None) -> None:
+        """As `unsubscribe`, for good."""
+
+
+# --- no group ------------------------------------------------------------
 
 
 class Ungrouped:

@@ -1,15 +1,102 @@
-"""A consumer's positions, and offsets that are looked up. Nothing on disk. Threads: one at a time."""
+"""A consumer's topics and partitions. Nothing on disk. Threads: one at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-from segstore.client.consumer.base import alone
-from segstore.client.consumer.parts import Parts
+from segstore.client.consumer.base import Parts, alone
+from segstore.client.consumer.no_group import Offsets, OnCommit
 from segstore.client.consumer.subscription import topic_partition, topic_partitions
 from segstore.config import arguments
-from segstore.coordinator.structs import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
-from segstore.errors import IllegalStateError, InvalidTypeError
+from segstore.coordinator.structs import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+from segstore.errors import IllegalStateError, InvalidTypeError, KafkaTimeoutError
+from segstore.storage.meta.topics import find_topic
+
+
+class Assigning(Parts):
+    """What a consumer reads."""
+
+    @alone
+    def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None, listener: Any = None) -> None:
+        """Read the topics named, or all whose name matches the regular expression `pattern` at its start,
+        those made later too. Replaces an earlier subscription.
+
+        `listener` (ConsumerRebalanceListener) is told of partitions in `poll`, `unsubscribe` and `close`;
+        without a group of those that come and go only. UnknownTopicOrPartitionError for a topic that is not
+        there (a pattern waits for it), IllegalStateError after `assign`, InvalidArgumentError,
+        InvalidTypeError.
+        """
+        if isinstance(topics, Collection) and not isinstance(topics, str):
+            there = self._store.topics()
+            for name in topics:
+                find_topic(there, name)
+        self._subscription.subscribe(topics, pattern, listener)
+        self._coordination.stale()
+        self._iteration.clear()
+
+    @alone
+    def subscription(self) -> set[str] | None:
+        """The topics subscribed to; of a pattern those found so far. None without a subscription."""
+        topics = self._subscription.topics
+        return None if topics is None else set(topics)
+
+    @alone
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions, in place of those assigned before; partitions that stay keep their position.
+
+        UnknownTopicOrPartitionError: nothing is changed; IllegalStateError after `subscribe`.
+        """
+        wanted = topic_partitions(partitions)
+        if not wanted:
+            self._unsubscribe()
+            return
+        for tp in wanted:
+            self._lookups.log(tp)
+        self._subscription.assign(wanted)
+        self._metrics.forget(set(wanted))
+
+    @alone
+    def unsubscribe(self) -> None:
+        """Give up topics and partitions."""
+        self._unsubscribe()
+
+    def _unsubscribe(self) -> None:
+        self._coordination.unsubscribe()
+        self._subscription.unsubscribe()
+        self._iteration.clear()
+        self._metrics.forget(set())
+
+    @alone
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions assigned now."""
+        return set(self._subscription.states)
+
+    @alone
+    def topics(self) -> set[str]:
+        """The names of all topics of the store, but internal ones."""
+        hide = self.config.exclude_internal_topics
+        return {name for name, info in self._store.topics().items() if not (hide and info.internal)}
+
+    @alone
+    def partitions_for_topic(self, topic: str) -> set[int]:
+        """The numbers of a topic's partitions; empty where there is no such topic. InvalidTypeError."""
+        if not isinstance(topic, str):
+            raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
+        info = self._store.topics().get(topic)
+        return set() if info is None else set(info.partition_ids)
+
+
+# --- seeking -----------------------------------------------------------------------------------
+
+# A consumer's positions, and offsets that are looked up. Nothing on disk. Threads: one at a time.
 
 
 class Seeking(Parts):
@@ -104,3 +191,69 @@ class Seeking(Parts):
             raise InvalidTypeError(f"timestamps must be a dict, not {type(timestamps).__name__}")
         wanted = {topic_partition(tp): arguments.whole("timestamp", at, 0) for tp, at in timestamps.items()}
         return {tp: self._lookups.for_time(self._lookups.log(tp), at) for tp, at in wanted.items()}
+
+
+# --- committing --------------------------------------------------------------------------------
+
+# A consumer's committed offsets, which belong to its group. Nothing on disk. Threads: one at a time.
+
+
+class Committing(Parts):
+    """From where its group goes on."""
+
+    @alone
+    def commit(self, offsets: Offsets | None = None, timeout_ms: float | None = None) -> None:
+        """Commit `offsets`, by default the positions of all partitions: all, or none.
+
+        CommitFailedError: the member was taken for failed, or the group handed out its partitions anew, and
+        what was read since the last commit may be read again, by another member too.
+        RebalanceInProgressError: poll, then commit. FencedInstanceIdError, UnknownTopicOrPartitionError,
+        OffsetMetadataTooLargeError, StorageError, InvalidTypeError; IllegalStateError without a group.
+        """
+        self._coordination.commit(self._subscription.consumed() if offsets is None else offsets)
+
+    @alone
+    def commit_async(self, offsets: Offsets | None = None, callback: OnCommit | None = None) -> Any:
+        """As `commit`, but what fails is told to the future that is returned, and to `callback` (by default
+        default_offset_commit_callback), which is called with (offsets, None or the error) in the next poll,
+        commit or close. IllegalStateError without a group, InvalidTypeError.
+        """
+        committed = self._subscription.consumed() if offsets is None else offsets
+        if callback is None:
+            default: Any = self.config.default_offset_commit_callback
+            callback = default
+        elif not callable(callback):
+            raise InvalidTypeError(f"callback must be a callable, or None, not {type(callback).__name__}")
+        return self._coordination.commit_async(committed, callback)
+
+    @alone
+    def committed(
+        self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
+    ) -> int | OffsetAndMetadata | None:
+        """The committed offset, None where there is none. With read_committed it waits, up to `timeout_ms`,
+        for a transaction that is about to commit another (KafkaTimeoutError). IllegalStateError without a
+        group.
+        """
+        tp = topic_partition(partition)
+        if self.config.group_id is None:
+            raise IllegalStateError("committed offsets belong to a group, and group_id is None")
+        self._decided(tp, math.inf if timeout_ms is None else timeout_ms)
+        found = self._coordination.committed([tp]).get(tp)
+        return found if found is None or metadata else found.offset
+
+    def _decided(self, tp: TopicPartition, timeout_ms: float) -> None:
+        end = time.monotonic() + timeout_ms / 1000
+        while True:
+            seen = self._store.publications
+            self._guard.check()
+            if self.config.isolation_level != "read_committed" or not self._coordination.undecided([tp]):
+                return
+            left = end - time.monotonic()
+            if left <= 0:
+                raise KafkaTimeoutError(f"a transaction over the offset of {tp} was open for {timeout_ms} ms")
+            self._store.wait(seen, left * 1000)
+
+    @alone
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The membership of a group, for a transaction's offsets."""
+        return self._coordination.group_metadata()

@@ -6,6 +6,7 @@ Threads: one, the consumer's.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from segstore import names
 from segstore.config import arguments
 from segstore.coordinator.structs import UNKNOWN_EPOCH, OffsetAndMetadata, TopicPartition
 from segstore.errors import IllegalStateError, InvalidArgumentError, InvalidTypeError, StoreClosedError
+from segstore.mutex import calls_out
 
 if TYPE_CHECKING:
     from segstore.storage.meta.topics import TopicInfo
@@ -229,3 +231,27 @@ def _check_listener(listener: Any) -> None:
             raise InvalidTypeError(
                 f"listener must be a ConsumerRebalanceListener, {type(listener).__name__} has no {method}"
             )
+
+
+# --- listener ----------------------------------------------------------------------------------
+
+# `ConsumerRebalanceListener`: what an application is told of its consumer's partitions. Nothing on disk.
+#
+# Threads: called by the thread that polls, within `poll`, `unsubscribe` or `close`.
+
+
+class ConsumerRebalanceListener(ABC):
+    """Base of listeners given to `subscribe`; kafka-python's own will do as well."""
+
+    @abstractmethod
+    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        """Called before partitions are given up; their positions may still be asked and committed."""
+
+    @abstractmethod
+    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        """Called after partitions were assigned and before anything is read of them: `seek` works."""
+
+    @calls_out
+    def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
+        """Called in place of `on_partitions_revoked` where the partitions are another's, or gone, already."""
+        self.on_partitions_revoked(lost)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.intake import Intake
-from segstore.client.producer.routing import Routing
+from segstore.client.producer.partitioner import Routing
 from segstore.client.producer.sender import Sender
 from segstore.errors import (
     ClientClosedError,

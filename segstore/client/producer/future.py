@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from segstore.client.producer.record import RecordMetadata
 from segstore.config import arguments
-from segstore.config.judging import shown
+from segstore.config.options import shown
 from segstore.errors import InvalidTypeError, KafkaTimeoutError, copy_of
 from segstore.logger import Logger
 from segstore.mutex import calls_out
@@ -23,8 +23,7 @@ from segstore.threads import Latch
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from segstore.client.producer.batch import ProducerBatch
-    from segstore.client.producer.queue import PartitionQueue
+    from segstore.client.producer.batch import PartitionQueue, ProducerBatch
 
 log = Logger("segstore")
 Callback = Callable[[Any], object]

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from segstore.client.producer import serializers
+from segstore.client.producer import record as serializers
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.future import FutureRecordMetadata
-from segstore.client.producer.interceptors import Interceptors
+from segstore.client.producer.partitioner import Routing
 from segstore.client.producer.record import (
     MAX_RECORD_OVERHEAD,
     RECORD_OVERHEAD,
+    Interceptors,
     ProducerRecord,
     check_headers,
     size_of,
 )
-from segstore.client.producer.routing import Routing
 from segstore.client.producer.transactions import Transactions
 from segstore.config import arguments
 from segstore.errors import RecordTooLargeError, copy_of

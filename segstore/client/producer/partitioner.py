@@ -5,14 +5,26 @@ Threads: any; functions without state.
 
 from __future__ import annotations
 
+import random
 import struct
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from segstore._native import ffi, lib
-from segstore.errors import InvalidArgumentError
+from segstore.client.producer.accumulator import Accumulator
+from segstore.client.producer.batch import PartitionQueue
+from segstore.client.producer.record import RECORD_OVERHEAD
+from segstore.config import arguments
+from segstore.coordinator.structs import TopicPartition
+from segstore.errors import InvalidArgumentError, InvalidTypeError, UnknownTopicOrPartitionError
+from segstore.mutex import calls_out
+from segstore.records import HEADER_SIZE
+from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
+from segstore.storage.meta.topics import find_topic
+from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,3 +75,186 @@ def key_hashes(keys: Column) -> NDArray[np.int32]:
     if keys.n and lib.seg_murmur2(keys.c, keys.n, ffi.from_buffer("int32_t[]", hashes)) < 0:
         raise InvalidArgumentError("keys: a column's offsets point outside its data, or fall")
     return hashes
+
+
+# --- routing -----------------------------------------------------------------------------------
+
+# Which partition a record goes to: given, by key, by the application's partitioner, or sticky.
+#
+# Nothing on disk.
+#
+# Keys go where Kafka's own producers send them. Records without one stay with a partition until `batch_size`
+# bytes went there, then another is drawn (KIP-794, without its adaptive half: partitions here have one
+# disk). Threads: any; a route is replaced when its topic changes, and what threads write to it at once is
+# lost at worst.
+
+_MOST_KEYS = 1 << 16
+_AGE = 1.0  # seconds after which a topic is looked at for new partitions
+
+
+class Cluster:
+    """What a partitioner of kafka-python's asks its `cluster`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def topics(self) -> set[str]:
+        """Names of all topics."""
+        return set(self._store.topics())
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Numbers of its partitions; None where there is no such topic."""
+        info = self._store.topics().get(topic)
+        return None if info is None else set(info.partition_ids)
+
+    def available_partitions_for_topic(self, topic: str) -> set[int] | None:
+        """The same: one process has them all."""
+        return self.partitions_for_topic(topic)
+
+
+class Route:
+    """One topic's partitions, as they were when it was looked at."""
+
+    __slots__ = ("by_key", "ids", "looked", "queues", "since", "sticky")
+
+    def __init__(
+        self, ids: tuple[int, ...], queues: dict[int, PartitionQueue], sticky: PartitionQueue
+    ) -> None:
+        self.ids, self.queues, self.looked = ids, queues, time.monotonic()
+        self.by_key: dict[bytes, PartitionQueue] = {}
+        self.sticky, self.since = sticky, sticky.produced
+
+
+class Routing:
+    """`sticky` has the queue of a topic's next record without a key, and `by_key` those of keys that came
+    before, for `Producer.send` to look up.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        accumulator: Accumulator,
+        partitioner: Any,
+        batch_size: int,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._store, self._accumulator = store, accumulator
+        self._batch_size, self._rng = batch_size, rng or random.Random()
+        self._choose = _chooser(partitioner, Cluster(store))
+        self._routes: dict[str, Route] = {}
+        self.sticky: dict[str, PartitionQueue] = {}
+        self.by_key: dict[str, dict[bytes, PartitionQueue]] = {}
+
+    def partitions(self, topic: str) -> tuple[int, ...]:
+        """Numbers of a topic's partitions. UnknownTopicOrPartitionError."""
+        if isinstance(topic, str) and topic in INTERNAL:
+            return find_topic(self._store.topics(), topic).partition_ids
+        return self._look(topic).ids
+
+    def pick(
+        self,
+        topic: str,
+        partition: int | None,
+        key: Any,
+        key_bytes: bytes | None,
+        value: Any,
+        value_bytes: Any,
+    ) -> PartitionQueue:
+        """The queue of the record's partition. UnknownTopicOrPartitionError; what a partitioner raises."""
+        route = self._route(topic)
+        if partition is None and self._choose is not None:
+            partition = self._choose(topic, key, key_bytes, value, value_bytes, route.ids)
+        if partition is not None:
+            return self._given(topic, route, partition)
+        if key_bytes is not None:
+            return self._by_key(route, key_bytes)
+        return self._stick(topic, route, len(value_bytes or b"") + RECORD_OVERHEAD)
+
+    def stick(self, topic: str, size: int) -> PartitionQueue:
+        """The queue of a record of `size` bytes without a key. UnknownTopicOrPartitionError."""
+        return self._stick(topic, self._route(topic), size)
+
+    def _route(self, topic: str) -> Route:
+        route = self._routes.get(topic) if isinstance(topic, str) else None
+        if route is None or time.monotonic() - route.looked > _AGE:
+            route = self._look(topic)
+        return route
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone, or is another now: look at it anew."""
+        self.sticky.pop(topic, None)
+        self.by_key.pop(topic, None)
+        self._routes.pop(topic, None)
+
+    def clear(self) -> None:
+        """Have every `send` come the long way."""
+        self.sticky.clear()
+        self.by_key.clear()
+
+    def _look(self, topic: str) -> Route:
+        if not isinstance(topic, str):
+            raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
+        check_not_internal(topic, "only consumer groups and transactions write it")
+        info = self._store.topics().get(topic)
+        if info is None:
+            self.forget(topic)
+            self._store.partition(topic, 0)  # says what is there
+            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+        route = self._routes.get(topic)
+        if route is not None and route.ids == info.partition_ids:
+            route.looked = time.monotonic()
+            return route
+        queues = {p: self._accumulator.queue(TopicPartition(topic, p)) for p in info.partition_ids}
+        route = Route(info.partition_ids, queues, queues[self._rng.choice(info.partition_ids)])
+        self._routes[topic] = route
+        self.sticky[topic], self.by_key[topic] = route.sticky, route.by_key
+        return route
+
+    def _given(self, topic: str, route: Route, partition: Any) -> PartitionQueue:
+        if type(partition) is not int:
+            partition = arguments.whole("partition", partition, None)
+        queue = route.queues.get(partition)
+        if queue is None:
+            queue = self._look(topic).queues.get(partition)
+        if queue is None:
+            raise UnknownTopicOrPartitionError(
+                f"there is no partition {partition} of topic {topic!r}: it has {list(route.ids)}"
+            )
+        return queue
+
+    def _by_key(self, route: Route, key: bytes) -> PartitionQueue:
+        queue = route.by_key.get(key)
+        if queue is None:
+            if len(route.by_key) >= _MOST_KEYS:
+                route.by_key.clear()
+            queue = route.queues[route.ids[partition_for_key(key, len(route.ids))]]
+            route.by_key[key] = queue
+        return queue
+
+    def _stick(self, topic: str, route: Route, size: int) -> PartitionQueue:
+        queue = route.sticky
+        went = queue.produced - route.since + queue.room - max(queue.left, 0)
+        if went + size + HEADER_SIZE > self._batch_size and went:
+            self._accumulator.close_batch(queue)
+            queue = route.sticky = route.queues[self._rng.choice(route.ids)]
+            route.since = queue.produced
+            self.sticky[topic] = queue
+        return queue
+
+
+Choose = Callable[[str, Any, "bytes | None", Any, Any, tuple[int, ...]], Any]
+
+
+def _chooser(partitioner: Any, cluster: Cluster) -> Choose | None:
+    """kafka-python's two kinds: an object with `partition`, and a callable (key, all, available)."""
+    if partitioner is None:
+        return None
+    if hasattr(partitioner, "partition"):
+        return calls_out(
+            lambda topic, key, key_bytes, value, value_bytes, ids: partitioner.partition(
+                topic, key, key_bytes, value, value_bytes, cluster
+            )
+        )
+    return calls_out(
+        lambda topic, key, key_bytes, value, value_bytes, ids: partitioner(key_bytes, list(ids), list(ids))
+    )

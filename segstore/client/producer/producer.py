@@ -19,8 +19,8 @@ from segstore.client.producer.ending import Ending
 from segstore.client.producer.future import FutureRecordMetadata
 from segstore.client.producer.intake import Intake
 from segstore.client.producer.metrics import ProducerMetrics, Snapshot
+from segstore.client.producer.partitioner import Routing
 from segstore.client.producer.record import RECORD_OVERHEAD
-from segstore.client.producer.routing import Routing
 from segstore.client.producer.sender import Sender
 from segstore.client.producer.transactions import Transactions
 from segstore.config import arguments

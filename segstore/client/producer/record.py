@@ -5,10 +5,13 @@ Threads: any; functions without state and immutable tuples.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import InvalidTypeError
+from segstore.errors import InvalidTypeError, SerializationError
+from segstore.logger import Logger
+from segstore.mutex import calls_out
 from segstore.records.columns import header_name
 
 Bytes = bytes | bytearray | memoryview
@@ -82,3 +85,106 @@ def size_of(value: bytes | None, key: bytes | None, headers: Headers) -> int:
 def headers_size(headers: Headers) -> int:
     """Bytes of names and values."""
     return sum(len(name.encode()) + len(value or b"") for name, value in headers)
+
+
+# --- serializers -------------------------------------------------------------------------------
+
+# Keys and values into bytes, by the application's functions. Nothing on disk.
+#
+# Threads: the application's functions are called in the thread that sends.
+
+Serialize = Callable[[str, Any, Any], "bytes | None"]
+
+
+def serializer(what: str, given: Any) -> Serialize:
+    """From a callable f(data), an object with serialize(topic, headers, data), or None.
+
+    What it gives must be bytes, bytearray, memoryview or None: it is copied where it could change.
+    SerializationError, of what `given` raises too.
+    """
+    call: Callable[[str, Any, Any], Any] | None = None
+    if given is not None:
+        call = getattr(given, "serialize", None) or (lambda topic, headers, data: given(data))
+
+    @calls_out
+    def serialize(topic: str, headers: Any, data: Any) -> bytes | None:
+        made = data
+        if call is not None:
+            try:
+                made = call(topic, headers, data)
+            except Exception as error:
+                raise SerializationError(f"the {what} {data!r:.80} can't be serialized: {error}") from error
+        if made is None or type(made) is bytes:
+            return made
+        if isinstance(made, bytes | bytearray | memoryview):
+            return bytes(made)
+        hint = "" if call else f"; give a {what}_serializer"
+        raise SerializationError(
+            f"the {what} is {type(made).__name__}: allowed are bytes, bytearray, memoryview or None{hint}"
+        )
+
+    return serialize
+
+
+def close(given: Any) -> None:
+    """Tell a serializer of kafka-python's that it is no longer needed."""
+    closing = getattr(given, "close", None)
+    if callable(closing):
+        closing()
+
+
+# --- interceptors ------------------------------------------------------------------------------
+
+# The application's hooks: before a record is serialized, and when its outcome is known. Nothing on disk.
+#
+# Threads: `on_send` in the thread that sends, `on_acknowledgement` in the sender's, or where `send` failed.
+
+log = Logger("segstore")
+
+
+class Interceptors:
+    """What one raises is logged, and the record goes on as it was before (Kafka: ProducerInterceptors)."""
+
+    def __init__(self, hooks: Sequence[Any]) -> None:
+        self._hooks = hooks
+
+    def __bool__(self) -> bool:
+        return bool(self._hooks)
+
+    @calls_out
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """The record as the last of them gives it."""
+        for hook in self._hooks:
+            if not hasattr(hook, "on_send"):
+                continue
+            try:
+                made = hook.on_send(record)
+            except Exception:
+                log.exception("an interceptor's on_send failed")
+                continue
+            if isinstance(made, ProducerRecord):
+                record = made
+            else:
+                log.error("an interceptor's on_send gave %s, not a ProducerRecord", type(made).__name__)
+        return record
+
+    def acknowledged(self, metadata: RecordMetadata) -> None:
+        """The record is in the log."""
+        self._call("on_acknowledgement", metadata, None)
+
+    def failed(self, error: BaseException) -> None:
+        """The record is not, and will not be."""
+        self._call("on_acknowledgement", None, error)
+
+    def close(self) -> None:
+        """The producer is closed."""
+        self._call("close")
+
+    @calls_out
+    def _call(self, name: str, *args: Any) -> None:
+        for hook in self._hooks:
+            if hasattr(hook, name):
+                try:
+                    getattr(hook, name)(*args)
+                except Exception:
+                    log.exception("an interceptor's %s failed", name)

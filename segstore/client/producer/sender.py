@@ -14,16 +14,13 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from segstore.client.producer.accumulator import Accumulator
-from segstore.client.producer.appender import Appender
-from segstore.client.producer.batch import ProducerBatch
+from segstore.client.producer.accumulator import Accumulator, Ready
+from segstore.client.producer.batch import PartitionQueue, ProducerBatch
 from segstore.client.producer.config import ProducerConfig
-from segstore.client.producer.delivery import Delivery
+from segstore.client.producer.delivery import Appender, Delivery
+from segstore.client.producer.idempotence import Stamps, sequences_of
 from segstore.client.producer.metrics import ProducerMetrics
-from segstore.client.producer.queue import PartitionQueue
-from segstore.client.producer.routing import Routing
-from segstore.client.producer.schedule import Ready
-from segstore.client.producer.stamps import Stamps, sequences_of
+from segstore.client.producer.partitioner import Routing
 from segstore.client.producer.transactions import Transactions
 from segstore.coordinator.quotas import MOST_WAIT_MS, PRODUCER_BYTE_RATE, quotas
 from segstore.errors import SegstoreError

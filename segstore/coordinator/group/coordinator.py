@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from segstore.coordinator.group.group import Group
 from segstore.coordinator.group.group_table import GroupTable
-from segstore.coordinator.group.membership import (
+from segstore.coordinator.group.member import (
     Joined,
     Joining,
     MemberInfo,

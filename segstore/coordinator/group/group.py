@@ -12,10 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from segstore.coordinator.group.member import Member
-from segstore.coordinator.group.membership import Joined, Joining, State, Ticket
-from segstore.coordinator.group.rebalance import Rebalance
-from segstore.coordinator.group.roster import Roster
+from segstore.coordinator.group.member import Joined, Joining, Member, State, Ticket
+from segstore.coordinator.group.rebalance import Rebalance, Roster
 from segstore.errors import GroupMaxSizeReachedError, InconsistentGroupProtocolError
 
 Write = Callable[["Group", Mapping[str, bytes]], None]

@@ -9,20 +9,140 @@ a thread where no signal handler runs, in the order in which it was asked for.
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from segstore.coordinator.group.alarm import Alarm
 from segstore.coordinator.group.group import Group
-from segstore.coordinator.group.kept import keep, restore
-from segstore.coordinator.group.membership import MonotonicMs
-from segstore.coordinator.offsets.group_offsets import GroupOffsets
+from segstore.coordinator.group.member import Joining, Member, MonotonicMs, State
+from segstore.coordinator.offsets.group_offsets import GroupOffsets, GroupRecord, MemberRecord
 from segstore.errors import SegstoreError, StoreClosedError
 from segstore.logger import Logger
 from segstore.mutex import Mutex, check_apart, nesting
+from segstore.storage.scheduler import Scheduler
 from segstore.storage.store.store import Store
 from segstore.threads import Shelter
+
+# --- kept --------------------------------------------------------------------------------------
+
+# A group as it is kept in `__consumer_offsets`, and how it is taken up again. Nothing on disk of its own.
+#
+# Threads: under the group's lock; functions without state.
+
+CLIENT_HOST = "localhost"
+
+
+def keep(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> GroupRecord:
+    """The group with these assignments, at `now_ms` since the epoch."""
+    if not assignments:
+        group.empty_since_ms = now_ms
+    members = tuple(
+        MemberRecord(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            CLIENT_HOST,
+            member.rebalance_timeout_ms,
+            member.session_timeout_ms,
+            member.subscription(group.protocol),
+            assignments[member.member_id],
+        )
+        for member in group.members.values()
+    )
+    return GroupRecord(
+        group.group_id,
+        group.protocol_type,
+        group.generation,
+        group.protocol,
+        group.leader,
+        now_ms,
+        members,
+    )
+
+
+def restore(group: Group, record: GroupRecord, now: float, now_ms: int) -> None:
+    """Take up where the last process ended. Its dynamic members ended with it; static ones have a session
+    timeout from now on to come back to what they had.
+    """
+    group.generation, group.protocol_type = record.generation, record.protocol_type
+    group.empty_since_ms = now_ms if record.members else record.state_timestamp_ms
+    static = [member for member in record.members if member.group_instance_id is not None]
+    if not static or not record.protocol:
+        return
+    group.protocol, group.state = record.protocol, State.STABLE
+    for kept in static:
+        group.take_up(_member(kept, record, now))
+    there = group.members
+    group.leader = record.leader if record.leader in there else next(iter(there))
+    if len(static) < len(record.members):
+        group.rebalance(now)
+
+
+def _member(kept: MemberRecord, record: GroupRecord, now: float) -> Member:
+    joining = Joining(
+        protocols=((record.protocol or "", kept.subscription),),
+        group_instance_id=kept.group_instance_id,
+        client_id=kept.client_id,
+        session_timeout_ms=kept.session_timeout_ms,
+        rebalance_timeout_ms=kept.rebalance_timeout_ms,
+        protocol_type=record.protocol_type or "",
+    )
+    member = Member(kept.member_id, joining, now)
+    member.assignment, member.synced = kept.assignment, True
+    return member
+
+
+# --- alarm -------------------------------------------------------------------------------------
+
+# `Alarm`: has something done when it is due, without a thread of its own. Nothing on disk.
+#
+# Threads: any. Keeps nobody alive: the store's scheduler holds it weakly.
+
+
+class Alarm:
+    """Calls `ring` at the earliest time that it was told since it was cleared. `due` is that time, in ms of
+    `clock`; inf: none. `ring` clears it, and says when it is due next.
+    """
+
+    def __init__(self, scheduler: Scheduler, clock: MonotonicMs, ring: Callable[[], None]) -> None:
+        self._scheduler, self._clock, self._ring = scheduler, clock, ring
+        self._lock = Mutex()
+        self._stopped = False
+        self.due = math.inf
+
+    def set(self, due: float) -> None:
+        """Ring then, if not before."""
+        me = weakref.ref(self)
+
+        def ring() -> None:
+            alarm = me()
+            if alarm is not None and alarm._is_for(due):
+                alarm._ring()
+
+        with self._lock:
+            if due >= self.due or self._stopped:
+                return
+            self._scheduler.after(max(due - self._clock(), 0) / 1000, ring)
+            self.due = due  # last: where that was interrupted, whoever is due next sets it anew
+
+    def _is_for(self, due: float) -> bool:
+        """One that was overtaken by an earlier ring does nothing: each ring arms the next."""
+        with self._lock:
+            return self.due == due and not self._stopped
+
+    def clear(self) -> None:
+        """Whoever is due from here on sets it anew."""
+        with self._lock:
+            self.due = math.inf
+
+    def stop(self) -> None:
+        """It rings no more."""
+        self._stopped = True
+
+
+# --- group table ------------------------------------------------------------
 
 T = TypeVar("T")
 log = Logger("segstore")

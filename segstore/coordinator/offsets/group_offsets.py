@@ -7,9 +7,11 @@ Threads: any; see `offsets_cache`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import weakref
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import TypeVar
 
-from segstore.coordinator.offsets.cleanup import OffsetsCleanup
 from segstore.coordinator.offsets.schema import (
     Commit,
     GroupRecord,
@@ -19,16 +21,228 @@ from segstore.coordinator.offsets.schema import (
     offset_key,
     offset_value,
 )
-from segstore.coordinator.offsets.state import OffsetsState
-from segstore.coordinator.offsets.topic import TOPIC
-from segstore.coordinator.offsets.write import Writer, check_group, check_offsets
+from segstore.coordinator.offsets.state import EmptySince, GroupState, Held, OffsetsState, expired, load
+from segstore.coordinator.offsets.topic import TOPIC, OffsetsTopic, Writer, check_group, check_offsets
 from segstore.coordinator.shared import existing, shared
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
+from segstore.mutex import Mutex, nesting
 from segstore.records import TRANSACTIONAL_FLAG, Template
 from segstore.records.encoded import PLAIN
 from segstore.storage.store.store import Store
+
+# --- cache -------------------------------------------------------------------------------------
+
+# `__consumer_offsets` in memory: its partitions, each read when one of its groups is first asked for.
+#
+# On disk: through `offsets_write`. Threads: any; one lock for each partition of the topic, under which it is
+# read and written. What is in memory changes after the log did.
+
+T = TypeVar("T")
+
+
+class Partition:
+    """A partition of the topic, and what was read of it; `state` is None before that."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.lock = number, nesting()
+        self.state: OffsetsState | None = None
+
+
+class OffsetsCache:
+    """The part of `GroupOffsets` that holds, reads and locks."""
+
+    def __init__(self, store: Store) -> None:
+        store._context.check_writable()
+        self._store, self._topic = store, OffsetsTopic(store)
+        self._config, self._clock = store._writer().config, store._context.clock
+        self._lock = Mutex()
+        self._partitions: dict[int, Partition] = {}
+
+    def partition_for(self, group: str) -> int:
+        """The partition of `__consumer_offsets` that holds the group's records. InvalidGroupIdError."""
+        return self._topic.partition_for(check_group(group))
+
+    def _held(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
+        """What `look` finds in what a partition says, whose lock is held meanwhile. (A generator that is a
+        context manager would hold it as long as the exception of an interrupt has its frames.)
+        """
+        held = self._partition(partition)
+        with held.lock:
+            return look(self._state(held))
+
+    def _partition(self, number: int) -> Partition:
+        with self._lock:
+            return self._partitions.setdefault(number, Partition(number))
+
+    def _state(self, held: Partition) -> OffsetsState:
+        if held.state is None:
+            source = self._topic.log(held.number)
+            if source is None:
+                # Nothing is kept of what is not there: it may come with other partitions.
+                return OffsetsState()
+            held.state = load(source)
+        return held.state
+
+    def _writing(self, group: str, write: Callable[[OffsetsState, Writer], T], checked: bool = True) -> T:
+        """Call `write` with the state and a writer of the group's partition; the topic is made where it is
+        not there. Where an interrupt ends it, the partition is read anew: its log may say more than memory.
+        """
+        target = self._topic.writable(group)
+        held = self._partition(target.partition)
+        with held.lock:
+            state = self._state(held)
+            if checked:
+                state.classic(group)
+            held.state = None
+            try:
+                found = write(
+                    state, Writer(target, self._config.offsets_topic_compression_codec, self._clock())
+                )
+            except SegstoreError:
+                held.state = state  # nothing was written
+                raise
+            held.state = state
+            return found
+
+    def _drop(
+        self,
+        state: OffsetsState,
+        writer: Writer,
+        group: str,
+        gone: Collection[TopicPartition],
+        whole: bool,
+    ) -> None:
+        """Write tombstones; `whole`: the group's own too."""
+        keys = [offset_key(group, tp) for tp in sorted(gone)] + [group_key(group)] * whole
+        if not keys:
+            return
+        first = writer.write(keys, [None] * len(keys))
+        for at, tp in enumerate(sorted(gone), first):
+            state.drop_offset(group, tp, at)
+        if whole:
+            state.put_group(group, None)
+
+
+# --- cleanup -----------------------------------------------------------------------------------
+
+# What becomes of offsets that nobody wants: those of groups long empty, and of topics that are gone.
+#
+# On disk: tombstones in `__consumer_offsets`. Threads: any; the store's scheduler looks from time to time.
+
+_MINUTE_MS = 60_000
+
+
+class OffsetsCleanup(OffsetsCache):
+    """The part of `GroupOffsets` that forgets."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._opened_ms, self._closed = self._clock(), False
+        self.empty_since: EmptySince = self._empty_since
+        """Who knows the members tells by this since when a group has none: the group coordinator."""
+        interval = self._config.offsets_retention_check_interval_ms / 1000
+        me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
+
+        def expire() -> None:
+            cleanup = me()
+            if cleanup is not None:
+                cleanup._expire_in_background()
+
+        store._context.scheduler.every(interval, expire)
+
+    def close(self) -> None:
+        """The store is being closed: nothing expires any more."""
+        self._closed = True
+
+    def expire(
+        self, now_ms: int | None = None, is_empty: EmptySince | None = None
+    ) -> dict[str, set[TopicPartition]]:
+        """Forget what outlived `offsets.retention.minutes`: which, by group.
+
+        A group that has nothing left, and no members, goes too.
+
+        `is_empty(group)`: since when it has no members (ms since the epoch, -1: not known), None where it has
+        some; by default `empty_since`. StorageError.
+        """
+        now = self._clock() if now_ms is None else now_ms
+        tell = is_empty or self.empty_since
+        gone: dict[str, set[TopicPartition]] = {}
+        for partition in self._topic.ids:
+            seen = self._held(partition, partial(self._seen, partition))
+            # Without the lock: whoever tells may hold one of its own under which it asks for offsets.
+            since = {name: tell(name) for name in seen}
+            for name, before in seen.items():
+                old = self._held(partition, partial(self._expire_group, name, since[name], now, *before))
+                gone |= {name: old} if old else {}
+        return gone
+
+    def _seen(self, partition: int, state: OffsetsState) -> dict[str, tuple[GroupRecord | None, set[Held]]]:
+        found = {name: held for name, held in state.groups.items() if self._may_expire(name, partition)}
+        return {name: (held.record, set(held.offsets.values())) for name, held in found.items()}
+
+    def _may_expire(self, group: str, partition: int) -> bool:
+        """A copy of a broker's directory may hold groups whose place is not known."""
+        return self._topic.partition_for(group) == partition
+
+    def _expire_group(
+        self,
+        group: str,
+        since: int | None,
+        now: int,
+        record: GroupRecord | None,
+        seen: set[Held],
+        state: OffsetsState,
+    ) -> set[TopicPartition]:
+        """What has come since it was `seen` stays."""
+        held = state.groups.get(group)
+        if held is None or held.refused or held.foreign or held.record is not record:
+            return set()
+        retention = self._config.offsets_retention_minutes * _MINUTE_MS
+        pending = state.pending_of(group)
+        old = {tp for tp in expired(held, since, now, retention) if held.offsets[tp] in seen} - pending
+        old |= held.offsets.keys() - self._topic.held(held.offsets).keys()  # of topics that are gone
+        nothing_left = len(old) == len(held.offsets) and not pending
+        whole = nothing_left and since is not None and record is not None
+        if old or whole:
+            self._writing(group, lambda state, writer: self._drop(state, writer, group, old, whole))
+        return old
+
+    def _expire_in_background(self) -> None:
+        if not self._closed and not self._store._context.closed:
+            self.expire()
+
+    def _empty_since(self, group: str) -> int | None:
+        """Where nobody knows of members: those that are kept ended with the last process, at the latest."""
+        record = self._held(
+            self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState()).record
+        )
+        if record is None:
+            return -1
+        return self._opened_ms if record.members else record.state_timestamp_ms
+
+    def topic_deleted(self, topic: str) -> None:
+        """Forget the offsets of a topic that is no more (Kafka: onPartitionsDeleted). StorageError."""
+        if topic == TOPIC:
+            with self._lock:
+                self._partitions.clear()
+            return
+        for partition in self._topic.ids:
+            self._held(partition, partial(self._forget_topic, partition, topic))
+
+    def _forget_topic(self, partition: int, topic: str, state: OffsetsState) -> None:
+        for group in state.names():
+            held = state.groups.get(group, GroupState()).offsets
+            gone = {tp for tp in {*held, *state.pending_of(group)} if tp.topic == topic}
+            if gone and self._topic.partition_for(group) == partition:
+                self._writing(group, partial(self._drop_from, group, gone), checked=False)
+
+    def _drop_from(self, group: str, gone: set[TopicPartition], state: OffsetsState, writer: Writer) -> None:
+        self._drop(state, writer, group, gone, whole=False)
+
+
+# --- group offsets ------------------------------------------------------------
 
 log = Logger("segstore")
 

@@ -4,7 +4,7 @@
 """
 
 from segstore.coordinator.quotas.quotas import Quotas, quotas
-from segstore.coordinator.quotas.throttle import MOST_WAIT_MS, Throttle
+from segstore.coordinator.throttle import MOST_WAIT_MS, Throttle
 from segstore.storage.meta.client_quotas import CONSUMER_BYTE_RATE, DEFAULT, PRODUCER_BYTE_RATE
 
 __all__ = [

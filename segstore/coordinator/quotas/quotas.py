@@ -15,8 +15,8 @@ from typing import Any
 from segstore.config import StoreConfig
 from segstore.config.client import ClientSettings
 from segstore.config.options import MAX_LONG, whole
-from segstore.coordinator.quotas.throttle import Throttle
 from segstore.coordinator.shared import shared
+from segstore.coordinator.throttle import Throttle
 from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors

@@ -23,7 +23,7 @@ from segstore.logger import Logger
 from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.records.header import NO_EPOCH
 from segstore.storage.log import transaction_markers
-from segstore.storage.producers.commits import committed
+from segstore.storage.producers.aborted_transactions import committed
 from segstore.storage.store.store import Store
 
 log = Logger("segstore")

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from segstore.config import arguments
 from segstore.errors import InvalidArgumentError
 from segstore.filetree import clean_path, file_tree
-from segstore.spark.checkpointing.faults import Fault, Faults, Operation
-from segstore.spark.checkpointing.rules import Sync
-from segstore.spark.checkpointing.server import HOST, Server
+from segstore.spark.checkpointing.http_server import HOST, Server
+from segstore.spark.checkpointing.rules import Fault, Faults, Operation, Sync
 from segstore.spark.checkpointing.webhdfs import WebHdfs
 from segstore.storage.store.store import Store
 

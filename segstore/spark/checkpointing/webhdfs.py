@@ -8,21 +8,141 @@ Threads: any; no lock is held while a body is received.
 from __future__ import annotations
 
 import hmac
+import json
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
+from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from segstore.errors import InvalidArgumentError, SegstoreError
 from segstore.filetree import Directory, File, FileTree, clean_path
-from segstore.spark.checkpointing import answers
-from segstore.spark.checkpointing.faults import Fault, Faults
-from segstore.spark.checkpointing.http_server import Request, Response
-from segstore.spark.checkpointing.rules import Role, Sync, role_of
-from segstore.spark.checkpointing.server import HOST
+from segstore.spark.checkpointing.http_server import HOST, Request, Response
+from segstore.spark.checkpointing.rules import Fault, Faults, Role, Sync, role_of
+
+# --- answers -----------------------------------------------------------------------------------
+
+# WebHDFS' JSON: file statuses, errors under their Java names. Nothing on disk; functions without state.
+#
+# Hadoop: JsonUtilClient reads what is written here.
+
+BLOCK_BYTES = 128 << 20
+OWNER = "segstore"
+
+SERVER_DEFAULTS = {
+    "FsServerDefaults": {
+        "blockSize": BLOCK_BYTES,
+        "bytesPerChecksum": 512,
+        "writePacketSize": 65536,
+        "replication": 1,
+        "fileBufferSize": 65536,
+        "encryptDataTransfer": False,
+        "trashInterval": 0,
+        "checksumType": 2,  # CRC32C
+        "keyProviderUri": "",
+        "defaultStoragePolicyId": 7,
+    }
+}
+
+_IO = "java.io.IOException"
+_JAVA: list[tuple[type[BaseException], int, str]] = [
+    (FileNotFoundError, 404, "java.io.FileNotFoundException"),
+    (FileExistsError, 403, "org.apache.hadoop.fs.FileAlreadyExistsException"),
+    (NotADirectoryError, 403, "org.apache.hadoop.fs.ParentNotDirectoryException"),
+    (IsADirectoryError, 403, "org.apache.hadoop.fs.FileAlreadyExistsException"),
+    (NotImplementedError, 400, "java.lang.UnsupportedOperationException"),
+    (PermissionError, 403, "org.apache.hadoop.security.AccessControlException"),
+    (InvalidArgumentError, 400, "java.lang.IllegalArgumentException"),
+    (OSError, 403, _IO),
+    (SegstoreError, 403, _IO),
+]
+
+
+def answer(told: Mapping[str, Any], status: int = 200) -> Response:
+    data = json.dumps(told, ensure_ascii=False).encode()
+    return Response(status, [data], len(data))
+
+
+def boolean(value: bool) -> Response:
+    return answer({"boolean": value})
+
+
+def failure(error: BaseException) -> Response:
+    """The RemoteException that the client throws again."""
+    status, java = next((status, java) for kind, status, java in _JAVA if isinstance(error, kind))
+    told = {"exception": java.rpartition(".")[2], "javaClassName": java, "message": _text(error)}
+    return answer({"RemoteException": told}, status)
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def status_of(node: File | Directory, name: str = "", children: int = 0) -> dict[str, Any]:
+    """A FileStatus; `name` is the last part of the path, where it is listed."""
+    is_file = isinstance(node, File)
+    return {
+        "accessTime": 0,
+        "blockSize": BLOCK_BYTES if is_file else 0,
+        "childrenNum": children,
+        "fileId": node.id if isinstance(node, File) else 0,
+        "group": OWNER,
+        "length": node.size if isinstance(node, File) else 0,
+        "modificationTime": node.time,
+        "owner": OWNER,
+        "pathSuffix": name,
+        "permission": "644" if is_file else "755",
+        "replication": 1 if is_file else 0,
+        "storagePolicy": 0,
+        "type": "FILE" if is_file else "DIRECTORY",
+    }
+
+
+def statuses(entries: Iterable[tuple[str, File | Directory]]) -> dict[str, Any]:
+    return {"FileStatuses": {"FileStatus": [status_of(node, name) for name, node in entries]}}
+
+
+def locations(file: File, start: int, length: int, port: int) -> dict[str, Any]:
+    """One block for each BLOCK_BYTES of a range, all of them here."""
+    first = start - start % BLOCK_BYTES
+    blocks = [
+        {
+            "cachedHosts": [],
+            "corrupt": False,
+            "hosts": ["localhost"],
+            "length": min(BLOCK_BYTES, file.size - at),
+            "names": [f"localhost:{port}"],
+            "offset": at,
+            "storageTypes": ["DISK"],
+            "topologyPaths": ["/default-rack/localhost"],
+        }
+        for at in range(first, min(file.size, start + length), BLOCK_BYTES)
+    ]
+    return {"BlockLocations": {"BlockLocation": blocks}}
+
+
+def summary(nodes: Iterable[File | Directory]) -> dict[str, Any]:
+    held = list(nodes)
+    files = [node for node in held if isinstance(node, File)]
+    size = sum(file.size for file in files)
+    return {
+        "ContentSummary": {
+            "directoryCount": len(held) - len(files),
+            "fileCount": len(files),
+            "length": size,
+            "quota": -1,
+            "spaceConsumed": size,
+            "spaceQuota": -1,
+        }
+    }
+
+
+# --- webhdfs ------------------------------------------------------------
 
 log = logging.getLogger("segstore")
 
@@ -31,7 +151,7 @@ _RENAMES_KEPT = 256
 Query = Mapping[str, str]
 
 _OPEN_TO_ALL: Mapping[str, Mapping[str, object]] = {
-    "GETSERVERDEFAULTS": answers.SERVER_DEFAULTS,
+    "GETSERVERDEFAULTS": SERVER_DEFAULTS,
     "GETHOMEDIRECTORY": {"Path": "/"},
 }
 """The client asks these of the root, without the secret; they tell nothing."""
@@ -65,14 +185,14 @@ class WebHdfs:
         name = query.get("op", "").upper()
         try:
             if request.method == "GET" and name in _OPEN_TO_ALL:
-                return self._served(name, "/", partial(answers.answer, _OPEN_TO_ALL[name]))
+                return self._served(name, "/", partial(answer, _OPEN_TO_ALL[name]))
             path = self._path(unquote(target, errors="strict"))
             run = self._found(request, name, query)
             if run is None:
                 return self._to_second_step(request)
             subject = self._below(query.get("destination", "")) if name == "RENAME" else path
         except (OSError, SegstoreError, NotImplementedError, UnicodeDecodeError) as error:
-            return answers.failure(_known(error))
+            return failure(_known(error))
         return self._served(name, subject, partial(run, path, query))
 
     def _path(self, target: str) -> str:
@@ -134,25 +254,25 @@ class WebHdfs:
     def _status(self, path: str, query: Query) -> Response:
         node = self._tree.stat(path)
         children = len(self._tree.listing(path)) if isinstance(node, Directory) else 0
-        return answers.answer({"FileStatus": answers.status_of(node, children=children)})
+        return answer({"FileStatus": status_of(node, children=children)})
 
     def _list(self, path: str, query: Query) -> Response:
-        return answers.answer(answers.statuses(self._tree.listing(path)))
+        return answer(statuses(self._tree.listing(path)))
 
     def _list_batch(self, path: str, query: Query) -> Response:
         """All of it at once."""
         after = query.get("startafter", "")
         entries = [entry for entry in self._tree.listing(path) if not after or entry[0] > after]
-        listing = {"partialListing": answers.statuses(entries), "remainingEntries": 0}
-        return answers.answer({"DirectoryListing": listing})
+        listing = {"partialListing": statuses(entries), "remainingEntries": 0}
+        return answer({"DirectoryListing": listing})
 
     def _summary(self, path: str, query: Query) -> Response:
-        return answers.answer(answers.summary(node for _, node in self._tree.walk(path)))
+        return answer(summary(node for _, node in self._tree.walk(path)))
 
     def _locations(self, path: str, query: Query) -> Response:
         file = self._file(path)
         start = _number(query, "offset", 0)
-        return answers.answer(answers.locations(file, start, _number(query, "length", file.size), self.port))
+        return answer(locations(file, start, _number(query, "length", file.size), self.port))
 
     def _access(self, path: str, query: Query) -> Response:
         self._tree.stat(path)
@@ -174,7 +294,7 @@ class WebHdfs:
 
     def _mkdirs(self, path: str, query: Query) -> Response:
         self._tree.mkdirs(path)
-        return answers.boolean(True)
+        return boolean(True)
 
     def _rename(self, path: str, query: Query) -> Response:
         target = self._below(query.get("destination", ""))
@@ -187,7 +307,7 @@ class WebHdfs:
         done = self._plain_rename(path, target)
         if done:
             self._made(target)
-        return answers.boolean(done)
+        return boolean(done)
 
     def _plain_rename(self, path: str, target: str) -> bool:
         """HDFS's, which says false where it can't, but for `Role`'s rule."""
@@ -219,7 +339,7 @@ class WebHdfs:
         return isinstance(there, File) and self._renamed.get((path, target)) == there.id
 
     def _delete(self, path: str, query: Query) -> Response:
-        return answers.boolean(self._tree.delete(path, query.get("recursive", "false") == "true"))
+        return boolean(self._tree.delete(path, query.get("recursive", "false") == "true"))
 
 
 def _number(query: Query, name: str, default: int) -> int:
@@ -243,7 +363,7 @@ def _guarded(run: Callable[[], Response]) -> Response:
     except (OSError, SegstoreError) as error:
         if not isinstance(error, (FileNotFoundError, FileExistsError)):
             log.warning("checkpoints: %s", error)
-        return answers.failure(error)
+        return failure(error)
 
 
 def _struck(faults: list[Fault], name: str, path: str, *, after: bool) -> Response | Fault | None:
@@ -255,5 +375,5 @@ def _struck(faults: list[Fault], name: str, path: str, *, after: bool) -> Respon
             return fault
         else:
             when = "was done, but is said to have failed" if after else "was not done"
-            return answers.failure(OSError(f"injected: {name} {path} {when}"))
+            return failure(OSError(f"injected: {name} {path} {when}"))
     return None

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple, cast
 from segstore import names
 from segstore.errors import SegstoreError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.files import Files
-from segstore.storage.check.check import check_with, is_at_rest
+from segstore.storage.check.check import check_with, is_at_rest, read_checkpoints
 from segstore.storage.check.finding import Finding
 from segstore.storage.check.partition import PartitionCheck
-from segstore.storage.check.published import read_checkpoints
 from segstore.storage.check.segment import SegmentCheck
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs

@@ -17,12 +17,145 @@ from segstore.files import Files
 from segstore.storage.check.finding import Finding
 from segstore.storage.check.inbox import check_inbox
 from segstore.storage.check.partition import Look, PartitionCheck
-from segstore.storage.check.published import Said, check_published, read_checkpoints
 from segstore.storage.check.segment import SegmentCheck
 from segstore.storage.check.small_files import check_small
 from segstore.storage.context import os_errors
+from segstore.storage.meta.checked_copy import Standing, path_of, read_copy
+from segstore.storage.meta.clean_shutdown import read_marker
+from segstore.storage.meta.ends_header import look
+from segstore.storage.meta.offset_checkpoints import read_offsets
+from segstore.storage.meta.published_ends import HEADER, SLOT, STEP, Ends, EndsReader, open_reader, slot_key
+from segstore.storage.meta.root_checkpoints import differences
+from segstore.storage.meta.small_files import reason
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo
 from segstore.storage.store import store as store_module
+
+# --- published ---------------------------------------------------------------------------------
+
+# Checks what is said of partitions outside of them: the root's checkpoints and the published ends. On disk:
+# reads only. Threads: any.
+#
+# Checkpoints lag behind while a store is in use and after a crash; they must not be ahead, nor ahead of
+# their copy with a checksum. After a clean close by segstore both, and the published ends, say the same,
+# number for number.
+
+Said = dict[str, dict[tuple[str, int], int]]
+CHECKPOINTS = names.OFFSET_CHECKPOINTS
+
+
+def read_checkpoints(files: Files, root: str) -> tuple[Said, list[Finding]]:
+    """What the root's checkpoints say by file and partition; nothing of a file that can't be read."""
+    said: Said = {}
+    findings = []
+    for name in CHECKPOINTS:
+        path = os.path.join(root, name)
+        try:
+            said[name] = read_offsets(files, path)
+        except (SegstoreError, OSError) as error:
+            said[name] = {}
+            findings.append(Finding(path, None, None, reason(error)))
+    return said, findings
+
+
+def check_published(files: Files, root: str, checked: list[PartitionCheck], said: Said) -> Iterator[Finding]:
+    """Findings of a store at rest."""
+    told = set()
+    for one in checked:
+        for name in CHECKPOINTS:
+            offset = said[name].get(one.key, 0)
+            if offset > one.end_offset:
+                told.add((name, one.key))
+                message = f"{one.name}: {offset} is not in the log, which ends at {one.end_offset}"
+                yield Finding(os.path.join(root, name), None, offset, message)
+    marker, ends = read_marker(files, root), None
+    path = os.path.join(root, names.OURS, names.ENDS)
+    try:
+        ends = open_reader(files, path)
+        yield from _check_form(files, path, ends)
+    except OSError as error:
+        yield Finding(path, None, None, reason(error))
+    nonce = None if ends is None else ends.nonce
+    if marker == 0 and files.exists(path):
+        message = "holds no number: an open for writing takes it for an unclean shutdown"
+        yield Finding(os.path.join(root, names.CLEAN_SHUTDOWN), None, None, message)
+    yield from _check_copy(files, root, said, marker, ends, told)
+    if ends is None or not marker or nonce != marker:
+        return
+    if ends.cut_short:
+        yield Finding(path, 0, None, "its sequence is odd: no publication can be read")
+    keys = {slot_key(one.info.topic_id, *one.key) for one in checked}
+    for stray in sorted(ends.keys() - keys):
+        yield Finding(path, None, None, f"key {stray} is of no partition that could be checked")
+    for one in checked:
+        yield from _check_ends(path, one, ends.get(slot_key(one.info.topic_id, *one.key)), said)
+
+
+def _check_form(files: Files, path: str, ends: EndsReader | None) -> Iterator[Finding]:
+    if ends is None:
+        if files.exists(path):
+            damage = look(files, path).damage or "holds no published ends"
+            yield Finding(path, None, None, f"{damage}: made anew at the next open for writing")
+        return
+    if files.size(path) % STEP:
+        yield Finding(path, files.size(path), None, f"its size is not a multiple of {STEP}")
+    for slot in ends.damaged():
+        yield Finding(path, HEADER + slot * SLOT, None, "the check of this slot is wrong")
+
+
+def _check_copy(
+    files: Files,
+    root: str,
+    said: Said,
+    marker: int | None,
+    ends: EndsReader | None,
+    told: set[tuple[str, tuple[str, int]]],
+) -> Iterator[Finding]:
+    """What the copy with a checksum says of the checkpoints, without the lines of which was `told`."""
+    path, nonce = path_of(root), None if ends is None else ends.nonce
+    copy, damage = read_copy(files, root)
+    if damage:
+        yield Finding(path, None, None, damage)
+    elif copy is None and marker and nonce == marker and _makes_copies(files, root):
+        yield Finding(path, None, None, "missing: made anew at the next open for writing")
+    copied = ends is None or ends.checked
+    if copy is None or copy.standing(marker, nonce, copied) is not Standing.CURRENT:
+        return
+    for name, lines in copy.offsets.items():
+        text = said[name]
+        # Without a clean close, the text may be behind.
+        keys = {key for key in lines.keys() | text.keys() if marker or text.get(key, 0) > lines.get(key, 0)}
+        keys -= {key for file, key in told if file == name}
+        shown, counts = ({k: held[k] for k in keys & held.keys()} for held in (text, lines))
+        for message in differences(shown, counts):
+            yield Finding(os.path.join(root, name), None, None, message)
+
+
+def _makes_copies(files: Files, root: str) -> bool:
+    """Whether the published ends are of a writer that makes a copy of the checkpoints."""
+    header = look(files, os.path.join(root, names.OURS, names.ENDS)).header
+    return header is not None and header.checked
+
+
+def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Said) -> Iterator[Finding]:
+    if ends is None:
+        yield Finding(path, None, None, f"{one.name}: its ends are not published")
+        return
+    latest = None if one.epochs is None else one.epochs.latest
+    expected = {
+        "log start offset": (ends.start, said[names.LOG_STARTS].get(one.key, 0)),
+        "log end offset": (ends.end, one.end_offset),
+        "high watermark": (ends.high_watermark, one.end_offset),
+        "last stable offset": (ends.stable, ends.stable if one.stable_offset is None else one.stable_offset),
+        "recovery point": (ends.synced, said[names.RECOVERY_POINTS].get(one.key, 0)),
+        "checkpointed high watermark": (ends.high_watermark, said[names.HIGH_WATERMARKS].get(one.key, 0)),
+        "leader epoch": (ends.epoch, ends.epoch if latest is None else latest),
+    }
+    for what, (published, known) in expected.items():
+        if published != known:
+            yield Finding(path, None, published, f"{one.name}: {what} {published} is published, not {known}")
+
+
+# --- check ------------------------------------------------------------
 
 __all__ = ["Finding", "check"]
 

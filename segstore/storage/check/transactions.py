@@ -25,8 +25,7 @@ from segstore.records.header import CONTROL_FLAG, NO_EPOCH
 from segstore.storage.check.finding import Finding
 from segstore.storage.check.segment import SegmentCheck
 from segstore.storage.meta.small_files import reason
-from segstore.storage.producers.producer_snapshot import SnapshotEntry, parse_snapshot
-from segstore.storage.producers.producer_state import ProducerState
+from segstore.storage.producers.producer_state import ProducerState, SnapshotEntry, parse_snapshot
 from segstore.storage.producers.replay import replay
 from segstore.storage.segment.batch_scan import walk_past_damage
 

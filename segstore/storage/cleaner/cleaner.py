@@ -7,27 +7,134 @@ Threads: one cleaning of a partition at a time; appends and reads go on meanwhil
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError, StorageError, StoreClosedError
+from segstore.index import OffsetIndex, TimeIndex
 from segstore.logger import Logger
 from segstore.storage.cleaner.cleanable import Dirty, dirtiness
-from segstore.storage.cleaner.grouping import MOST_RELATIVE, group
-from segstore.storage.cleaner.mapping import fill
 from segstore.storage.cleaner.offset_map import OffsetMap
-from segstore.storage.cleaner.output import Output
-from segstore.storage.cleaner.policy import Policy
-from segstore.storage.cleaner.retain import Aborted, Decided
-from segstore.storage.cleaner.rewrite import Counts, Rewriter
+from segstore.storage.cleaner.retain import Aborted, Decided, Policy
+from segstore.storage.cleaner.rewrite import Counts, Output, Rewriter
+from segstore.storage.cleaner.segment_reader import Stretch, pieces
 from segstore.storage.cleaner.swap import remove_strays, swap, undo
 from segstore.storage.cleaner.throttle import CleaningStopped, Throttle
+from segstore.storage.segment.segment import Segment
 
 if TYPE_CHECKING:
     from segstore.config import StoreConfig
     from segstore.storage.log.partition import Partition
     from segstore.storage.segment.segment import Segment
+
+
+# --- grouping ----------------------------------------------------------------------------------
+
+# Which neighbouring segments become one (Kafka: Cleaner.groupSegmentsBySize). Nothing on disk.
+#
+# Threads: any; a function of a view.
+
+MOST_RELATIVE = 2**31 - 1  # offsets and positions in a segment are int32
+
+
+def group(segments: Sequence[Segment], config: TopicConfig, until: int, most: int) -> list[list[Segment]]:
+    """The segments in order, in groups whose logs and indexes together are as large as one may be.
+
+    `until` is the offset that all of them lie below; `most` are in a group, all of whose files
+    are open at once.
+    """
+    groups: list[list[Segment]] = []
+    ends = [*(s.base_offset for s in segments[1:]), until] if segments else []
+    room = (0, 0, 0)
+    for segment, end in zip(segments, ends, strict=True):
+        sizes = _sizes(segment)
+        room = (room[0] - sizes[0], room[1] - sizes[1], room[2] - sizes[2])
+        near = groups and (not segment.size or end - 1 - groups[-1][0].base_offset <= MOST_RELATIVE)
+        if near and min(room) >= 0 and len(groups[-1]) < most:
+            groups[-1].append(segment)
+            continue
+        groups.append([segment])
+        limit = config.segment_index_bytes
+        room = (config.segment_bytes - sizes[0], limit - sizes[1], limit - sizes[2])
+    return groups
+
+
+def _sizes(segment: Segment) -> tuple[int, int, int]:
+    offsets, times = segment.indexes
+    return segment.size, offsets.entries * OffsetIndex.ENTRY.size, times.entries * TimeIndex.ENTRY.size
+
+
+# --- mapping -----------------------------------------------------------------------------------
+
+# Fills the offset map from the dirty part of a log (Kafka: Cleaner.buildOffsetMap). On disk: reads only.
+#
+# Threads: the cleaning thread.
+
+
+def fill(
+    offsets: OffsetMap,
+    segments: Sequence[Segment],
+    first: int,
+    until: int,
+    aborted: Aborted,
+    chunk: int,
+    throttle: Throttle,
+) -> None:
+    """Take in the keys of `segments` from offset `first` up to `until`, where they end, or to where the map
+    is full: `offsets.latest` says.
+
+    CorruptRecordError, OSError, CleaningStopped.
+    """
+    offsets.latest = first - 1
+    stretch = Stretch(chunk, throttle.at_once)
+    bases = [segment.base_offset for segment in segments]
+    for segment in segments[max(bisect_right(bases, first) - 1, 0) :]:
+        position = _pass_plain(offsets, segment, first, stretch, throttle)
+        if not _take(offsets, segment, position, first, aborted, chunk, throttle):
+            return
+    offsets.latest = until - 1
+
+
+def _pass_plain(
+    offsets: OffsetMap, segment: Segment, first: int, stretch: Stretch, throttle: Throttle
+) -> int:
+    """Take in the keys of the plain batches that come first: up to which byte of the segment."""
+    stretch.begin(segment, _position(segment, first))
+    while not stretch.is_over and (passed := stretch.put(offsets, first)):
+        throttle(passed)
+    return stretch.position
+
+
+def _take(
+    offsets: OffsetMap,
+    segment: Segment,
+    position: int,
+    first: int,
+    aborted: Aborted,
+    chunk: int,
+    throttle: Throttle,
+) -> bool:
+    """Whether all keys of the segment, from a byte of it on, went in."""
+    for piece in pieces(segment, position, chunk, throttle, lambda batches: ~aborted.without_keys(batches)):
+        done = offsets.put(piece.records, first)
+        if done < len(piece.records):
+            offsets.latest = int(piece.records.offsets[done]) - 1
+            return False
+    return True
+
+
+def _position(segment: Segment, offset: int) -> int:
+    """Where the batch lies that holds `offset`, or the first behind it."""
+    if offset <= segment.base_offset:
+        return 0
+    found = segment.locate(offset, segment.size)
+    return segment.size if found is None else int(found.position)
+
+
+# --- cleaner ------------------------------------------------------------
 
 log = Logger("segstore")
 

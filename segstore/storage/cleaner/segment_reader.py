@@ -1,28 +1,82 @@
-"""The cleaner's way over plain batches: C passes over long stretches of a segment without Python, and so
-without the GIL. On disk: reads only.
+"""Reads a segment for the cleaner, some batches at a time, decoded. On disk: reads only.
 
-Each return to Python takes the GIL away from whoever appends, for as long as it takes to wake that thread: a
-cleaner that comes back for every buffer makes one append in twenty wait. What is compressed, of a transaction
-or damaged is left to `reading`.
-Threads: the cleaning thread. Memory: at most 30 times `chunk`, of which only as much is touched as there are
-records and batches to note.
+Threads: the cleaning thread. Memory: a chunk as stored, and one decompressed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from segstore._native import ffi, held, lib
-from segstore.records import BATCH, HEADER_SIZE, batch_ptr
+from segstore.errors import CorruptRecordError
+from segstore.records import BATCH, HEADER_SIZE, Records, batch_ptr, decode
 from segstore.records.header import LEAST_RECORD
 from segstore.storage.cleaner.offset_map import OffsetMap, checked
+from segstore.storage.segment.batch_scan import BAD, walk
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from segstore.storage.segment.segment import Segment
+
+MOST_PLAIN = 8 << 20
+"""Decompressed bytes at which a piece ends; one batch may be more."""
+
+
+class Piece(NamedTuple):
+    """Whole batches: `data` holds them, from byte `position` of the segment on; `records` are theirs."""
+
+    data: bytes
+    position: int
+    batches: NDArray[np.void]
+    records: Records
+
+
+Wanted = Callable[["NDArray[np.void]"], "NDArray[np.bool_]"]
+
+
+def pieces(
+    segment: Segment,
+    start: int,
+    chunk: int,
+    throttle: Callable[[int], None],
+    wanted: Wanted | None = None,
+) -> Iterator[Piece]:
+    """All batches of a segment from byte `start` on, every CRC checked, or those that are `wanted`.
+
+    CorruptRecordError where one is damaged: nothing is compacted over what can't be read.
+    """
+    files, handle, end, at = segment.pool.files, segment.handle, segment.size, start
+    offset = segment.base_offset
+    for step in walk(files, handle, start, end, check_crcs=True, chunk=chunk, least=segment.base_offset):
+        at, batches = step.stop.position, step.batches
+        throttle(at - step.position)
+        if len(batches):
+            offset = step.stop.last_offset + 1
+        if wanted is not None:
+            batches = batches[wanted(batches)]
+        while len(batches):
+            records = decode(step.data, batches, segment.path, step.position, most=MOST_PLAIN)
+            n = len(records.batches)
+            yield Piece(step.data, step.position, batches[:n], records)
+            batches = batches[n:]
+        reason = BAD.get(step.stop.status, "")
+    if at < end:
+        raise CorruptRecordError(segment.path, at, offset, reason or "the file was cut")
+
+
+# --- stretch -----------------------------------------------------------------------------------
+
+# The cleaner's way over plain batches: C passes over long stretches of a segment without Python, and so
+# without the GIL. On disk: reads only.
+#
+# Each return to Python takes the GIL away from whoever appends, for as long as it takes to wake that thread:
+# a cleaner that comes back for every buffer makes one append in twenty wait. What is compressed, of a
+# transaction or damaged is left to `reading`. Threads: the cleaning thread. Memory: at most 30 times
+# `chunk`, of which only as much is touched as there are records and batches to note.
 
 COLUMNS = 7
 _WINDOWS = 8

@@ -30,9 +30,8 @@ from concurrent.futures import ThreadPoolExecutor
 from segstore.errors import StagedFilesError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.files import Files
 from segstore.logger import Logger
-from segstore.storage.inbox.adopt_partition import PartitionAdoption
+from segstore.storage.inbox.adopt_partition import Gatherer, PartitionAdoption
 from segstore.storage.inbox.adopted_ids import AdoptedIds, Adoption
-from segstore.storage.inbox.gathering import Gatherer
 from segstore.storage.inbox.intent import Intent, Place, remove_intent, write_intent
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.manifest import Manifest

@@ -8,12 +8,14 @@ adopted, so that they are adopted one after the other, in order.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
 from segstore import names
+from segstore._native import descriptors, lib
 from segstore.config import StoreConfig
 from segstore.errors import (
     CorruptCheckpointError,
@@ -26,18 +28,68 @@ from segstore.mutex import Mutex
 from segstore.storage.context import Context, wall_clock
 from segstore.storage.inbox.adopt import Adopter
 from segstore.storage.inbox.adopted_ids import AdoptedIds, Adoption
-from segstore.storage.inbox.cleanup import sweep
+from segstore.storage.inbox.cleanup import put_aside, remove_earlier, sweep
 from segstore.storage.inbox.intent import read_intent, remove_intent, undo
 from segstore.storage.inbox.layout import Folder
-from segstore.storage.inbox.manifest import Manifest, new_manifest, read_manifest
-from segstore.storage.inbox.refusals import put_aside, remove_earlier
-from segstore.storage.inbox.results import write_result
+from segstore.storage.inbox.manifest import Manifest, new_manifest, read_manifest, write_result
 from segstore.storage.inbox.staged_file import StagedFile
-from segstore.storage.inbox.watch import Watch
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.told import Told
 from segstore.threads import Background, Latch, apart, others_are_gone
+
+# --- watch -------------------------------------------------------------------------------------
+
+# Tells when a file is renamed into a directory, without asking again and again (inotify).
+#
+# On disk: nothing. Threads: one waits; any may stop it. Where the system has no watch left for this user,
+# waiting is a look every 50 ms.
+
+_LOOK = 0.05  # seconds
+_NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOSYS, errno.EPERM})
+
+
+class Watch:
+    """Of one directory, which is there."""
+
+    def __init__(self, directory: str) -> None:
+        """OSError."""
+        self._stopped = Latch()
+        self._slot = descriptors()
+        code = lib.seg_watch(self._slot, os.fsencode(directory))
+        if code < 0:
+            if -code not in _NONE_LEFT:
+                raise OSError(-code, os.strerror(-code), directory)
+            why = os.strerror(-code)
+            log.warning("%s can't be watched (%s): it is looked at every 50 ms", directory, why)
+        self._fd = self._slot[0]  # below 0: there is no watch
+
+    def wait(self, seconds: float) -> bool:
+        """Whether there may be news, or it was stopped, within so long. It may return early."""
+        if self._fd < 0:
+            return self._stopped.wait(min(seconds, _LOOK)) or True
+        found = lib.seg_watch_wait(self._fd, int(min(seconds * 1000, 2**31 - 1)))
+        if found < 0:
+            raise OSError(-found, os.strerror(-found))
+        return bool(found)
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_open
+
+    def stop(self) -> None:
+        """Let `wait` return, the one that is under way or the next."""
+        self._stopped.open()
+        if self._fd >= 0:
+            lib.seg_watch_stop(self._fd)
+
+    def close(self) -> None:
+        """Once nobody waits any more."""
+        self._fd = -1
+        lib.seg_close(self._slot)
+
+
+# --- inbox ------------------------------------------------------------
 
 log = Logger("segstore")
 Key = tuple[str, int]

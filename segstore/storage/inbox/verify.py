@@ -22,7 +22,7 @@ from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError, RecordTooLargeError, StagedFilesError
 from segstore.files import Files, Handle
-from segstore.files.machine import boot_id
+from segstore.files.locks import boot_id
 from segstore.index import IndexBuilder
 from segstore.records import CHUNK_BYTES, decode, scan
 from segstore.records.header import CODEC_MASK

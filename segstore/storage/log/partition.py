@@ -9,19 +9,19 @@ sync is done with the token held, but for `sync_ahead`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.config import TopicConfig
-from segstore.errors import copy_of
+from segstore.errors import StorageError, StoreClosedError, copy_of
 from segstore.mutex import Mutex
+from segstore.storage.context import Context
+from segstore.storage.log import retention
 from segstore.storage.log.append_queue import AppendQueue
 from segstore.storage.log.flusher import Flusher
-from segstore.storage.log.flushing import Flushing
-from segstore.storage.log.log_start import LogStart
-from segstore.storage.log.publisher import Publisher
-from segstore.storage.log.visibility import Visible
-from segstore.storage.log.writer import LogWriter
+from segstore.storage.log.visibility import Publisher, Visible
+from segstore.storage.log.writer import LogWriter, bury_segment
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.segment.log_view import LogView
 
@@ -30,6 +30,166 @@ if TYPE_CHECKING:
     from segstore.storage.log.open import Opened
     from segstore.storage.producers.state_manager import Producers
     from segstore.storage.segment.segment import Segment
+
+
+# --- log start ---------------------------------------------------------------------------------
+
+# Moves a partition's log start offset up, and removes what is below: by hand, and by retention.
+#
+# On disk: the start is durable before a byte goes; then the segments below are `.deleted`, as long as
+# file.delete.delay.ms says, their producer snapshots are removed, and the leader epochs begin with the log.
+# Threads: any, one at a time (`admin` of the partition); the append token is held to replace the view only.
+
+
+class Retained(NamedTuple):
+    """What retention let go: segments, and bytes of their logs."""
+
+    segments: int
+    bytes: int
+
+
+class LogStart:
+    """`start_moved` makes a new log start offset durable."""
+
+    def __init__(
+        self, partition: Partition, epochs: LeaderEpochs, start_moved: Callable[[int], None]
+    ) -> None:
+        self._partition, self._epochs, self._start_moved = partition, epochs, start_moved
+
+    def delete_records(self, before: int) -> int:
+        """Move the log start offset up to `before` (-1: the high watermark); whole segments below go. The
+        new start.
+
+        The start is durable before a byte goes. OffsetOutOfRangeError.
+        """
+        it = self._partition
+        with it.admin:
+            view = it.view
+            before = view.end_offset if before == -1 else before
+            view.check(max(before, view.start_offset) if before >= 0 else before, it.directory)
+            if before > view.start_offset:
+                self._advance(before, delay_ms=0)
+            else:
+                it.show_rest()
+            return max(before, view.start_offset)
+
+    def retain(self, now_ms: int) -> Retained:
+        """Let the segments go that retention.bytes and retention.ms no longer keep, oldest first.
+
+        Their files stay for file.delete.delay.ms as `.deleted`. StorageError, OSError.
+        """
+        it = self._partition
+        with it.admin:
+            view = it.view
+            count = retention.breached(view, it.config, now_ms, it.context.files)
+            if count == len(view.segments):
+                count -= not self._rolled_from(view, count > 1)
+            if not count:
+                return Retained(0, 0)
+            before = it.writer.segments[count].base_offset
+            self._advance(max(before, view.start_offset), it.config.file_delete_delay_ms)
+            return Retained(count, retention.freed(view, count))
+
+    def _rolled_from(self, view: LogView, others: bool) -> bool:
+        """As `roll_from`. Where that fails, `others` go without it, which may be what makes room for it."""
+        try:
+            return self._partition.roll_from(view)
+        except StorageError:
+            if not others:
+                raise
+            return False
+
+    def _advance(self, start: int, delay_ms: int) -> None:
+        """Let the log begin at `start`: that is durable before a byte goes."""
+        it = self._partition
+        it.flusher.flush(start)
+        self._start_moved(start)
+        with it.queue.token:
+            dropped = it.visible.begin_at(start)
+        self._remove(dropped, delay_ms)
+        # Last: it frees nothing, and what a crash leaves of it the next open puts right.
+        with it.naming, suppress(OSError):  # without it, the directory may be a new topic's of that name
+            if it.visible.current is not None and self._epochs.truncate_from_start(start):
+                self._epochs.save()
+
+    def _remove(self, segments: list[Segment], delay_ms: int) -> None:
+        """Oldest first, so that a crash leaves no gap within the log."""
+        it = self._partition
+        for segment in segments:
+            it.context.graveyard.put(bury_segment(segment, it.context.clock()), delay_ms)
+            it.producers.forget_snapshot(segment.base_offset)
+        if segments:
+            it.context.files.sync_dir(it.directory)
+
+
+# --- flushing ----------------------------------------------------------------------------------
+
+# Decides when a partition is flushed: by flush.messages and flush.ms, behind a roll, when asked to.
+#
+# On disk: through the flusher. Threads: any; the append token is never held here, but for `adopted`.
+
+NEVER = 2**63 - 1  # Kafka's default for flush.ms
+
+
+class Flushing:
+    """`changed`: whether anything came that the next open should find in a producer snapshot."""
+
+    def __init__(
+        self, context: Context, writer: LogWriter, flusher: Flusher, visible: Visible, changed: bool
+    ) -> None:
+        self._context, self._writer, self._flusher, self._visible = context, writer, flusher, visible
+        self.changed = changed
+        self._planned = False
+        self.untold: StorageError | None = None
+        """Why a sync in the background failed: whoever closes the partition is told."""
+
+    def flush(self) -> None:
+        """Make all that is visible durable. StorageError."""
+        self._flusher.flush(self._visible.view.end_offset)
+
+    def settle(self, after: int) -> None:
+        """Keep `flush.messages` and `flush.ms` for what ends at offset `after`. StorageError."""
+        config = self._writer.config
+        if after - self._flusher.recovery_point >= config.flush_messages:
+            self._flusher.flush(after)
+        elif not self._planned and config.flush_ms < NEVER:
+            self._plan(config.flush_ms / 1000)
+        self.changed = True
+
+    def _plan(self, seconds: float) -> None:
+        self._planned = True
+        try:
+            self._context.scheduler.after(seconds, self._as_planned)
+        except BaseException:  # Ctrl-C: the next append plans it anew
+            self._planned = False
+            raise
+
+    def adopted(self, end: int) -> None:
+        """What was written up to `end` is durable, and about to be shown; with the append token held."""
+        self._flusher.recovery_point = end
+        self.changed = True
+
+    def soon(self, upto: int) -> None:
+        """Make what is below `upto` durable, in the background."""
+        self._context.scheduler.soon(partial(self._quietly, upto))
+
+    def _as_planned(self) -> None:
+        self._planned = False
+        self._quietly(NEVER)
+
+    def _quietly(self, upto: int) -> None:
+        if not self._context.closed and self._visible.current is not None:
+            try:
+                self._flusher.flush(min(upto, self._visible.view.end_offset))
+            except StoreClosedError:
+                pass  # the topic was deleted meanwhile
+            except StorageError as error:
+                if error.errno is not None:  # a fence of before was told
+                    self.untold = copy_of(error)
+                raise
+
+
+# --- partition ------------------------------------------------------------
 
 
 class Partition:

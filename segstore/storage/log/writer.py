@@ -33,9 +33,9 @@ from segstore.records.encoded import checked
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.append_queue import INTERRUPTED, Pending
 from segstore.storage.meta.small_files import NO_ROOM
-from segstore.storage.producers.aborts import add_aborted, cut_index, index_size
 from segstore.storage.producers.append_info import Claim
 from segstore.storage.producers.producer_state import Saved
+from segstore.storage.producers.replay import add_aborted, cut_index, index_size
 from segstore.storage.producers.state_manager import Producers
 from segstore.storage.segment.active import ActiveSegment, Mark
 from segstore.storage.segment.log_view import Together

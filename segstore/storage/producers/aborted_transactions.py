@@ -7,7 +7,8 @@ Threads: any; what was found is kept, under a lock.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Collection
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +16,62 @@ from numpy.typing import NDArray
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.index.txn_index import AbortedTxn
+from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, Records
-from segstore.storage.producers.outcomes import Outcomes
+from segstore.records.control import COMMIT
 from segstore.storage.producers.producer_state import ProducerState
-from segstore.storage.producers.replay import take_in
+from segstore.storage.producers.replay import read_marker, take_in
 from segstore.storage.segment.batch_scan import walk_past_damage
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from segstore.storage.store.partition_log import PartitionLog
+
+
+# --- outcomes ----------------------------------------------------------------------------------
+
+# How a partition's transactions ended: for who reads the log as it is and judges the records himself.
+#
+# On disk: reads the control batches of the logs, through `transactions`. Threads: any.
+
+COMMITTED, ABORTED, OPEN = range(3)
+
+
+class Outcomes(NamedTuple):
+    """`aborted`: a row for each AbortedTxn, by last offset; `ongoing`: of each producer with an open
+    transaction, where it began.
+    """
+
+    aborted: NDArray[np.int64]
+    ongoing: dict[int, int]
+
+    def of(self, records: Records) -> NDArray[np.int8]:
+        """For each record COMMITTED, which records outside of transactions are too, ABORTED or OPEN."""
+        batches = records.batches
+        found = np.full(len(batches), COMMITTED, np.int8)
+        if not (batches["attributes"] & TRANSACTIONAL_FLAG).any():
+            return found[records.batch_indexes()]
+        inside = (batches["attributes"] & TRANSACTIONAL_FLAG) != 0
+        bases, producers = batches["base_offset"], batches["producer_id"]
+        for producer_id, first in self.ongoing.items():
+            found[inside & (producers == producer_id) & (bases >= first)] = OPEN
+        near = (self.aborted[:, 2] >= bases[0]) & (self.aborted[:, 1] <= batches["last_offset"][-1])
+        for producer_id, first, last, _ in self.aborted[near].tolist():
+            found[inside & (producers == producer_id) & (bases >= first) & (bases <= last)] = ABORTED
+        return found[records.batch_indexes()]
+
+
+def outcomes(log: PartitionLog) -> Outcomes:
+    """As of the log's present end. StorageError, CorruptRecordError."""
+    found: Outcomes = log._with_view(log._aborted.outcomes)
+    return found
+
+
+# --- aborted transactions ------------------------------------------------------------
 
 _NO_MARKER = "the end of the batch's transaction is not in the log"
 
@@ -140,3 +189,47 @@ def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
     raise CorruptRecordError(
         path, int(header["position"]), int(header["base_offset"]), reason, int(header["last_offset"]) + 1
     )
+
+
+# --- commits -----------------------------------------------------------------------------------
+
+# Which transactions a partition's markers tell to be committed: what a power cut left of a decision.
+#
+# On disk: reads the batch headers of the log, and the markers. Threads: any; a function without state.
+
+log = Logger("segstore")
+
+
+def committed(source: PartitionLog, producer_ids: Collection[int]) -> set[tuple[int, int]]:
+    """(producer id, epoch) of each transaction of these producers that has a marker of a commit, which has
+    the next epoch (KIP-890). Where commits left the epoch as it was, nothing is told: there an epoch may have
+    many transactions. StorageError.
+    """
+    found: set[tuple[int, int]] = source._with_view(lambda view: _committed(view, producer_ids))
+    return found
+
+
+def _committed(view: LogView, producer_ids: Collection[int]) -> set[tuple[int, int]]:
+    found: set[tuple[int, int]] = set()
+    last: dict[int, int] = {}  # epoch of the last records, by producer
+    wanted = np.array(sorted(producer_ids), np.int64)
+    for slot in range(view.slot(view.start_offset), len(view.segments)):
+        segment, end = view.segments[slot], view.end_of(slot)
+        for step in walk_past_damage(segment.pool.files, segment.handle, end, check_crcs=False, sparse=True):
+            theirs = step.batches[np.isin(step.batches["producer_id"], wanted)]
+            for at, batch in enumerate(theirs):
+                producer_id, epoch = int(batch["producer_id"]), int(batch["producer_epoch"])
+                if not batch["attributes"] & CONTROL_FLAG:
+                    last[producer_id] = epoch
+                elif last.get(producer_id, -1) < epoch and _commits(segment, theirs[at : at + 1]):
+                    found.add((producer_id, epoch - 1))
+    return found
+
+
+def _commits(segment: Segment, marker: NDArray[np.void]) -> bool:
+    """One that compaction has emptied, or that is damaged, tells nothing."""
+    try:
+        return bool(marker["count"][0]) and read_marker(segment, marker)[0] == COMMIT
+    except CorruptRecordError as error:
+        log.warning("a marker can't be read: %s", error)
+        return False

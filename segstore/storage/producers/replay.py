@@ -4,11 +4,16 @@ owner.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from segstore import names
 from segstore.errors import CorruptRecordError
-from segstore.index.txn_index import AbortedTxn
+from segstore.files import Files
+from segstore.index.txn_index import ENTRY, AbortedTxn, format_entries, parse
+from segstore.logger import Logger
 from segstore.records import decode, scan
 from segstore.records.control import ABORT, parse_control
 from segstore.records.header import NO_EPOCH
@@ -68,3 +73,110 @@ def read_marker(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:
         )
     record = decode(data, whole, segment.path, position)[0]
     return parse_control(record.key, record.value, file=segment.path, position=position, offset=record.offset)
+
+
+# --- aborts ------------------------------------------------------------------------------------
+
+# Owns the `.txnindex` files of a partition: an abort adds an entry, and where a crash or damage may have
+# come between, the files are made to say what the logs say.
+#
+# There is no file before a segment's first abort. It is synced after its log, whose control batches are the
+# authority; our own readers never ask the index: it is there for a broker.
+# Threads: the holder of the partition's append token; `mend` before the partition is used.
+
+log = Logger("segstore")
+
+
+def index_size(files: Files, segment: Segment) -> int:
+    """Bytes of a segment's index that are whole entries; 0 where there is no file. OSError."""
+    try:
+        size = files.size(segment.file(names.TXN_INDEX))
+    except FileNotFoundError:
+        return 0
+    return size - size % ENTRY.itemsize
+
+
+def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> None:
+    """Add the entries of transactions that a marker in this segment aborted. OSError."""
+    size = index_size(files, segment)
+    with files.open(segment.file(names.TXN_INDEX), write=True, create=True) as handle:
+        files.pwrite(handle, format_entries(txns), size)
+    segment.unsynced_aborts = True
+
+
+def cut_index(files: Files, segment: Segment, size: int) -> None:
+    """Take back what was added behind `size` bytes. OSError."""
+    path = segment.file(names.TXN_INDEX)
+    if not files.exists(path):
+        return
+    if not size:
+        files.unlink(path)
+        return
+    with files.open(path, write=True) as handle:
+        files.truncate(handle, size)
+
+
+def mend(
+    files: Files,
+    segments: list[Segment],
+    end_offset: int,
+    state: ProducerState,
+    state_at: Callable[[int], ProducerState],
+    synced: int,
+) -> None:
+    """Bring `state` to `end_offset`, where the log ends; write the indexes anew that are damaged, or of
+    segments that had to be replayed and do not say what they say. OSError.
+
+    `state_at(offset)` is what a snapshot says, at that offset or below. Entries of what ended below `synced`
+    were synced; of one behind it, which the log does not know, a power cut has left anything.
+    """
+    ends = [*(s.base_offset for s in segments[1:]), end_offset]
+    for slot, segment in enumerate(segments):
+        since, found = state.map_end_offset, None
+        if ends[slot] > since:
+            found = replay(state, segment, segment.size, {})
+        path = segment.file(names.TXN_INDEX)
+        data = files.read_file(path) if files.exists(path) else b""
+        held = parse(data, segment.base_offset)
+        held = held[held["last_offset"] < ends[slot]]
+        if found is None and len(held) * ENTRY.itemsize == len(data):
+            continue
+        if found is None or since > segment.base_offset:
+            found = _aborted_in(state_at(segment.base_offset), segments[: slot + 1], ends)
+        held = held[held["last_offset"] < synced]
+        entries = [AbortedTxn(*fields[1:]) for fields in held.tolist()]
+        right = format_entries(merged(entries, found))
+        if right != data:
+            _replace(files, segment, right)
+        elif data:
+            # What is replayed counts as durable from now on. Written: a sync of it may have failed before.
+            with files.open(path, write=True) as handle:
+                files.pwrite(handle, data, 0)
+                files.sync(handle)
+
+
+def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) -> list[AbortedTxn]:
+    """What the last of these aborts."""
+    found: list[AbortedTxn] = []
+    for segment, end in zip(segments, ends, strict=False):
+        found = replay(state, segment, segment.size, {}) if end > state.map_end_offset else []
+    return found
+
+
+def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
+    """Where compaction, deletion or repair took batches, the log says less of one than its entry."""
+    kept = {txn.last_offset: txn for txn in held}
+    for txn in found:
+        known = kept.get(txn.last_offset)
+        if known is None or known.producer_id != txn.producer_id or known.first_offset > txn.first_offset:
+            kept[txn.last_offset] = txn
+    return [kept[last] for last in sorted(kept)]
+
+
+def _replace(files: Files, segment: Segment, data: bytes) -> None:
+    path = segment.file(names.TXN_INDEX)
+    log.warning("%s did not say what its log says: made anew", path)
+    if data:
+        files.write_atomic(path, data)
+    elif files.exists(path):
+        files.unlink(path)

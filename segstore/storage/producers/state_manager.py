@@ -23,9 +23,9 @@ from segstore.logger import Logger
 from segstore.records import Encoded
 from segstore.records.control import Marker
 from segstore.storage.meta.small_files import unreadable
-from segstore.storage.producers.aborts import mend
 from segstore.storage.producers.append_info import Claim, judge
 from segstore.storage.producers.producer_state import ProducerState, Saved
+from segstore.storage.producers.replay import mend
 
 if TYPE_CHECKING:
     from segstore.storage.log.open import Opened

@@ -19,9 +19,8 @@ from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.index.txn_index import AbortedTxn, format_entries, parse
 from segstore.storage.meta.small_files import unreadable
-from segstore.storage.producers.aborts import merged
 from segstore.storage.producers.producer_state import ProducerState
-from segstore.storage.producers.replay import take_in
+from segstore.storage.producers.replay import merged, take_in
 from segstore.storage.segment.batch_scan import walk_past_damage
 from segstore.storage.segment.segment import Segment
 

@@ -26,12 +26,12 @@ from segstore.files import Files
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.inbox.adopted_ids import Adoption, read_adoption
 from segstore.storage.inbox.layout import Folder
-from segstore.storage.inbox.manifest import digest_of, named, write_manifest
-from segstore.storage.inbox.results import take_result
+from segstore.storage.inbox.manifest import digest_of, named, take_result, write_manifest
 from segstore.storage.inbox.staged_file import Staged, StagedFile, check_id, files_of
 from segstore.storage.meta.directory_safety import check_places, kept_mode
 from segstore.storage.meta.published_ends import EndsReader, open_reader
 from segstore.storage.store import store as store_module
+from segstore.storage.store.store import Store
 
 _PATIENCE = 0.05  # seconds after which the writer's lock is tried again: its holder may be gone
 _SETTLING = 0.002  # the same, where the id is recorded: no more than some unlinks are left
@@ -192,3 +192,22 @@ class _Sealing:
             f"{self._id!r} is sealed, but was not adopted in {seconds:g} s by process {pid or 'unknown'}, "
             f"which has {self._root} open for writing; it will be, and sealing {self._id!r} again tells when"
         )
+
+
+# --- directly ----------------------------------------------------------------------------------
+
+# `adopt`: appends staged files at once, by the process that has the store open for writing.
+#
+# Nothing is sealed: where it fails nobody tries it again, and the staged files are gone.
+# On disk: through the inbox. Threads: any.
+
+
+def adopt(store: Store, id_: str, messages: Iterable[Staged]) -> Adoption:
+    """Have all that these messages name appended: once, and all of it or nothing. See `seal`.
+
+    UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError, StorageError:
+    nothing was appended. ReadOnlyError, StoreClosedError, InvalidTypeError, InvalidArgumentError.
+    """
+    staged = files_of(messages)
+    with os_errors():
+        return store._writer().inbox.adopt(check_id(id_), staged)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -22,7 +23,7 @@ from segstore._native import lib
 from segstore.config import arguments
 from segstore.errors import IllegalStateError, StorageError
 from segstore.files import Files, Handle
-from segstore.files.machine import boot_id
+from segstore.files.locks import boot_id
 from segstore.files.overlapped_write import Pipeline
 from segstore.records import Encoded, batch_ptr
 from segstore.records.encoded import checked
@@ -34,10 +35,36 @@ from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.meta.published_ends import EndsReader, open_reader, slot_key
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicFiles, TopicInfo, find_topic
-from segstore.storage.staging.kernel import wait_until_past
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+# --- kernel ------------------------------------------------------------------------------------
+
+# Whether the kernel's clock, which stamps files in steps of a tick before Linux 6.13, tells one change from
+# another.
+#
+# On disk: nothing. Threads: any.
+
+_TICK = 0.001  # seconds: the shortest there is; the longest is 10 ms
+_LOOKS = 16
+
+
+def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
+    """Let whatever is changed from now on have a ctime above `ns`, one of the same file system: at most some
+    ms. False where it stays so for longer: a file system that counts seconds, a clock that was set back.
+    `probe` is a file to touch. OSError.
+    """
+    for look in range(_LOOKS):
+        if look > 1:  # from 6.13 on the second look is past it: a stamp that was looked at is not given again
+            time.sleep(_TICK)
+        if files.has_passed(probe, ns):
+            return True
+    return False
+
+
+# --- stager ------------------------------------------------------------
 
 BATCH_BYTES = 1 << 19
 """Plain bytes of a batch, by default: adoption writes 12 bytes into each."""

@@ -15,8 +15,8 @@ from segstore.mutex import check_apart
 from segstore.records import Records, empty_records
 from segstore.storage.context import os_errors
 from segstore.storage.log import read as reader
-from segstore.storage.log.gaps import Gaps
 from segstore.storage.log.partition import Partition
+from segstore.storage.log.read import Gaps
 from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.log.validator import append_columns, append_one
 from segstore.storage.meta.topic_info import INTERNAL, check_not_internal

@@ -7,20 +7,247 @@ Threads: any; the store's lock is held while one is opened, and while topics or 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from segstore import names
-from segstore.errors import CorruptCheckpointError, SegstoreError, StoreClosedError, copy_of
+from segstore.errors import CorruptCheckpointError, SegstoreError, StorageError, StoreClosedError, copy_of
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import Context
+from segstore.storage.log.open import Expected, Opened, open_partition
 from segstore.storage.log.partition import Partition
-from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
-from segstore.storage.meta.topics import NOT_A_FILE, TopicInfo, find_topic
+from segstore.storage.log.recovery import Recovered
+from segstore.storage.log.visibility import Publisher
+from segstore.storage.log.writer import create_segment
+from segstore.storage.meta.clean_shutdown import Left
+from segstore.storage.meta.directory_safety import take_own
+from segstore.storage.meta.epoch_history import load_epochs
+from segstore.storage.meta.offset_checkpoints import LeaderEpochs
+from segstore.storage.meta.published_ends import Ends, EndsWriter, slot_key
+from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey, agreed_start
+from segstore.storage.meta.small_files import put_aside, reason
+from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
+from segstore.storage.producers.state_manager import Producers
 from segstore.storage.segment.log_view import LogView
-from segstore.storage.store.partition_loader import PartitionLoader
+from segstore.storage.segment.segment_files import list_segments
+
+# --- partition loader --------------------------------------------------------------------------
+
+# Makes partitions' directories, and opens them for writing by what checkpoints and published ends say.
+#
+# On disk: a new partition's directory, the leader epoch file; the rest through `opening`.
+# Threads: one at a time, under the store's lock.
+
+_TEMPORARIES = frozenset(n + names.TEMPORARY for n in (names.LEADER_EPOCHS, names.PARTITION_METADATA))
+_LAYOUTS = 1 << 32  # what is published of the count
+
+
+class PartitionLoader:
+    """`clean`: nothing has to be recovered; `left`: how the store was; `expiration_ms`: of producers."""
+
+    def __init__(
+        self,
+        context: Context,
+        topic_files: TopicFiles,
+        ends: EndsWriter,
+        checkpoints: RootCheckpoints,
+        left: Left,
+        expiration_ms: int,
+    ) -> None:
+        self._context, self._topic_files = context, topic_files
+        self._ends, self._checkpoints = ends, checkpoints
+        self.clean, self._left, self._expiration_ms = left.clean, left, expiration_ms
+        self._made: set[TopicPartitionKey] = set()
+        self.recovered: list[Recovered] = []
+
+    def make(self, info: TopicInfo) -> None:
+        """Make what is missing of a topic's partitions. OSError."""
+        made = [partition for partition in info.partition_ids if self._make(info, partition)]
+        if made:
+            self._context.files.sync_dir(self._context.root)
+
+    def _make(self, info: TopicInfo, partition: int) -> bool:
+        """False where it is whole."""
+        files, directory = self._context.files, self._topic_files.partition_path(info.name, partition)
+        if files.exists(directory) and files.is_symlink(directory):
+            return False  # whoever opens it is told
+        if self._identified(info, partition):
+            return False
+        if not files.exists(directory):
+            files.mkdir(directory)
+        epochs = os.path.join(directory, names.LEADER_EPOCHS)
+        if not files.exists(epochs) or not files.size(epochs):
+            self._context.make_way(epochs)
+            LeaderEpochs(files, epochs, [(0, 0)]).save()
+        if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
+            create_segment(self._context.pool, directory, 0, info.settings)
+        self._finish(info, partition, directory)
+        return True
+
+    def _finish(self, info: TopicInfo, partition: int, directory: str) -> None:
+        """Write the last of a partition's files: what has it, has all. It may have been lost. OSError."""
+        files, metadata = self._context.files, os.path.join(directory, names.PARTITION_METADATA)
+        logs = [names.segment_file(base, names.LOG) for base in list_segments(files, directory)]
+        used = any(files.size(os.path.join(directory, log)) for log in logs)
+        if info.topic_id:  # a broker's topic of before topic ids has none
+            self._context.make_way(metadata)
+            files.write_atomic(metadata, names.partition_metadata(info.topic_id))
+        if not used:
+            self._made.add((info.name, partition))
+        elif info.topic_id:
+            self._context.tell(metadata, "missing or empty", "made anew from the topic's settings")
+
+    def _identified(self, info: TopicInfo, partition: int) -> bool:
+        """Whether the partition's metadata tell the topic's id; made anew where they tell what is wrong.
+        OSError.
+        """
+        try:
+            held = self._topic_files.read_id(info.name, partition)
+            wrong = f"topic id {held}, but the topic's is {info.topic_id}"
+        except (CorruptCheckpointError, StorageError) as error:
+            held, wrong = "?", reason(error)
+        if held and info.topic_id and held != info.topic_id:
+            path = os.path.join(
+                self._topic_files.partition_path(info.name, partition), names.PARTITION_METADATA
+            )
+            self._context.remake(path, names.partition_metadata(info.topic_id), wrong, "the topic's settings")
+        return bool(held)
+
+    def load(self, info: TopicInfo, partition: int, start_moved: Callable[[int], None]) -> Partition:
+        """Open a partition, recovered where that is due, and publish its ends. StorageError, OSError."""
+        context, key = self._context, slot_key(info.topic_id, info.name, partition)
+        directory = self._topic_files.partition_path(info.name, partition)
+        context.files.check_directory(directory)
+        self._put_aside(directory)
+        published = self._ends.get(key) if self._left.ends_hold else None
+        expected = self._expected(info, (info.name, partition), published)
+        take_own(context.files, context.root, directory, every=not expected.clean)
+        try:
+            opened = open_partition(context.pool, directory, info.settings, expected)
+        except OSError:
+            self._doubt(key, published)
+            raise
+        if opened.claimed:
+            self._checkpoints.claim((info.name, partition), opened.start_offset)
+        context.graveyard.put_found(opened.buried, info.settings.file_delete_delay_ms)
+        epochs = self._begin_epoch(directory, opened, expected.clean, published)
+        self._tell(directory, opened, expected)
+        producers = Producers.load(context.files, directory, opened, context.clock, self._expiration_ms)
+        if producers.begun_anew:
+            self._tell_producers(directory, opened.segments[0].base_offset)
+        layout = (published.layout + 1) % _LAYOUTS if published else 0
+        publisher = Publisher(self._ends, key, epochs.current)
+        return Partition(context, info.settings, opened, epochs, producers, publisher, start_moved, layout)
+
+    def _tell(self, directory: str, opened: Opened, expected: Expected) -> None:
+        """Say what was done to the log, and which of two that disagree about it was believed."""
+        messages = (*expected.told, *opened.told)
+        for message in messages:
+            log.warning("%s: %s", directory, message)
+        done = opened.recovered
+        if messages:
+            done = done or Recovered(os.path.basename(directory), opened.durable_offset, opened.end_offset)
+            done = replace(done, reason="; ".join(filter(None, (done.reason, *messages))))
+        if done is not None:
+            self.recovered.append(done)
+
+    def _tell_producers(self, directory: str, base: int) -> None:
+        """What the log can't say of producers is in snapshots alone, and there is none."""
+        path = os.path.join(directory, names.segment_file(base, names.SNAPSHOT))
+        done = "producers are known by the batches that are left: one that has none is taken for a new one"
+        self._context.tell(path, "there is no sound snapshot, and the log does not begin at offset 0", done)
+
+    def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
+        checkpoints, told = self._checkpoints, list[str]()
+        flushed = checkpoints.recovery_points.get(key)
+        known = flushed if self._left.gaps_known else None
+        # The complement of the recovery point is published where a sync has failed.
+        suspect = published.recovery_point < 0 if published is not None else self._ends.doubted
+        checked = published is not None and self._ends.was_checked
+        recovery_point = flushed or 0
+        if published is not None:
+            # The checkpoint lags behind. Of published ends without a check, both are only claims.
+            recovery_point = published.synced if checked else max(recovery_point, published.synced)
+        return Expected(
+            clean=self.clean or key in self._made,
+            recovery_point=recovery_point,
+            log_start=self._log_start(key, published, told),
+            quarantine=os.path.join(self._context.root, names.OURS, names.QUARANTINE),
+            gaps_end=info.gaps_end(key[1], checkpoints.cleaner_offsets.get(key), known),
+            suspect=suspect,
+            recovery_point_checked=checked
+            or checkpoints.is_checked(names.RECOVERY_POINTS, key)
+            or not recovery_point,
+            log_start_checked=checked or checkpoints.is_checked(names.LOG_STARTS, key),
+            log_start_claimed=checkpoints.is_claim(key),
+            now_ms=self._context.clock(),
+            told=tuple(told),
+        )
+
+    def _log_start(self, key: TopicPartitionKey, published: Ends | None, told: list[str]) -> int:
+        """What counts where the published one and the checkpoint's disagree."""
+        said = self._checkpoints.log_starts.get(key)
+        checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
+        taken = agreed_start(said, checked, published, self._ends.was_checked)
+        # Between the checkpoint and the publication a kill leaves the latter behind.
+        behind = published is not None and published.start < (said or 0) and not self.clean
+        if published is not None and published.start != (said or 0) and not behind:
+            told.append(
+                f"log start offset {published.start} is published, but {said or 0} is in the checkpoint:"
+                f" {taken} is taken"
+            )
+        return taken
+
+    def _doubt(self, key: int, published: Ends | None) -> None:
+        """A sync of recovery's may have failed, and what it found be on no disk: the next one, of another
+        process too, writes it anew.
+        """
+        if published is None:
+            self._ends.doubt()
+        elif published.recovery_point >= 0:
+            doubted = published._replace(recovery_point=~published.recovery_point)
+            self._ends.publish([self._ends.claim(key)], [doubted])
+
+    def _put_aside(self, directory: str) -> None:
+        """Move what has the name of a segment's file and is none out of the way: all but a log can be made
+        anew. OSError.
+        """
+        for name in sorted(self._context.files.irregular(directory)):
+            parsed, path = names.parse_segment_file(name), os.path.join(directory, name)
+            if name in _TEMPORARIES or (parsed is not None and parsed[1] != names.LOG):
+                aside = put_aside(self._context.files, self._context.root, path)
+                done = "" if name.endswith(names.TEMPORARY) else ", and made anew from the log"
+                self._context.tell(path, "no regular file", f"moved to {aside}{done}")
+
+    def _begin_epoch(
+        self, directory: str, opened: Opened, clean: bool, published: Ends | None
+    ) -> LeaderEpochs:
+        """The latest is the one to write under: a new one after an unclean shutdown, and where the file had
+        to be made anew, durable before any append. What a crash has left of the time before the log's start
+        is forgotten.
+        """
+        path = os.path.join(directory, names.LEADER_EPOCHS)
+        epochs, wrong = load_epochs(self._context.files, path, opened)
+        latest, changed = epochs.latest, False
+        if latest is None or wrong or not clean or opened.recovered is not None:
+            # An epoch in which nothing was written is in no batch: what was published may know of it.
+            latest = max(-1 if latest is None else latest, published.epoch if published and wrong else -1)
+            epochs.truncate_from_end(opened.end_offset)
+            epochs.assign(latest + 1, opened.end_offset)
+            changed = True
+        aside = self._context.make_way(path) if wrong else ""
+        if epochs.truncate_from_start(opened.start_offset) or changed:
+            epochs.save()
+        if wrong:
+            self._context.tell(path, wrong, f"made anew from the log, with a new epoch at its end{aside}")
+        return epochs
+
+
+# --- partitions ------------------------------------------------------------
 
 log = Logger("segstore")
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
-from segstore import locks, names
+from segstore import names
+from segstore.files import locks
 from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.log.read_only_partition import Follower

@@ -39,11 +39,10 @@ from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.scheduler import Scheduler
 from segstore.storage.store.clients import CLOSE_TIMEOUT, Client, Clients, tell
-from segstore.storage.store.metrics import prometheus_text, store_metrics
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.reader import StoreReader
-from segstore.storage.store.stats import PartitionStats, store_stats
-from segstore.storage.store.sweeping import Swept
+from segstore.storage.store.stats import PartitionStats, prometheus_text, store_metrics, store_stats
+from segstore.storage.store.sweeper import Swept
 from segstore.storage.store.writer import StoreWriter, let_go_of_lost
 
 if TYPE_CHECKING:

@@ -15,12 +15,11 @@ from typing import Any
 
 from segstore.errors import InvalidArgumentError, TopicAlreadyExistsError
 from segstore.storage.context import Context
-from segstore.storage.log.gaps import forgets, remembering
+from segstore.storage.log.read import forgets, remembering
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.root_checkpoints import RootCheckpoints
 from segstore.storage.meta.topics import TopicFiles, TopicInfo, find_topic, new_topic, with_config
-from segstore.storage.store.partition_loader import PartitionLoader
-from segstore.storage.store.partitions import Partitions
+from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.topic_mending import mend_settings
 
 

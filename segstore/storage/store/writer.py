@@ -28,8 +28,7 @@ from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
-from segstore.storage.store.partition_loader import PartitionLoader
-from segstore.storage.store.partitions import Partitions
+from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.small_mending import mend_small
 from segstore.storage.store.sweeper import Sweeper
 from segstore.storage.store.topic_admin import TopicAdmin

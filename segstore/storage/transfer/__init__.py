@@ -10,8 +10,7 @@ the system calls, `probing` tells what this machine has. docs/transfer.md explai
 
 from __future__ import annotations
 
-from segstore.storage.transfer.methods import METHODS
-from segstore.storage.transfer.sinks import NEEDS, descriptor, kind_of
+from segstore.storage.transfer.sinks import METHODS, NEEDS, descriptor, kind_of
 from segstore.storage.transfer.transfer import transfer
 
 __all__ = ["METHODS", "NEEDS", "descriptor", "kind_of", "transfer"]

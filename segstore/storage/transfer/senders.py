@@ -8,16 +8,187 @@ took, 0 where the file ends, and raises as `Files` does. `close` lets go of all 
 
 from __future__ import annotations
 
+import errno
+import mmap
+import time
 from collections.abc import Callable
 from typing import Protocol
 
-from segstore._native import descriptors, ffi
+from segstore._native import descriptors, ffi, lib
 from segstore.files import Files, Handle
-from segstore.storage.transfer import methods
-from segstore.storage.transfer.by_ring import ByRing
-from segstore.storage.transfer.mapped import Mmap
-from segstore.storage.transfer.sinks import PIPE, Sink
-from segstore.storage.transfer.zero_copy import ZeroCopy
+from segstore.storage.transfer import sinks
+from segstore.storage.transfer.sinks import PIPE, WINDOW, Sink
+
+# --- mapped ------------------------------------------------------------------------------------
+
+# A window of a file that is mapped while its bytes are sent, by write(2) or what builds on it.
+#
+# On disk: reads only. Threads: a window is one transfer's. The bytes of a log below its visible end never
+# change; a file that somebody has cut is an EFAULT of the system call that reads the mapping, never a
+# SIGBUS: only the kernel touches it.
+
+_NO_ROOM = frozenset({errno.ENOBUFS, errno.ENOMEM})
+
+
+class Mapped:
+    """What the methods share that send from a mapping."""
+
+    def __init__(self, files: Files, sink: Sink) -> None:
+        self.files, self.sink = files, sink.fd
+        self.window = ffi.gc(ffi.new("seg_window *"), lib.seg_unmap_window)
+        self._source: Handle | None = None
+        self._end = 0  # of what is mapped, in the file
+        self.most = WINDOW  # bytes that go at a time
+
+    def reach(self, source: Handle, position: int, count: int) -> int:
+        """How many bytes from `position` on are mapped now, `count` at most and 1 at least. OSError."""
+        if source is not self._source or position >= self._end:
+            self.release()
+            there = min(count, WINDOW)
+            self.files.map_window(self.window, source, position, there)
+            self._source, self._end = source, position + there
+        return min(count, self._end - position)
+
+    def has_passed(self, position: int) -> bool:
+        """Whether nothing is mapped from here on."""
+        return position >= self._end
+
+    def take_less(self, error: OSError) -> bool:
+        """Send less at a time, where the process may not lock so much memory; False where it is not that, or
+        a page is too much.
+        """
+        if error.errno not in _NO_ROOM or self.most <= mmap.PAGESIZE:
+            return False
+        self.most //= 2
+        return True
+
+    def release(self) -> None:
+        """Let go of the window, if there is one."""
+        if self._source is not None:
+            self._source, self._end = None, 0
+            self.files.unmap_window(self.window)
+
+    def close(self) -> None:
+        """As `release`, also of what an interrupt has left."""
+        self._source = None
+        self.files.unmap_window(self.window)
+
+
+class Mmap(Mapped):
+    """Written from a mapping of the file."""
+
+    def send(self, source: Handle, position: int, count: int) -> int:
+        there = self.reach(source, position, count)
+        return self.files.write_window(self.sink, self.window, source, position, there)
+
+
+# --- zero copy ---------------------------------------------------------------------------------
+
+# MSG_ZEROCOPY: the network card reads from the page cache, the kernel copies nothing; to TCP only.
+#
+# On disk: reads only. Threads: a sender is one transfer's; nobody else may read the socket's error queue
+# meanwhile. A window is let go of once the socket has told, by its error queue, that the kernel needs it no
+# more: when the peer has acknowledged it. After an error or an interrupt it goes at once, which harms
+# nothing: the kernel holds the pages, and a log's bytes don't change; notices that come later stay in the
+# queue.
+
+_LAST_LOOKS, _PAUSE = 100, 0.01
+"""How often, and after how many seconds each, a dead connection is asked for notices that may come yet."""
+
+
+class ZeroCopy(Mapped):
+    """Sets SO_ZEROCOPY of the caller's socket, and puts it back as it was."""
+
+    def __init__(self, files: Files, sink: Sink) -> None:
+        super().__init__(files, sink)
+        self._pending = 0  # sends that have not been told of
+        self._was_set = files.set_zerocopy(self.sink, True)
+
+    def send(self, source: Handle, position: int, count: int) -> int:
+        while True:
+            there = min(self.reach(source, position, count), self.most)
+            try:
+                sent = self.files.send_zerocopy(self.sink, self.window, source, position, there)
+                break
+            except OSError as error:
+                if not self._make_room(error):
+                    raise
+        self._pending += 1
+        if sent == count or self.has_passed(position + sent):
+            self._settle()
+        return sent
+
+    def _make_room(self, error: OSError) -> bool:
+        """Whether to try again: pending sends took the room, or one was too large."""
+        if isinstance(error, BlockingIOError):
+            self._look()  # a socket that has notices to tell of is never waited for
+            return False
+        if error.errno == errno.ENOBUFS and self._pending:
+            self._settle()
+            return True
+        return self.take_less(error)
+
+    def _settle(self) -> None:
+        """Wait until the kernel needs nothing of what was sent."""
+        looks = 0
+        while self._pending > 0 and looks < _LAST_LOOKS:
+            if self._look():
+                continue
+            if self.files.wait_for(self.sink, 0) and not self._look():
+                # An error of the connection itself, which stays: its last notices are on their way.
+                looks += 1
+                time.sleep(_PAUSE)
+        self._pending = 0
+
+    def _look(self) -> int:
+        sends = self.files.read_notices(self.sink).sends
+        self._pending -= sends
+        return sends
+
+    def close(self) -> None:
+        try:
+            if self._pending > 0:
+                self._look()
+            if not self._was_set:
+                self.files.set_zerocopy(self.sink, False)
+        except OSError:
+            pass  # the sink was closed meanwhile: what is told is the first error
+        finally:
+            super().close()
+
+
+# --- by ring -----------------------------------------------------------------------------------
+
+# io_uring's send_zc: the network card reads from the page cache; to TCP only.
+#
+# On disk: reads only. Threads: a sender, with its ring, is one transfer's. A window is let go of once the
+# ring has told that the kernel needs it no more; after an error or an interrupt, once what was under way is
+# cancelled.
+
+
+class ByRing(Mapped):
+    """One request at a time, of a whole window."""
+
+    def __init__(self, files: Files, sink: Sink) -> None:
+        super().__init__(files, sink)
+        self._ring = ffi.gc(ffi.new("seg_ring *"), lib.seg_ring_close)
+        files.open_ring(self._ring)
+
+    def send(self, source: Handle, position: int, count: int) -> int:
+        while True:
+            there = min(self.reach(source, position, count), self.most)
+            try:
+                return self.files.send_by_ring(self._ring, self.sink, self.window, source, position, there)
+            except OSError as error:
+                if not self.take_less(error):
+                    raise
+
+    def close(self) -> None:
+        self.files.close_ring(self._ring)
+        super().close()
+
+
+# --- senders ------------------------------------------------------------
 
 _raw = ffi.new_allocator(should_clear_after_alloc=False)
 
@@ -75,7 +246,7 @@ class Read:
 
     def send(self, source: Handle, position: int, count: int) -> int:
         if not self._left:
-            self._left = self._room(min(count, methods.BUFFER))
+            self._left = self._room(min(count, sinks.BUFFER))
             self._left = self._left[: self._files.pread_into(source, self._left, position)]
             if not self._left:
                 return 0
@@ -97,11 +268,11 @@ def _splice(files: Files, sink: Sink) -> Sender:
 
 
 SENDERS: dict[str, Callable[[Files, Sink], Sender]] = {
-    methods.SENDFILE: lambda files, sink: Straight(files.sendfile, sink),
-    methods.SPLICE: _splice,
-    methods.MMAP: Mmap,
-    methods.READ: Read,
-    methods.COPY_FILE_RANGE: lambda files, sink: Straight(files.append_range, sink),
-    methods.ZEROCOPY: ZeroCopy,
-    methods.IO_URING: ByRing,
+    sinks.SENDFILE: lambda files, sink: Straight(files.sendfile, sink),
+    sinks.SPLICE: _splice,
+    sinks.MMAP: Mmap,
+    sinks.READ: Read,
+    sinks.COPY_FILE_RANGE: lambda files, sink: Straight(files.append_range, sink),
+    sinks.ZEROCOPY: ZeroCopy,
+    sinks.IO_URING: ByRing,
 }

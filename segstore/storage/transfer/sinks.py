@@ -10,7 +10,23 @@ from typing import Any, NamedTuple
 from segstore._native import lib
 from segstore.errors import InvalidArgumentError, InvalidTypeError, SinkClosedError, SinkError
 from segstore.files import Files
-from segstore.storage.transfer import methods
+
+# --- methods -----------------------------------------------------------------------------------
+
+# The ways to move bytes from a file to a sink, by name, and how much goes at a time. Nothing on disk.
+
+SENDFILE, SPLICE, MMAP, READ = "sendfile", "splice", "mmap", "read"
+COPY_FILE_RANGE, ZEROCOPY, IO_URING, AUTO = "copy_file_range", "zerocopy", "io_uring", "auto"
+
+METHODS = (SENDFILE, SPLICE, MMAP, READ, COPY_FILE_RANGE, ZEROCOPY, IO_URING, AUTO)
+
+BUFFER = 1 << 20
+"""Bytes that `read` reads at a time."""
+WINDOW = 4 << 20
+"""Bytes that `mmap`, `zerocopy` and `io_uring` map at a time."""
+
+
+# --- sinks ------------------------------------------------------------
 
 TCP, UNIX, PIPE, FILE, OTHER = KINDS = ("tcp", "unix", "pipe", "file", "other")
 _ALL = frozenset(KINDS)
@@ -24,15 +40,15 @@ _NAMES = {
 _MOST_FD = 2**31 - 1
 
 NEEDS = {
-    **dict.fromkeys((methods.SENDFILE, methods.SPLICE, methods.MMAP, methods.READ, methods.AUTO), _ALL),
-    methods.COPY_FILE_RANGE: frozenset({FILE}),
-    methods.ZEROCOPY: frozenset({TCP}),
-    methods.IO_URING: frozenset({TCP}),
+    **dict.fromkeys((SENDFILE, SPLICE, MMAP, READ, AUTO), _ALL),
+    COPY_FILE_RANGE: frozenset({FILE}),
+    ZEROCOPY: frozenset({TCP}),
+    IO_URING: frozenset({TCP}),
 }
 """The kinds of sink that each method can serve; of "other" ones (devices) the system has its say too."""
-UNSEEN = frozenset({methods.SENDFILE, methods.MMAP, methods.READ})
+UNSEEN = frozenset({SENDFILE, MMAP, READ})
 """These are asked of the system without a look at the sink before, which would take calls of its own."""
-NO_APPEND = frozenset({methods.SENDFILE, methods.SPLICE, methods.COPY_FILE_RANGE})
+NO_APPEND = frozenset({SENDFILE, SPLICE, COPY_FILE_RANGE})
 """The system refuses these for a file that was opened with O_APPEND."""
 
 
@@ -89,7 +105,7 @@ def check(method: str, sink: Sink) -> None:
     """InvalidArgumentError where the method can't serve the sink."""
     if _serves(method, sink):
         return
-    allowed = ", ".join(name for name in methods.METHODS if _serves(name, sink))
+    allowed = ", ".join(name for name in METHODS if _serves(name, sink))
     kind = sink.kind + (" opened with O_APPEND" if sink.appends else "")
     raise InvalidArgumentError(f"method={method!r} can't serve this sink, a {kind}: must be one of {allowed}")
 
@@ -103,3 +119,14 @@ def refusal(error: OSError) -> SinkError:
     number = error.errno or errno.EIO
     gone = number in (errno.EPIPE, errno.ECONNRESET)
     return (SinkClosedError if gone else SinkError)(number, os.strerror(number))
+
+
+# --- probing -----------------------------------------------------------------------------------
+
+# Which transfer methods this machine has. Nothing on disk. Threads: any.
+
+
+def transfer_methods() -> dict[str, str | None]:
+    """For each method of `PartitionLog.transfer`: None where it is available here, else why it is not."""
+    files = Files()
+    return {method: files.why_not(method) for method in METHODS}

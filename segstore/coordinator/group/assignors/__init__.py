@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from segstore.coordinator.group.assignors.base import Assignment, Assignor, Members, Partitions, Subscription
-from segstore.coordinator.group.assignors.cooperative import CooperativeStickyAssignor
+from segstore.coordinator.group.assignors.base import (
+    Assignment,
+    Assignor,
+    Members,
+    Partitions,
+    RangeAssignor,
+    RoundRobinAssignor,
+    Subscription,
+)
 from segstore.coordinator.group.assignors.kafka_python import METHODS, Foreign
-from segstore.coordinator.group.assignors.range import RangeAssignor
-from segstore.coordinator.group.assignors.roundrobin import RoundRobinAssignor
-from segstore.coordinator.group.assignors.sticky import StickyAssignor
+from segstore.coordinator.group.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from segstore.errors import InvalidArgumentError
 
 __all__ = [

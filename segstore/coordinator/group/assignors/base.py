@@ -61,3 +61,52 @@ def in_order(members: Members) -> list[str]:
         return instance is None, instance or "", member
 
     return sorted(members, key=key)
+
+
+# --- range -------------------------------------------------------------------------------------
+
+# Range: of each topic neighbouring partitions to each member. Nothing on disk. Threads: any.
+
+
+class RangeAssignor(Stateless):
+    """Topic by topic; where they don't come out even, the first members have one more
+    (Kafka: RangeAssignor).
+    """
+
+    name = "range"
+
+    def assign(self, partitions: Partitions, members: Members) -> Assignment:
+        given: Assignment = {member: [] for member in members}
+        order = in_order(members)
+        for topic in sorted({topic for member in members.values() for topic in member.topics}):
+            numbers = sorted(partitions.get(topic, ()))
+            takers = [member for member in order if topic in members[member].topics]
+            share, more = divmod(len(numbers), len(takers))
+            at = 0
+            for i, member in enumerate(takers):
+                end = at + share + (i < more)
+                given[member] += [TopicPartition(topic, number) for number in numbers[at:end]]
+                at = end
+        return given
+
+
+# --- roundrobin --------------------------------------------------------------------------------
+
+# Round robin: all partitions in turn to all members. Nothing on disk. Threads: any.
+
+
+class RoundRobinAssignor(Stateless):
+    """A member that does not subscribe to a partition's topic is passed over (Kafka: RoundRobinAssignor)."""
+
+    name = "roundrobin"
+
+    def assign(self, partitions: Partitions, members: Members) -> Assignment:
+        given: Assignment = {member: [] for member in members}
+        order, turn = in_order(members), 0
+        for topic in sorted({topic for member in members.values() for topic in member.topics}):
+            for number in sorted(partitions.get(topic, ())):
+                while topic not in members[order[turn % len(order)]].topics:
+                    turn += 1
+                given[order[turn % len(order)]].append(TopicPartition(topic, number))
+                turn += 1
+        return given
