@@ -130,7 +130,8 @@ def test_a_kept_topic_with_a_setting_that_had_no_effect_opens(store_dir: Path) -
 
 COMMANDS = [
     (str(path.relative_to(PACKAGE)), node)
-    for path in sorted((PACKAGE / "cli").rglob("*.py"))
+    for room in ("cli", "bench", "demo")
+    for path in sorted((PACKAGE / room).rglob("*.py"))
     for node in ast.walk(ast.parse(path.read_bytes()))
     if isinstance(node, ast.FunctionDef) and any("command(" in ast.unparse(d) for d in node.decorator_list)
 ]
