@@ -51,15 +51,15 @@ def fill(store: segstore.Store) -> segstore.PartitionLog:
     for at in range(0, RECORDS, AT_A_TIME):
         some = keys[at : at + AT_A_TIME]
         log.append_batch(values[: len(some)], keys=np.char.zfill(some.astype("S14"), 14))
-    with log._writing().queue.token:
-        log._writing().writer.roll_apart()
-        log._writing().visible.show()
+    with log.partition_for_write().queue.token:
+        log.partition_for_write().writer.roll_apart()
+        log.partition_for_write().visible.show()
     log.flush()
     return log
 
 
 def compact(store: segstore.Store, log: segstore.PartitionLog) -> cleaner.CleanResult:
-    return cleaner.clean(log._writing(), StoreConfig(), store._context.clock(), cleaner.Throttle())
+    return cleaner.clean(log.partition_for_write(), StoreConfig(), store._context.clock(), cleaner.Throttle())
 
 
 def copied(log: segstore.PartitionLog, path: Path) -> int:
@@ -67,7 +67,7 @@ def copied(log: segstore.PartitionLog, path: Path) -> int:
     files, at = segstore.files.Files(), 0
     with files.open(path, write=True, create=True) as out:
         files.truncate(out, 0)
-        for segment in log._writing().view.segments:
+        for segment in log.partition_for_write().view.segments:
             for step in walk(files, segment.handle, 0, segment.size, check_crcs=True, chunk=CHUNK):
                 whole = step.stop.position - step.position
                 at += files.pwrite(out, memoryview(step.data)[:whole], at)
@@ -117,7 +117,7 @@ def kib(name):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))
 
 with segstore.open(sys.argv[1]) as store:
-    partition = store.partition("t")._writing()
+    partition = store.partition("t").partition_for_write()
     open("/proc/self/clear_refs", "w").write("5")  # forget the peak so far
     before = kib("VmRSS:")
     done = cleaner.clean(partition, StoreConfig(), store._context.clock(), cleaner.Throttle())

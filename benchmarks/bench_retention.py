@@ -36,10 +36,10 @@ def delete(store: segstore.Store, mib: int) -> Cost:
     size = mib << 20
     log = new_log(store, "t", **{"segment.bytes": size, "file.delete.delay.ms": 3_600_000})
     values = np.zeros((AT_A_TIME, VALUE_BYTES), np.uint8)
-    while len(log._writing().view.segments) <= SEGMENTS:
+    while len(log.partition_for_write().view.segments) <= SEGMENTS:
         log.append_batch(values, batch_bytes=1 << 18)
     log.flush()
-    for segment in log._writing().view.segments:
+    for segment in log.partition_for_write().view.segments:
         assert len(log.read(segment.base_offset + 1, 1 << 16))
     store.alter_topic("t", {"retention.bytes": 1})
     began = time.perf_counter()

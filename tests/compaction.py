@@ -70,7 +70,7 @@ def clean(
     checkpoints = store._side._checkpoints.cleaner_offsets
     settings = StoreConfig.parse({k.replace("_", "."): v for k, v in config.items()})
     return cleaner.clean(
-        store.partition(topic)._writing(),
+        store.partition(topic).partition_for_write(),
         settings,
         store._context.clock(),
         throttle or cleaner.Throttle(),
@@ -81,7 +81,7 @@ def clean(
 
 def roll(store: segstore.Store, topic: str = "t") -> None:
     """Seal the active segment, so that all that is there may be compacted."""
-    partition = store.partition(topic)._writing()
+    partition = store.partition(topic).partition_for_write()
     with partition.queue.token:
         partition.queue.drain()
         if partition.writer.active.segment.size:
@@ -140,7 +140,7 @@ def latest(log: segstore.PartitionLog, **options: Any) -> dict[bytes | None, byt
 
 def batches(store: segstore.Store, topic: str = "t") -> list[Any]:
     """The headers of all batches, as they lie in the log."""
-    view = store.partition(topic)._writing().view
+    view = store.partition(topic).partition_for_write().view
     found = []
     for slot, segment in enumerate(view.segments):
         for step in walk(segment.pool.files, segment.handle, 0, view.end_of(slot), check_crcs=True):
@@ -150,4 +150,4 @@ def batches(store: segstore.Store, topic: str = "t") -> list[Any]:
 
 def bases(store: segstore.Store, topic: str = "t") -> list[int]:
     """Base offsets of the segments."""
-    return list(store.partition(topic)._writing().view.bases)
+    return list(store.partition(topic).partition_for_write().view.bases)

@@ -100,7 +100,7 @@ def assert_live(log: segstore.PartitionLog, partition: Path, *, reopened: bool =
 
     A snapshot has of each producer the last batch, and one timestamp for that and for the marker behind it.
     """
-    known, expected = log._writing().producers.state, told(partition).state
+    known, expected = log.partition_for_write().producers.state, told(partition).state
     assert known.dump() == expected.dump()
     assert known.ongoing == expected.ongoing
     if reopened:

@@ -183,4 +183,4 @@ def killed_at_each_call(
 
 def append_inner(log: segstore.PartitionLog, value: bytes | None, key: bytes | None = None) -> int:
     """Append as the engine does to its own topics, which users may only read."""
-    return append_one(log._writing(), value, key, (), None)
+    return append_one(log.partition_for_write(), value, key, (), None)

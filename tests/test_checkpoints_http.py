@@ -230,9 +230,9 @@ def test_what_a_batch_needs_is_durable_before_it_runs(store_dir: Path) -> None:
         log = hadoop.ck.tree.log
         for name in ("offsets/0", "state/0/0/1.delta", "commits/0"):
             hadoop.put(f"/q/{name}", b"x")
-        assert log._writing().recovery_point < log.end_offset
+        assert log.partition_for_write().recovery_point < log.end_offset
         hadoop.put("/q/offsets/1", b"x")
-        assert log._writing().recovery_point == log.end_offset
+        assert log.partition_for_write().recovery_point == log.end_offset
 
 
 def test_a_sync_that_fails_is_told(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        partition = self.tree.log._writing()
+        partition = self.tree.log.partition_for_write()
         if partition.writer.active.segment.size:
             with partition.queue.token:
                 partition.queue.drain()

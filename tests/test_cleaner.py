@@ -48,20 +48,20 @@ def test_a_log_that_is_clean_is_left_alone(store_dir: Path) -> None:
         put(store.partition("t"), (b"a", b"1"), (b"a", b"2"))
         roll(store)
         clean(store)
-        before = store.partition("t")._writing().view.segments
+        before = store.partition("t").partition_for_write().view.segments
         assert clean(store) == cleaner.CleanResult(2)
         assert clean(store, checkpoint=False) == cleaner.CleanResult(2)
-        assert store.partition("t")._writing().view.segments == before
+        assert store.partition("t").partition_for_write().view.segments == before
 
 
 def test_nothing_is_written_where_nothing_changes(store_dir: Path) -> None:
     with open_compacted(store_dir) as store:
         put(store.partition("t"), (b"a", b"1"), (b"b", b"2"))
         roll(store)
-        before = store.partition("t")._writing().view.segments
+        before = store.partition("t").partition_for_write().view.segments
         done = clean(store)
         assert (done.end_offset, done.segments_before, done.bytes_before) == (2, 0, 0)
-        assert store.partition("t")._writing().view.segments == before
+        assert store.partition("t").partition_for_write().view.segments == before
         assert not list((store_dir / "t-0").glob("*.cleaned"))
 
 
@@ -124,7 +124,7 @@ def test_what_lies_below_the_log_start_is_no_matter(store_dir: Path) -> None:
         roll(store)
         put(log, (b"z", b""))
         log.delete_records(5)
-        assert dirtiness(log._writing(), None, 0).first_dirty == 5
+        assert dirtiness(log.partition_for_write(), None, 0).first_dirty == 5
         clean(store)
         assert log.start_offset == 5
         assert pairs(log) == [

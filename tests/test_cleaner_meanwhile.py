@@ -15,7 +15,7 @@ from segstore.storage.cleaner import Dirty, cleanable, dirtiness
 
 
 def dirty_of(store: segstore.Store, checkpoint: int | None = None, now: int = START_MS) -> Dirty | None:
-    return cleanable(store.partition("t")._writing(), checkpoint, now)
+    return cleanable(store.partition("t").partition_for_write(), checkpoint, now)
 
 
 def test_the_dirty_ratio_chooses(store_dir: Path) -> None:
@@ -34,7 +34,7 @@ def test_the_dirty_ratio_chooses(store_dir: Path) -> None:
         assert dirty_of(store, 1) == Dirty(0.5, size, 1, 2)
         store.alter_topic("t", {"cleanup.policy": "delete"})
         assert dirty_of(store) is None
-        assert dirtiness(store.partition("t")._writing(), 1, 0).ratio == 0.5
+        assert dirtiness(store.partition("t").partition_for_write(), 1, 0).ratio == 0.5
 
 
 @pytest.mark.parametrize("checkpoint", [99, -1])

@@ -18,7 +18,7 @@ def test_keys_that_do_not_fit_take_several_passes(store_dir: Path) -> None:
         expected = fill(store, 300, 40)
         roll(store)
         advanced: list[int] = []
-        partition = store.partition("t")._writing()
+        partition = store.partition("t").partition_for_write()
         config = segstore.config.StoreConfig.parse({"log.cleaner.io.buffer.load.factor": 0.02})
         done = cleaner.clean(partition, config, 0, cleaner.Throttle(), None, advanced.append)
         assert done.passes > 3
@@ -86,7 +86,7 @@ def test_what_grows_becomes_several_segments(store_dir: Path) -> None:
         store.alter_topic("t", {"compression.type": "uncompressed"})
         clean(store)
         assert len(bases(store)) > len(before)
-        assert all(s.size <= 4000 for s in log._writing().view.segments)
+        assert all(s.size <= 4000 for s in log.partition_for_write().view.segments)
         assert latest(log) == expected
 
 

@@ -66,7 +66,7 @@ def test_plain_batches_take_few_calls(store_dir: Path) -> None:
         for nth in range(100):
             log.append_batch([b"%d" % nth] * 1000, keys=[b"k%d" % i for i in range(1000)])
         roll(store)
-        segments = len(log._writing().view.segments) - 1
+        segments = len(log.partition_for_write().view.segments) - 1
         counting.clear()
         done = clean(store, log_cleaner_io_buffer_size=1 << 16)
     assert done.records_after == 1000

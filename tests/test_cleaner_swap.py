@@ -144,14 +144,17 @@ def test_a_disk_that_fails_at_every_call(tmp_path: Path, name: str, call: str) -
             try:
                 clean(store)
             except segstore.StorageError:
-                assert log._writing().unsettled is not None or log._writing().writer.fenced is not None
+                assert (
+                    log.partition_for_write().unsettled is not None
+                    or log.partition_for_write().writer.fenced is not None
+                )
             else:
-                assert log._writing().unsettled is None
+                assert log.partition_for_write().unsettled is None
             assert latest(log, isolation_level="read_committed") == expected[0]
-            fenced = log._writing().writer.fenced is not None
+            fenced = log.partition_for_write().writer.fenced is not None
             if not fenced:
                 log.append(b"after", key=b"after")
-            half_done = log._writing().unsettled is not None
+            half_done = log.partition_for_write().unsettled is not None
         # The next open finishes it at once, and not when somebody asks for the partition.
         assert not (half_done and (path / names.CLEAN_SHUTDOWN).exists())
         after = said(path)
@@ -174,10 +177,10 @@ def test_a_read_goes_on_with_the_segments_it_began_with(store_dir: Path) -> None
     with open_compacted(store_dir) as store:
         log = store.partition("t")
         expected = pairs(log)
-        for one in log._writing().view.segments:
+        for one in log.partition_for_write().view.segments:
             one.attach(None)
         store._context.pool.close()
-        view = log._writing().view
+        view = log.partition_for_write().view
         clean(store)
         assert [view.segments[slot].size for slot in range(3)] == [s.size for s in view.segments[:3]]
         found = []
@@ -309,7 +312,7 @@ def test_a_file_of_the_same_size_is_another_one(store_dir: Path) -> None:
         with segstore.open(store_dir, mode="r") as other:
             follower = other.partition("t")
             assert len(pairs(follower)) == 5
-            sizes = [s.size for s in log._writing().view.segments]
+            sizes = [s.size for s in log.partition_for_write().view.segments]
             roll(store)
             clean(store)
             clean(store)

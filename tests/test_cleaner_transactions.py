@@ -190,7 +190,7 @@ def test_an_expired_producer_leaves_nothing(store_dir: Path, clock: Clock) -> No
         Writer(log, 1, clock).send((b"a", b"1"))
         put(log, (b"a", b"2"))
         roll(store)
-        log._writing().expire_producers(0)
+        log.partition_for_write().expire_producers(0)
         clean(store)
         assert shapes(store) == [(1, "data", 1)]
 

@@ -13,8 +13,8 @@ import pytest
 
 from segstore._native import ffi
 from segstore.errors import InvalidArgumentError, InvalidTypeError
-from segstore.records.column import Column, as_column
-from segstore.records.columns import Columns, as_headers, as_timestamps
+from segstore.records.column import Column
+from segstore.records.columns import Columns, as_column, as_headers, as_timestamps
 
 
 def elements(column: Column) -> list[bytes | None]:

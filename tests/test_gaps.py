@@ -108,7 +108,7 @@ def test_the_policy_changes_while_a_compaction_runs(store_dir: Path, when: str) 
     """
     with open_compacted(store_dir) as store:
         fill(store)
-        partition = store.partition("t")._writing()
+        partition = store.partition("t").partition_for_write()
 
         def change() -> None:
             store.alter_topic("t", DELETE)

@@ -171,11 +171,11 @@ def test_refused(log: Log, name: str) -> None:
     before, call, error, message = REFUSED[name]
     for one in before:
         send(log, **{"pid": 1} | one)
-    end, known = log.end_offset, log._writing().producers.state.dump()
+    end, known = log.end_offset, log.partition_for_write().producers.state.dump()
     for _ in range(2):
         with pytest.raises(error, match=message):
             send(log, **{"pid": 1} | call)
-    assert (log.end_offset, log._writing().producers.state.dump()) == (end, known)
+    assert (log.end_offset, log.partition_for_write().producers.state.dump()) == (end, known)
     log.append(b"goes on")
     send(log, 9, 0)
 
@@ -207,7 +207,7 @@ def test_a_batch_that_is_split_is_known_again(store_dir: Path) -> None:
         store.create_topic("t", config={"max.message.bytes": 400})
         log = store.partition("t")
         assert send(log, 1, LAST - 9, 30).first == 0
-        state = log._writing().producers.state
+        state = log.partition_for_write().producers.state
         assert len(state.producers[1].batches) > 1
         assert send(log, 1, LAST - 9, 30) == (0, -1, log.size, True)
         assert send(log, 1, 20).first == 30
@@ -247,7 +247,7 @@ def test_what_was_there_is_durable_when_that_is_asked_for(store_dir: Path) -> No
         store.create_topic("t", config={"flush.messages": 1})
         log = store.partition("t")
         send(log, 1, 0)
-        assert log._writing().recovery_point == 1
+        assert log.partition_for_write().recovery_point == 1
         files.clear()
         assert send(log, 1, 0).duplicate
         assert files.count("sync", "pwrite") == 0
@@ -310,7 +310,7 @@ def test_producers_expire_but_not_those_that_write_old_records(store_dir: Path) 
         append_batches(log, old, template=Template(0, 1, 0, 0))
         send(log, 2, 0, txn=True)
         send(log, 3, 0)
-        known = log._writing().producers.state.producers
+        known = log.partition_for_write().producers.state.producers
         store._side._expire_producers()
         assert known.keys() == {1, 2, 3}
         clock.now += 4999
@@ -324,7 +324,7 @@ def test_producers_expire_but_not_those_that_write_old_records(store_dir: Path) 
         assert send(log, 1, 99).first == 4  # it is as one that was never known
         clock.now += 10_000
     with segstore.open(store_dir, clock=clock, config=config) as store:
-        assert store.partition("t")._writing().producers.state.producers.keys() == {2}
+        assert store.partition("t").partition_for_write().producers.state.producers.keys() == {2}
 
 
 def test_deleted_batches_are_still_known(store_dir: Path) -> None:
@@ -335,7 +335,7 @@ def test_deleted_batches_are_still_known(store_dir: Path) -> None:
             send(log, 1, seq)
         log.append_batch([b"plain"] * 30, batch_bytes=100)
         log.delete_records(20)
-        assert log._writing().view.bases[0] > 9
+        assert log.partition_for_write().view.bases[0] > 9
         assert send(log, 1, 9)[::3] == (9, True)
     with segstore.open(store_dir, clock=Clock()) as store:
         log = store.partition("t")
@@ -346,7 +346,7 @@ def test_deleted_batches_are_still_known(store_dir: Path) -> None:
 
 
 def test_a_plain_append_does_nothing_for_producers(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    producers = log._writing().producers
+    producers = log.partition_for_write().producers
     for name in ("judge", "save", "take", "recall"):
         monkeypatch.setattr(producers, name, lambda *_: pytest.fail("called"))
     log.append(b"x")

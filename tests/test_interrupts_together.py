@@ -91,7 +91,7 @@ def test_a_flush_in_another_thread_does_not_tell_of_one_partition_alone(store_di
     with segstore.open(store_dir) as store, segstore.open(store_dir, "r") as reader:
         store.create_topic("t", 2)
         ending = Ending(store, reader, commit=True)
-        visible = ending.logs[0]._writing().visible
+        visible = ending.logs[0].partition_for_write().visible
         late = visible.publishing = Late(ending)
         place = late.raised = 1
         while late.raised:

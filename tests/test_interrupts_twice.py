@@ -96,13 +96,13 @@ def test_a_fence_has_a_reason(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
         log = store.partition("t")
-        log._writing().writer.fenced = MemoryError()  # which says nothing
+        log.partition_for_write().writer.fenced = MemoryError()  # which says nothing
         with pytest.raises(StorageError, match=r"is fenced for writing.*: MemoryError$"):
             log.append(b"two")
-        log._writing().flusher.recovery_point = -1
+        log.partition_for_write().flusher.recovery_point = -1
         with pytest.raises(StorageError, match=r"is fenced for writing.*: MemoryError$"):
             log.flush()
-        log._writing().writer.fenced = None
+        log.partition_for_write().writer.fenced = None
 
 
 def one(log: PartitionLog, value: bytes) -> list[bytes]:
@@ -183,7 +183,7 @@ def test_one_at_each_place_of_taking_back(store_dir: Path, monkeypatch: pytest.M
         log, undone = store.partition("t"), 0
         expected: list[bytes | None] = [b"first"]
         log.append(b"first")
-        writer = log._writing().writer
+        writer = log.partition_for_write().writer
         undo = LogWriter.take_back
 
         def interrupted(self: LogWriter) -> None:
@@ -290,7 +290,7 @@ def test_a_lock_that_an_interrupt_left_taken(store_dir: Path, left: str) -> None
         store.create_topic("t", config={"flush.ms": 1})
         log = store.partition("t")
         log.append(b"before")
-        partition = log._writing()
+        partition = log.partition_for_write()
         lock = partition.queue.token if left == "token" else partition.visible.publishing
         lock.acquire()  # no `with` block lets it go
         assert log.append(b"after") == 1

@@ -1,12 +1,15 @@
-"""The layer rule of DESIGN.md, read off the imports: they point down only, and one module touches files."""
+"""The layer rule of DESIGN.md, read off the imports: they point down only, in no circle, and one part touches
+files.
+"""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -192,6 +195,85 @@ def test_every_module_keeps_the_rule(check: str) -> None:
 def test_every_part_has_its_place() -> None:
     parts = {part_of(module) for module in MODULES} - {EVERYTHING}
     assert parts <= set(RANK), f"{parts - set(RANK)} are in no layer"
+
+
+# --- circles ------------------------------------------------------------------------------------
+
+ALONE = {"", "storage", "coordinator", "bench"}
+"""Folders of rooms: a file that lies in one of them is a room of its own."""
+
+
+def arrows(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
+    """Which modules each imports, within functions and for types too."""
+    known = {module.removesuffix(".__init__"): module for module in trees}
+    found: dict[str, set[str]] = {module: set() for module in trees}
+    for module, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("segstore."):
+                package = node.module.removeprefix("segstore.")
+                inner = {f"{package}.{alias.name}" for alias in node.names}
+                found[module] |= {known[name] for name in inner & set(known)}
+                found[module] |= {known[package]} if package in known and not inner <= set(known) else set()
+        found[module].discard(module)
+    return found
+
+
+def room_of(module: str) -> str:
+    folder = module.rpartition(".")[0]
+    return module if folder in ALONE and not module.endswith("__init__") else folder
+
+
+def between_rooms(modules: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    """The same arrows between rooms: folders, and files that stand alone."""
+    found: dict[str, set[str]] = {room_of(module): set() for module in modules}
+    for module, imported in modules.items():
+        found[room_of(module)] |= {room_of(each) for each in imported} - {room_of(module)}
+    return found
+
+
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    """One that there is, from a module or room back to it; else nothing."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_circle_of_modules_and_none_of_rooms() -> None:
+    modules = arrows({module: tree_of(module) for module in MODULES})
+    assert sum(map(len, modules.values())) > 1000
+    assert circle(modules) == []
+    assert circle(between_rooms(modules)) == []
+
+
+CIRCLES = {
+    "of modules": {"a.x": "from segstore.a import y", "a.y": "from segstore.a.x import X"},
+    "of types only": {
+        "a.x": "if TYPE_CHECKING:\n    from segstore.a.y import Y",
+        "a.y": "from segstore.a.x import X",
+    },
+    "in a function": {
+        "a.x": "def f():\n    from segstore.a.y import Y",
+        "a.y": "from segstore.a import x",
+    },
+    "of rooms": {
+        "a.x": "from segstore.b.x import X",
+        "b.x": "from segstore.names import LOG",
+        "b.y": "from segstore.a.y import Y",
+        "a.y": "",
+        "names": "",
+    },
+    "by a face": {"a.__init__": "from segstore.b.x import X", "b.x": "", "b.y": "from segstore.a import X"},
+}
+
+
+@pytest.mark.parametrize("name", CIRCLES)
+def test_a_circle_is_seen(name: str) -> None:
+    modules = arrows({module: ast.parse(source) for module, source in CIRCLES[name].items()})
+    assert circle(between_rooms(modules) if name in ("of rooms", "by a face") else modules)
+    one_way = {module: found if module < "a.y" else set() for module, found in modules.items()}
+    assert not circle(one_way)
 
 
 BROKEN = {

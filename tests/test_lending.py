@@ -150,7 +150,7 @@ def test_an_error_leaves_nothing_lent(tmp_path: Path, refused: Callable[[Path, m
 
 def test_an_arrow_column_lends_no_memoryview() -> None:
     pa = pytest.importorskip("pyarrow")
-    from segstore.records.column import as_column
+    from segstore.records.columns import as_column
 
     for array in (pa.array([b"ab", b"cd"], pa.binary(2)), pa.array([b"a", None, b"bcd"]), pa.array(["x"])):
         before = {id(found) for found in gc.get_objects() if type(found) is memoryview}

@@ -95,7 +95,7 @@ def test_a_marker_says_what_it_was_given(store: segstore.Store, store_dir: Path)
     log = store.partition("t")
     send(log, 7, 0, epoch=3, txn=True)
     end_transaction([log], 7, 3, 99, False)
-    entry = log._writing().producers.state.producers[7]
+    entry = log.partition_for_write().producers.state.producers[7]
     assert (entry.producer_epoch, entry.coordinator_epoch) == (3, 99)
     assert store.partition("t").read(1).next_offset == 2
     (path,) = (store_dir / "t-0").glob("*.txnindex")
@@ -225,7 +225,7 @@ def test_markers_are_durable_when_that_is_asked_for(store_dir: Path) -> None:
         with pytest.raises(StorageError):
             end_transaction([a, b], 1, 0, 0, True)
         # The one's sync failed: it is fenced. The other's is kept all the same.
-        assert [log._writing().recovery_point for log in (a, b)] == [1, 2]
+        assert [log.partition_for_write().recovery_point for log in (a, b)] == [1, 2]
         assert [log.last_stable_offset for log in (a, b)] == [2, 2]
 
 
@@ -249,22 +249,22 @@ def test_what_fails_shows_nothing_anywhere(store_dir: Path, config: str, commit:
                 log.append(b"plain")
                 send(log, pid, 0, txn=True)
             before = [
-                (log.end_offset, log.last_stable_offset, log._writing().producers.state.dump())
+                (log.end_offset, log.last_stable_offset, log.partition_for_write().producers.state.dump())
                 for log in logs
             ]
-            segments = [log._writing().view.bases for log in logs]
+            segments = [log.partition_for_write().view.bases for log in logs]
             files.arm(nth)
             try:
                 end_transaction(logs, pid, 0, 0, commit)
             except StorageError:
                 failed += 1
                 after = [
-                    (log.end_offset, log.last_stable_offset, log._writing().producers.state.dump())
+                    (log.end_offset, log.last_stable_offset, log.partition_for_write().producers.state.dump())
                     for log in logs
                 ]
                 assert after == before
-                assert [log._writing().view.bases for log in logs] == segments
-                assert all(log._writing().writer.fenced is None for log in logs)
+                assert [log.partition_for_write().view.bases for log in logs] == segments
+                assert all(log.partition_for_write().writer.fenced is None for log in logs)
                 files.arm(0)
                 end_transaction(logs, pid, 0, 0, commit)
             files.arm(0)

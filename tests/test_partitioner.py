@@ -15,7 +15,8 @@ from segstore.client.producer.partitioner import (
     partitions_for_keys,
 )
 from segstore.errors import InvalidArgumentError
-from segstore.records.column import Column, as_column
+from segstore.records.column import Column
+from segstore.records.columns import as_column
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2, as signed ints.
 JAVA = {

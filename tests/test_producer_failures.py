@@ -22,7 +22,7 @@ from waiting import PATIENCE, until
 import segstore
 from segstore import errors
 from segstore.client.producer import Producer, delivery
-from segstore.storage.store.told import Told
+from segstore.storage.told import Told
 
 
 def full(path: str = "") -> OSError:

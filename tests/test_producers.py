@@ -28,7 +28,7 @@ class Mixture:
 
     def __init__(self, rng: random.Random, log: segstore.PartitionLog) -> None:
         self.rng, self.log = rng, log
-        entries = log._writing().producers.state.producers.items()
+        entries = log.partition_for_write().producers.state.producers.items()
         self.next = {pid: (e.producer_epoch, (e.last_sequence + 1) % (1 << 31)) for pid, e in entries}
 
     def step(self) -> None:
@@ -41,7 +41,7 @@ class Mixture:
         elif kind < 4:
             epoch += rng.randrange(2)
             end_transaction([log], pid, epoch, 3, rng.random() < 0.5)
-            known = log._writing().producers.state.producers[pid]
+            known = log.partition_for_write().producers.state.producers[pid]
             self.next[pid] = epoch, (known.last_sequence + 1) % (1 << 31)
         elif kind == 4:
             end_transaction([log], pid, epoch, 3, True)
@@ -87,7 +87,7 @@ def test_appends_that_fail(store_dir: Path, rng: random.Random, fault: str) -> N
     mixture = Mixture(rng, store.partition("t"))
     for _ in range(150):
         files.arm(rng.randrange(1, 12), rng.randrange(1, 4))
-        before = mixture.log.end_offset, mixture.log._writing().producers.state.dump()
+        before = mixture.log.end_offset, mixture.log.partition_for_write().producers.state.dump()
         steps = dict(mixture.next)
         try:
             mixture.step()
@@ -95,10 +95,10 @@ def test_appends_that_fail(store_dir: Path, rng: random.Random, fault: str) -> N
             failed += 1
             files.arm(0)
             mixture.next = steps
-            writer = mixture.log._writing().writer
+            writer = mixture.log.partition_for_write().writer
             # The second part of a step fails when the first is there already: then only the log tells.
             if mixture.log.end_offset == before[0]:
-                assert mixture.log._writing().producers.state.dump() == before[1]
+                assert mixture.log.partition_for_write().producers.state.dump() == before[1]
             mixture = Mixture(rng, mixture.log)
             if writer.fenced is not None:
                 fenced += 1
@@ -237,7 +237,7 @@ def test_an_index_ends_where_the_log_is_cut(aborts: Path) -> None:
 def test_an_index_goes_with_its_segment(aborts: Path) -> None:
     with segstore.open(aborts, clock=Clock()) as store:
         log = store.partition("t")
-        bases = log._writing().view.bases
+        bases = log.partition_for_write().view.bases
         log.delete_records(bases[2])
         left = {int(p.stem) for p in (aborts / "t-0").glob("*.txnindex")}
         assert left
@@ -297,7 +297,7 @@ def test_a_snapshot_behind_the_recovery_point_is_no_evidence(store_dir: Path, tm
     other = tmp_path / "other" / "t-0" / f"{5:020d}.snapshot"
     shutil.copy(other, store_dir / "t-0")
     with segstore.open(store_dir, clock=Clock()) as store:
-        assert store.partition("t")._writing().producers.state.producers.keys() == {1}
+        assert store.partition("t").partition_for_write().producers.state.producers.keys() == {1}
         assert_live(store.partition("t"), store_dir / "t-0")
 
 
@@ -307,7 +307,7 @@ def test_a_brokers_directory_goes_on(golden: Path, tmp_path: Path) -> None:
         shutil.copytree(golden / "clean" / name, root / name, copy_function=shutil.copyfile)
     with segstore.open(root, clock=Clock(START_MS)) as store:
         log = store.partition("flights-txn")
-        known = log._writing().producers.state.producers
+        known = log.partition_for_write().producers.state.producers
         (pid,) = known
         epoch, seq = known[pid].producer_epoch, known[pid].last_sequence + 1
         send(log, pid, seq, 5, epoch=epoch, txn=True)

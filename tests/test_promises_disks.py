@@ -332,7 +332,7 @@ def test_a_store_that_closes_while_an_append_is_owed_recovers_at_the_next_open(s
     files.left = 200_000
     with pytest.raises(StorageError):
         log.append_batch([b"x" * 100] * 60, batch_bytes=200)
-    assert not log._writing().writer.settled()
+    assert not log.partition_for_write().writer.settled()
     store.close()
     assert not (store_dir / ".kafka_cleanshutdown").exists()
     with segstore.open(store_dir) as store:
@@ -345,7 +345,7 @@ def test_a_sync_that_failed_in_the_background_is_told_at_the_latest_by_close(tmp
     store.create_topic("t", config={"flush.ms": 1})
     files.arm()
     store.partition("t").append(b"x")
-    until(lambda: store.partition("t")._writing().flushing.untold is not None)
+    until(lambda: store.partition("t").partition_for_write().flushing.untold is not None)
     with pytest.raises(StorageError) as caught:
         store.close()
     assert caught.value.errno == errno.EIO

@@ -120,7 +120,7 @@ def test_an_emptied_segment_goes_with_the_next(store_dir: Path, limit: str) -> N
             put(log, *[(b"%s%d" % (value, i), value * 40) for i in range(4)])
             roll(store)
         clean(store)
-        view = log._writing().view
+        view = log.partition_for_write().view
         assert [segment.size > 0 for segment in view.segments] == [False, True, True, True, False]
         store.alter_topic("t", {limit: 10**6})
         store.sweep()
@@ -355,7 +355,7 @@ def test_a_topic_that_loses_all_while_its_compaction_begins(store_dir: Path) -> 
         store.create_topic("t", config=COMPACT)
         fill(store, "t")
         caught_up(store)
-        partition = store.partition("t")._writing()
+        partition = store.partition("t").partition_for_write()
         flush = partition.flusher.flush
 
         def lose(offset: int) -> None:

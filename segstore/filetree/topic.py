@@ -78,14 +78,14 @@ def gone_chunks(node: Node | None) -> list[Entry]:
 
 def chunk_bytes(log: PartitionLog) -> int:
     """Of a new file: what the topic's settings allow in one batch, with the paths beside it."""
-    most = largest_batch(log._writing().config)
+    most = largest_batch(log.partition_for_write().config)
     return min(CHUNK_BYTES, max(most - _BESIDE, most // 2, 1))
 
 
 def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
     """Write these as one batch: the first offset. RecordTooLargeError, StorageError: nothing is."""
     size = HEADER_SIZE + sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in entries)
-    limit = largest_batch(log._writing().config)
+    limit = largest_batch(log.partition_for_write().config)
     if size > limit:
         raise RecordTooLargeError(
             f"{len(entries):,} records of files make a batch of {size:,} bytes: max.message.bytes allows "

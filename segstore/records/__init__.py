@@ -6,8 +6,8 @@ Knows the bytes of a batch and nothing of files; see each module for its thread 
 from __future__ import annotations
 
 from segstore.records.codecs import MAX_PLAIN, check_level
-from segstore.records.column import Column, as_column
-from segstore.records.columns import Columns, HeaderColumns, as_headers, as_timestamps
+from segstore.records.column import Column
+from segstore.records.columns import Columns, HeaderColumns, as_column, as_headers, as_timestamps
 from segstore.records.decode import ScanEnd, decode, scan, stamped
 from segstore.records.encode import check_sizes, encode, single
 from segstore.records.encoded import CHUNK_BYTES, Encoded, Template, assign

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +19,9 @@ from segstore.records.column import FIXED, NULLS, WIDE_OFFSETS, Column
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from typing_extensions import Self
 
-    from segstore.records.lazy_columns import ByteColumn
-    from segstore.records.records import Records
+    from segstore.records.lazy_columns import ByteColumn, HeaderColumn
 
 NARROW_OFFSETS = 1
 HEADER_TYPE = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.binary())]))
@@ -116,7 +116,39 @@ MOST_BYTES = (1 << 31) - 1
 """Of one column in one chunk of a table: int32 offsets reach no further."""
 
 
-def table(records: Records, columns: list[str] | None = None) -> pa.Table:
+class Rows(Protocol):
+    """The columns of records that a table is made from; `arena`: the memory that they lie in."""
+
+    arena: Any
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """One for each record."""
+
+    @property
+    def timestamps(self) -> NDArray[np.int64]:
+        """In ms."""
+
+    @property
+    def keys(self) -> ByteColumn:
+        """bytes or None."""
+
+    @property
+    def values(self) -> ByteColumn:
+        """bytes or None."""
+
+    @property
+    def headers(self) -> HeaderColumn:
+        """Pairs of str, and bytes or None."""
+
+    def __len__(self) -> int:
+        """How many records."""
+
+    def __getitem__(self, at: slice) -> Self:
+        """Some of them."""
+
+
+def table(records: Rows, columns: list[str] | None = None) -> pa.Table:
     """Records as a table of SCHEMA, or of its `columns` in the order named."""
     names = SCHEMA.names if columns is None else columns
     for name in names:
@@ -127,7 +159,7 @@ def table(records: Records, columns: list[str] | None = None) -> pa.Table:
     return pa.Table.from_batches(batches, schema)
 
 
-def arrays(records: Records, names: Sequence[str] = SCHEMA.names) -> Iterator[list[pa.Array]]:
+def arrays(records: Rows, names: Sequence[str] = SCHEMA.names) -> Iterator[list[pa.Array]]:
     """The columns of SCHEMA named, in pieces of rows that int32 offsets reach."""
     n = len(records)
     if n > 1 and len(records.arena) > MOST_BYTES and _largest_column(records) > MOST_BYTES:
@@ -137,7 +169,7 @@ def arrays(records: Records, names: Sequence[str] = SCHEMA.names) -> Iterator[li
     yield [_COLUMNS[name](records) for name in names]
 
 
-def _largest_column(records: Records) -> int:
+def _largest_column(records: Rows) -> int:
     lengths = (records.keys.lengths, records.values.lengths)
     return max(int(np.maximum(column, 0).sum()) for column in lengths)
 
@@ -190,7 +222,7 @@ def _int64s(array: NDArray[np.int64]) -> Any:
     return held("int64_t[]", array) if len(array) else ffi.NULL
 
 
-def _headers(records: Records) -> pa.Array:
+def _headers(records: Rows) -> pa.Array:
     n = len(records)
     if not records.headers.present or not n:
         return all_null(n, HEADER_TYPE)
@@ -209,7 +241,7 @@ def _names(names: ByteColumn) -> pa.Array:
         return pa.array([(name or b"").decode(errors="replace") for name in names], pa.string())
 
 
-_COLUMNS: dict[str, Callable[[Records], pa.Array]] = {
+_COLUMNS: dict[str, Callable[[Rows], pa.Array]] = {
     "offset": lambda records: pa.array(records.offsets),
     "timestamp": lambda records: pa.array(records.timestamps),
     "key": lambda records: gather(records.keys),

@@ -7,7 +7,7 @@ from it; the caller must not change an array or a bytearray that it handed in un
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +22,7 @@ NULLS, WIDE_OFFSETS, FIXED = 0, 2, 3
 """Kinds of seg_column that are made here; kind 1 (int32 offsets) comes from Arrow."""
 
 _SPAN = 1 << 15  # elements looked at together: few enough to stay in a core's cache
-_ALLOWED = "bytes, bytearray, memoryview or None"
+ALLOWED_ITEMS = "bytes, bytearray, memoryview or None"
 # Iterable, but never meant as the sequence of what they give.
 TEXT: tuple[type, ...] = (str, bytes, bytearray, memoryview)
 
@@ -73,37 +73,13 @@ class Column:
         return max((int((span[1:] - span[:-1]).max()) for span in spans), default=0)
 
 
-def as_column(values: Any, name: str = "values") -> Column:
-    """A Column of `values`, whose `name` is told in errors.
-
-    Takes a list, tuple or iterable of bytes, bytearray, memoryview or None; numpy arrays of dtype S
-    (elements as numpy gives them: without trailing NULs), V, object, or uint8 of shape (n, width);
-    binary and string columns of pyarrow, or of whatever exports Arrow's C interface. Arrays are
-    not copied where C can read them as they are. InvalidTypeError names the wrong element.
-    """
-    if isinstance(values, (list, tuple)):
-        return from_list(values, name)
-    if isinstance(values, np.ndarray):
-        return _from_numpy(values, name)
-    if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
-        from segstore.records.arrow import column_from_arrow
-
-        return column_from_arrow(values, name)
-    if isinstance(values, TEXT) or not isinstance(values, Iterable):
-        raise InvalidTypeError(
-            f"{name} is {type(values).__name__}: allowed are a sequence of {_ALLOWED}, "
-            "a numpy array or an Arrow array"
-        )
-    return from_list(list(values), name)
-
-
 def null_column(n: int) -> Column:
     """`n` nulls."""
     return Column(NULLS, n)
 
 
 def from_list(items: Sequence[Any], name: str) -> Column:
-    """A Column of a list or tuple; see `as_column`."""
+    """A Column of a list or tuple; see `columns.as_column`."""
     try:
         # The common case, all of it bytes: `join` refuses everything else but what lends its buffer.
         data, offsets = b"".join(items), offsets_of(items)
@@ -134,7 +110,7 @@ def _check_kinds(kinds: set[type], items: Sequence[Any], name: str) -> None:
     if wrong:
         i, item = next((i, item) for i, item in enumerate(items) if type(item) in wrong)
         hint = "; encode it first" if isinstance(item, str) else ""
-        raise InvalidTypeError(f"{name}[{i}] is {type(item).__name__}: allowed is {_ALLOWED}{hint}")
+        raise InvalidTypeError(f"{name}[{i}] is {type(item).__name__}: allowed is {ALLOWED_ITEMS}{hint}")
 
 
 def offsets_of(items: Sequence[Any]) -> NDArray[np.int64]:
@@ -150,7 +126,8 @@ def offsets_of(items: Sequence[Any]) -> NDArray[np.int64]:
     return offsets
 
 
-def _from_numpy(array: NDArray[Any], name: str) -> Column:
+def from_numpy(array: NDArray[Any], name: str) -> Column:
+    """A Column of a numpy array; see `columns.as_column`."""
     if isinstance(array, np.ma.MaskedArray) or (array.dtype.kind == "O" and array.ndim == 1):
         return from_list(array.tolist(), name)
     if array.dtype == np.uint8 and array.ndim == 2:

@@ -12,7 +12,15 @@ import numpy as np
 
 from segstore._native import ffi, held
 from segstore.errors import InvalidArgumentError, InvalidTypeError
-from segstore.records.column import TEXT, Column, as_column, from_list, null_column, offsets_of
+from segstore.records.column import (
+    ALLOWED_ITEMS,
+    TEXT,
+    Column,
+    from_list,
+    from_numpy,
+    null_column,
+    offsets_of,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -142,6 +150,30 @@ def header_name(name: str, where: str) -> bytes:
         return name.encode()
     except UnicodeEncodeError:
         raise InvalidArgumentError(f"{where} has the key {name!r:.80}: allowed is what UTF-8 has") from None
+
+
+def as_column(values: Any, name: str = "values") -> Column:
+    """A Column of `values`, whose `name` is told in errors.
+
+    Takes a list, tuple or iterable of bytes, bytearray, memoryview or None; numpy arrays of dtype S
+    (elements as numpy gives them: without trailing NULs), V, object, or uint8 of shape (n, width);
+    binary and string columns of pyarrow, or of whatever exports Arrow's C interface. Arrays are
+    not copied where C can read them as they are. InvalidTypeError names the wrong element.
+    """
+    if isinstance(values, (list, tuple)):
+        return from_list(values, name)
+    if isinstance(values, np.ndarray):
+        return from_numpy(values, name)
+    if hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"):
+        from segstore.records.arrow import column_from_arrow
+
+        return column_from_arrow(values, name)
+    if isinstance(values, TEXT) or not isinstance(values, Iterable):
+        raise InvalidTypeError(
+            f"{name} is {type(values).__name__}: allowed are a sequence of {ALLOWED_ITEMS}, "
+            "a numpy array or an Arrow array"
+        )
+    return from_list(list(values), name)
 
 
 class Columns:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from segstore.storage.check.finding import Finding
+    from segstore.storage.finding import Finding
     from segstore.storage.staging import Adoption
 
 

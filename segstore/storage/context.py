@@ -22,8 +22,8 @@ from segstore.errors import (
 )
 from segstore.files import Files
 from segstore.logger import Logger
-from segstore.storage.check.repaired import Repaired
 from segstore.storage.delayed_delete import Graveyard
+from segstore.storage.finding import Repaired
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.meta.small_files import NO_ROOM, put_aside
 from segstore.storage.scheduler import Scheduler

@@ -108,7 +108,7 @@ class Logs:
         self.log.flush()
 
     def roll(self) -> None:
-        partition = self.log._writing()
+        partition = self.log.partition_for_write()
         if self.log.start_offset == self.log.end_offset:  # there is nothing to roll
             self.append()
         self.striker.strike("roll", lambda: partition.roll_from(partition.view))

@@ -7,16 +7,28 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from segstore.client.consumer.base import Guard
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
 from segstore.storage.store.clients import Turn, Unwritten
-
-if TYPE_CHECKING:
-    from segstore.client.consumer.consumer import Consumer
+from segstore.storage.store.store import Store
 
 log = Logger("segstore")
+
+
+class Ended(Protocol):
+    """What of a consumer its end needs."""
+
+    _guard: Guard
+    _store: Store
+
+    def _is_ended(self) -> bool:
+        """Whether nothing is left to do."""
+
+    def _end(self, autocommit: bool) -> None:
+        """Give all up; the guard is held."""
 
 
 class Ending:
@@ -24,7 +36,7 @@ class Ending:
 
     turn = Turn.READER
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Ended) -> None:
         self._consumer = weakref.ref(consumer)
 
     def entered(self) -> bool:

@@ -34,7 +34,7 @@ from segstore.errors import (
 from segstore.logger import Logger
 from segstore.records import Template
 from segstore.storage.log.append import Appended, append_batches, append_record
-from segstore.storage.store.told import Told
+from segstore.storage.told import Told
 
 if TYPE_CHECKING:
     from segstore.storage.store.partition_log import PartitionLog

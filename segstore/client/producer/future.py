@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
+from segstore.client.producer.lock import ProducerLock
 from segstore.client.producer.record import RecordMetadata
 from segstore.config import arguments
 from segstore.config.options import shown
@@ -23,10 +24,26 @@ from segstore.threads import Latch
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from segstore.client.producer.batch import PartitionQueue, ProducerBatch
-
 log = Logger("segstore")
 Callback = Callable[[Any], object]
+
+
+class Holder(Protocol):
+    """What has a record as long as its outcome is not known, and then the outcome: a queue, later a batch."""
+
+    latch: Latch | None
+    callbacks: list[Any] | None
+
+    @property
+    def lock(self) -> ProducerLock:
+        """The producer's."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+
+    def error_of(self, at: Any) -> BaseException | None:
+        """What failed for the record in this place, when it is done."""
 
 
 class FutureRecordMetadata:
@@ -35,7 +52,7 @@ class FutureRecordMetadata:
     __slots__ = ("_at", "_holder", "_time")
     # The value (or a Row) while the holder is a queue, the place in the batch afterwards.
     _at: Any
-    _holder: PartitionQueue | ProducerBatch
+    _holder: Holder
     _time: float | int  # a float is the clock's seconds, an int ms as they were given
 
     @property
@@ -77,7 +94,9 @@ class FutureRecordMetadata:
         return self._metadata()
 
     def _metadata(self) -> RecordMetadata:
-        return cast("ProducerBatch", self._holder).metadata(self._at)
+        batch: Any = self._holder  # what has succeeded lies in a batch
+        made: RecordMetadata = batch.metadata(self._at)
+        return made
 
     def _wait(self, timeout: float | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout

@@ -140,7 +140,7 @@ class Writer:
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None], template: Template = PLAIN) -> int:
         """Append all of it as one batch: the first offset. RecordTooLargeError, StorageError: nothing is."""
         size = HEADER_SIZE + sum(map(len, keys)) + sum(len(value or b"") + _NUMBERS for value in values)
-        limit = largest_batch(self._log._writing().config)
+        limit = largest_batch(self._log.partition_for_write().config)
         most = batch_cap(self._codec, limit, limit)
         if size > most:
             raise RecordTooLargeError(

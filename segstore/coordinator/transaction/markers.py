@@ -94,4 +94,6 @@ class Ending:
 
     def durable(self, partitions: Collection[TopicPartition]) -> bool:
         """Whether some partition promises to survive power loss: then the decision must too."""
-        return any(each._writing().config.flush_messages == 1 for each in self._logs(partitions, []))
+        return any(
+            each.partition_for_write().config.flush_messages == 1 for each in self._logs(partitions, [])
+        )

@@ -113,7 +113,7 @@ class TransactionStateLog:
                 f"{self._newer[transactional_id]}"
             )
         value = None if metadata is None else schema.encode_value(metadata)
-        log = self._log(transactional_id)._writing()
+        log = self._log(transactional_id).partition_for_write()
         append_one(log, value, schema.encode_key(transactional_id), (), None)
 
     def sync(self, transactional_id: str) -> None:
@@ -122,7 +122,7 @@ class TransactionStateLog:
 
     def epoch(self, transactional_id: str) -> int:
         """The coordinator's epoch: the leader epoch of the id's partition."""
-        return self._log(transactional_id)._writing().writer.epoch
+        return self._log(transactional_id).partition_for_write().writer.epoch
 
     def _log(self, transactional_id: str) -> PartitionLog:
         info = self._store.topics().get(TOPIC)

@@ -17,9 +17,9 @@ from segstore import names
 from segstore.errors import SegstoreError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.files import Files
 from segstore.storage.check.check import check_with, is_at_rest, read_checkpoints
-from segstore.storage.check.finding import Finding
 from segstore.storage.check.partition import PartitionCheck
 from segstore.storage.check.segment import SegmentCheck
+from segstore.storage.finding import Finding
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.segment.segment import Segment

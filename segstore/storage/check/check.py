@@ -14,12 +14,12 @@ from typing import Any
 from segstore import names
 from segstore.errors import SegstoreError, StoreClosedError, UnknownTopicOrPartitionError
 from segstore.files import Files
-from segstore.storage.check.finding import Finding
 from segstore.storage.check.inbox import check_inbox
 from segstore.storage.check.partition import Look, PartitionCheck
 from segstore.storage.check.segment import SegmentCheck
 from segstore.storage.check.small_files import check_small
 from segstore.storage.context import os_errors
+from segstore.storage.finding import Finding
 from segstore.storage.meta.checked_copy import Standing, path_of, read_copy
 from segstore.storage.meta.clean_shutdown import read_marker
 from segstore.storage.meta.ends_header import look

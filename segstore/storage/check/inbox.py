@@ -11,8 +11,8 @@ from segstore import names
 from segstore.config import StoreConfig
 from segstore.errors import CorruptCheckpointError, InvalidRecordError, RecordTooLargeError, StagedFilesError
 from segstore.files import Files
-from segstore.storage.check.finding import Finding
 from segstore.storage.context import wall_clock
+from segstore.storage.finding import Finding
 from segstore.storage.inbox.adopted_ids import damaged_lines, missing_ids, read_adoption
 from segstore.storage.inbox.cleanup import leftovers
 from segstore.storage.inbox.intent import read_intent

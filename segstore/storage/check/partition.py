@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from segstore import names
 from segstore.errors import SegstoreError
 from segstore.files import Files
-from segstore.storage.check.finding import Finding
 from segstore.storage.check.segment import SegmentCheck
 from segstore.storage.check.transactions import TransactionCheck
+from segstore.storage.finding import Finding
 from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.meta.small_files import reason

@@ -15,7 +15,7 @@ from segstore._native import lib
 from segstore.errors import CorruptRecordError
 from segstore.index import SealedOffsetIndex, SealedTimeIndex
 from segstore.records import APPEND_TIME_FLAG, decode
-from segstore.storage.check.finding import Finding
+from segstore.storage.finding import Finding
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.meta.small_files import reason
 from segstore.storage.segment.batch_scan import BAD, Step, walk_past_damage

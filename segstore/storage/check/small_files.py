@@ -10,7 +10,7 @@ from typing import Any
 
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.files import Files
-from segstore.storage.check.finding import Finding
+from segstore.storage.finding import Finding
 from segstore.storage.meta.client_quotas import quota_copies
 from segstore.storage.meta.producer_id_file import damage, producer_id_path
 from segstore.storage.meta.small_files import Copies, Copy, reason

@@ -22,8 +22,8 @@ from segstore.files import Files
 from segstore.index import txn_index
 from segstore.index.txn_index import AbortedTxn
 from segstore.records.header import CONTROL_FLAG, NO_EPOCH
-from segstore.storage.check.finding import Finding
 from segstore.storage.check.segment import SegmentCheck
+from segstore.storage.finding import Finding
 from segstore.storage.meta.small_files import reason
 from segstore.storage.producers.producer_state import ProducerState, SnapshotEntry, parse_snapshot
 from segstore.storage.producers.replay import replay

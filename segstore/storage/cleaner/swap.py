@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING
 
 from segstore import names
 from segstore.storage.cleaner.throttle import CleaningStopped
-from segstore.storage.log.writer import bury_segment
 from segstore.storage.segment.segment import Segment
-from segstore.storage.segment.segment_files import scan_directory
+from segstore.storage.segment.segment_files import bury_segment, scan_directory
 
 if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition

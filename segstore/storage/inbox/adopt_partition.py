@@ -25,10 +25,11 @@ from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.inbox.verify import Verified, chunks_of, open_staged, verify
 from segstore.storage.log.partition import Partition
-from segstore.storage.log.writer import Restore, create_segment, remove_segment
+from segstore.storage.log.writer import Restore
 from segstore.storage.segment.active import MOST_RELATIVE, ActiveSegment
 from segstore.storage.segment.log_view import Together
 from segstore.storage.segment.segment import Segment
+from segstore.storage.segment.segment_files import create_segment, remove_segment
 
 # --- gathering ---------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from segstore.storage.inbox.manifest import Manifest, new_manifest, read_manifes
 from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.topics import TopicInfo
-from segstore.storage.store.told import Told
+from segstore.storage.told import Told
 from segstore.threads import Background, Latch, apart, others_are_gone
 
 # --- watch -------------------------------------------------------------------------------------

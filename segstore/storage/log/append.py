@@ -16,8 +16,7 @@ from segstore.storage.log.validator import check_keys, check_stamps, codec_for, 
 from segstore.storage.producers.append_info import Claim, claim_of
 
 if TYPE_CHECKING:
-    from segstore.storage.log.partition import Partition
-    from segstore.storage.store.partition_log import PartitionLog
+    from segstore.storage.log.partition import Partition, Writable
 
 _ANY = 1 << 62  # all of it is encoded before it takes its place in the queue
 
@@ -35,7 +34,7 @@ class Appended(NamedTuple):
 
 
 def append_batches(
-    log: PartitionLog,
+    log: Writable,
     columns: Columns,
     cuts: Sequence[int] = (),
     compression: str | None = None,
@@ -56,7 +55,7 @@ def append_batches(
     are not judged: a coordinator's own records (Kafka: AppendOrigin.COORDINATOR).
     """
     claim = claim_of(template, sequenced)
-    partition = log._writing()
+    partition = log.partition_for_write()
     if not columns.n:
         return Appended(partition.view.end_offset, -1, 0)
     config, now = partition.config, partition.context.clock()
@@ -72,7 +71,7 @@ def append_batches(
 
 
 def append_record(
-    log: PartitionLog,
+    log: Writable,
     value: bytes | None,
     key: bytes | None,
     headers: Sequence[tuple[str, bytes | None]],
@@ -84,7 +83,7 @@ def append_record(
 ) -> Appended:
     """As `append_batches` for one record, in a third of the time."""
     claim = claim_of(template, sequenced)
-    partition = log._writing()
+    partition = log.partition_for_write()
     config = partition.config
     codec, level = codec_for(config, compression if config.compression_type == "producer" else None)
     check_stamps(config, timestamp, timestamp, partition.context.clock())

@@ -8,43 +8,21 @@ before an append is queued, fsync after: neither is ever done with the token hel
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from segstore.config.arguments import INT64_MAX
 from segstore.errors import ReentrantCallError, StorageError
 from segstore.mutex import Mutex, check_apart, refused, under_way
 from segstore.records import Encoded
+from segstore.storage.log.writer import INTERRUPTED, LogWriter, Pending
 from segstore.storage.producers.append_info import Claim
-
-if TYPE_CHECKING:
-    from segstore.storage.log.writer import LogWriter
 
 # A long append is encoded up to here before it takes its place in the queue; what is longer keeps
 # the queue waiting while it is encoded, since its records must lie together whatever their number.
 AHEAD_PLAIN = 4 << 20
 AHEAD_COMPRESSED = 64 << 20
-
-# What became of an append that was begun and not finished: who waits for it is told by a new one.
-INTERRUPTED = StorageError(errno.EINTR, "the append was interrupted")
-
-
-class Pending:
-    """Encoded batches that wait to be written, and what became of them. `claim`: whose they are."""
-
-    __slots__ = ("chunks", "claim", "error", "first")
-
-    def __init__(self, chunks: list[Encoded], claim: Claim | None) -> None:
-        self.chunks, self.claim = chunks, claim
-        self.first = -1
-        self.error: BaseException | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.first >= 0 or self.error is not None
 
 
 class AppendQueue:

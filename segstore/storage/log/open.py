@@ -11,9 +11,8 @@ from segstore.config import TopicConfig
 from segstore.index.sparse import MOST
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.recovery import PartitionRecovery, Recovered, behind_last, last_whole
-from segstore.storage.log.writer import bury_segment, create_segment
 from segstore.storage.segment.segment import Segment
-from segstore.storage.segment.segment_files import list_segments, settle
+from segstore.storage.segment.segment_files import bury_segment, create_segment, list_segments, settle
 
 
 class Expected(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from segstore.config import TopicConfig
 from segstore.errors import StorageError, StoreClosedError, copy_of
@@ -21,9 +21,10 @@ from segstore.storage.log import retention
 from segstore.storage.log.append_queue import AppendQueue
 from segstore.storage.log.flusher import Flusher
 from segstore.storage.log.visibility import Publisher, Visible
-from segstore.storage.log.writer import LogWriter, bury_segment
+from segstore.storage.log.writer import LogWriter
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment_files import bury_segment
 
 if TYPE_CHECKING:
     from segstore.storage.context import Context
@@ -190,6 +191,13 @@ class Flushing:
 
 
 # --- partition ------------------------------------------------------------
+
+
+class Writable(Protocol):
+    """A log whose partition this process writes."""
+
+    def partition_for_write(self) -> Partition:
+        """ReadOnlyError, StoreClosedError, ForkedError."""
 
 
 class Partition:

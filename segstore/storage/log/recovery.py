@@ -29,12 +29,12 @@ from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
 from segstore.logger import Logger
-from segstore.storage.log.writer import create_segment, remove_segment
 from segstore.storage.segment import index_files
 from segstore.storage.segment.active import ActiveSegment
 from segstore.storage.segment.batch_scan import BAD, CHUNK, MOST_OFFSET, next_whole, walk, walk_past_damage
 from segstore.storage.segment.quarantine import keep
 from segstore.storage.segment.segment import Segment
+from segstore.storage.segment.segment_files import create_segment, remove_segment
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

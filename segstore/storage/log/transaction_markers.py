@@ -8,19 +8,16 @@ transactions over the same partitions never wait for each other.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from segstore.errors import InvalidArgumentError, StorageError, first_of
 from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.storage.context import os_errors
-from segstore.storage.log.partition import Partition
+from segstore.storage.log.partition import Partition, Writable
 from segstore.storage.log.visibility import Visible
 from segstore.storage.producers.append_info import check_epoch
 from segstore.storage.segment.log_view import Together
 from segstore.threads import holding
-
-if TYPE_CHECKING:
-    from segstore.storage.store.partition_log import PartitionLog
 
 
 class OpenTransaction(NamedTuple):
@@ -40,7 +37,7 @@ class Shown(NamedTuple):
 
 
 def end_transaction(
-    logs: Sequence[PartitionLog],
+    logs: Sequence[Writable],
     producer_id: int,
     producer_epoch: int,
     coordinator_epoch: int,
@@ -62,7 +59,7 @@ def end_transaction(
     return [offset for _, offset in shown]
 
 
-def show_end(logs: Sequence[PartitionLog], marker: Marker, transaction_epoch: int) -> list[Shown]:
+def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -> list[Shown]:
     """The first half of `end_transaction`: all is visible, and perhaps not durable before `settle`.
 
     `transaction_epoch`: of the records that the marker is for. What is open there in a later one is another
@@ -72,7 +69,7 @@ def show_end(logs: Sequence[PartitionLog], marker: Marker, transaction_epoch: in
         raise InvalidArgumentError(
             f"producer {marker.producer_id}, epoch {marker.producer_epoch}: both must be 0 or more"
         )
-    found = [log._writing() for log in logs]
+    found = [log.partition_for_write() for log in logs]
     partitions = sorted(set(found), key=lambda it: it.directory)
     offsets = dict.fromkeys(partitions, -1)
 
@@ -138,9 +135,9 @@ def _write(partitions: Sequence[Partition], marker: Marker, together: Together) 
         raise
 
 
-def open_transactions(log: PartitionLog) -> list[OpenTransaction]:
+def open_transactions(log: Writable) -> list[OpenTransaction]:
     """The transactions that are open in a partition, by first offset. ReadOnlyError, StoreClosedError."""
-    partition = log._writing()
+    partition = log.partition_for_write()
     with partition.queue.token:
         _settle_end(partition)
         state = partition.producers.state
@@ -151,27 +148,27 @@ def open_transactions(log: PartitionLog) -> list[OpenTransaction]:
         return found
 
 
-def producer_epoch(log: PartitionLog, producer_id: int) -> int:
+def producer_epoch(log: Writable, producer_id: int) -> int:
     """The epoch of a producer as a partition knows it, -1 where it doesn't. Errors as `open_transactions`."""
-    partition = log._writing()
+    partition = log.partition_for_write()
     with partition.queue.token:
         _settle_end(partition)
         entry = partition.producers.state.producers.get(producer_id)
         return -1 if entry is None else entry.producer_epoch
 
 
-def producer_epochs(log: PartitionLog, producer_ids: Collection[int]) -> dict[int, int]:
+def producer_epochs(log: Writable, producer_ids: Collection[int]) -> dict[int, int]:
     """The epochs of those of these producers that a partition knows. Errors as `open_transactions`."""
-    partition = log._writing()
+    partition = log.partition_for_write()
     with partition.queue.token:
         _settle_end(partition)
         known = partition.producers.state.producers
         return {each: known[each].producer_epoch for each in known.keys() & set(producer_ids)}
 
 
-def max_producer_id(log: PartitionLog) -> int:
+def max_producer_id(log: Writable) -> int:
     """The largest producer id that a partition has known, -1 without any. Errors as `open_transactions`."""
-    partition = log._writing()
+    partition = log.partition_for_write()
     with partition.queue.token:
         _settle_end(partition)
         return partition.producers.state.max_producer_id

@@ -8,12 +8,10 @@ which is after the bytes are written.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from segstore import names
 from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import (
@@ -31,7 +29,6 @@ from segstore.records import Encoded, batch_ptr
 from segstore.records.control import Marker, end_marker
 from segstore.records.encoded import checked
 from segstore.storage.handle_pool import HandlePool
-from segstore.storage.log.append_queue import INTERRUPTED, Pending
 from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.producers.append_info import Claim
 from segstore.storage.producers.producer_state import Saved
@@ -40,14 +37,33 @@ from segstore.storage.producers.state_manager import Producers
 from segstore.storage.segment.active import ActiveSegment, Mark
 from segstore.storage.segment.log_view import Together
 from segstore.storage.segment.segment import Segment
+from segstore.storage.segment.segment_files import _make_files, _new_segment, remove_segment
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_SUFFIXES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
 
 _MOST_END = 2**63 - 1
+
+
+# What became of an append that was begun and not finished: who waits for it is told by a new one.
+INTERRUPTED = StorageError(errno.EINTR, "the append was interrupted")
+
+
+class Pending:
+    """Encoded batches that wait to be written, and what became of them. `claim`: whose they are."""
+
+    __slots__ = ("chunks", "claim", "error", "first")
+
+    def __init__(self, chunks: list[Encoded], claim: Claim | None) -> None:
+        self.chunks, self.claim = chunks, claim
+        self.first = -1
+        self.error: BaseException | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.first >= 0 or self.error is not None
 
 
 class Restore:
@@ -347,53 +363,3 @@ class LogWriter:
         except BaseException:
             segment.sealed = True
             raise
-
-
-def create_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
-    """Make the files of an empty segment. OSError: what was made of it is gone again."""
-    segment = _new_segment(pool, directory, base_offset, config)
-    try:
-        _make_files(segment)
-    except OSError:
-        with contextlib.suppress(OSError):
-            remove_segment(segment)
-        raise
-    return segment
-
-
-def _new_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
-    interval = config.index_interval_bytes
-    return Segment(pool, directory, base_offset, 0, writable=True, sealed=False, interval=interval)
-
-
-def _make_files(segment: Segment) -> None:
-    pool = segment.pool
-    # A reader may have opened a deleted topic's log of that name at the last moment.
-    pool.forget(segment.path)
-    for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
-        pool.files.open_anew(segment.file(suffix)).close()
-
-
-def remove_segment(segment: Segment) -> None:
-    """Remove a segment's files, and what an earlier try has left of them. OSError."""
-    bury_segment(segment, 0)
-    for suffix in _SUFFIXES:
-        with contextlib.suppress(FileNotFoundError):
-            segment.pool.files.unlink(segment.file(suffix + names.DELETED))
-
-
-def bury_segment(segment: Segment, now_ms: int) -> list[str]:
-    """Take a segment's names away, the log's first: it is `.deleted` then, and a crash leaves it to the next
-    open, which sees by the files' times that this was at `now_ms`. The new paths. OSError.
-    """
-    files, pool = segment.pool.files, segment.pool
-    pool.forget(segment.path)
-    there = []
-    for suffix in _SUFFIXES:
-        with contextlib.suppress(FileNotFoundError):
-            # Another user's file keeps the time of its last write, since only its owner may set one.
-            with contextlib.suppress(PermissionError):
-                files.set_modified(segment.file(suffix), now_ms * 1_000_000)
-            files.rename(segment.file(suffix), segment.file(suffix + names.DELETED))
-            there.append(segment.file(suffix + names.DELETED))
-    return there

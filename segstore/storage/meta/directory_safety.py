@@ -14,7 +14,6 @@ import os
 from segstore import names
 from segstore.files import FILE_MODE, Files
 from segstore.storage.meta.topics import TopicFiles
-from segstore.storage.segment.segment_files import list_segments
 
 MOST_MODE = 0o664
 """That a new file can have: a group may read and write, others read."""
@@ -38,29 +37,6 @@ def kept_mode(files: Files, root: str) -> int:
     """Of files that are made in this store: what was asked for when it was made, as `.segstore` has it."""
     ours = os.path.join(root, names.OURS)
     return files.mode(ours) & MOST_MODE | FILE_MODE if files.exists(ours) else FILE_MODE
-
-
-def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
-    """Let what will be written in place of a partition have no name elsewhere: its last segment, or `every`
-    one, which recovery may cut. A staged file has its name in the inbox until it is adopted. OSError.
-    """
-    segments = list_segments(files, directory)
-    for base in segments if every else segments[-1:]:
-        for suffix in (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
-            path = os.path.join(directory, names.segment_file(base, suffix))
-            if files.exists(path) and files.links(path) > 1 and files.inode(path) not in _staged(files, root):
-                files.take_own(path)
-
-
-def _staged(files: Files, root: str) -> set[int]:
-    inbox = os.path.join(root, *_INBOX)
-    folders = [os.path.join(inbox, name) for name in files.listdir(inbox) if names.is_stager(name)]
-    return {
-        files.inode(os.path.join(folder, name))
-        for folder in folders
-        if not files.is_symlink(folder)
-        for name in files.listdir(folder)
-    }
 
 
 # --- removing ----------------------------------------------------------------------------------

@@ -44,7 +44,6 @@ from segstore.storage.meta.topic_info import (
     format_settings,
     parse_settings,
 )
-from segstore.storage.segment.segment_files import list_segments
 
 _TRIES = 100
 _MOST_METADATA = 4096
@@ -173,10 +172,11 @@ class TopicFiles:
     def _logs(self, topic: str, ids: Collection[int]) -> bool:
         """Whether there is a log of any of these partitions."""
         directories = [self.partition_path(topic, number) for number in ids]
-        return any(
-            not self._files.is_symlink(directory) and list_segments(self._files, directory)
-            for directory in directories
-        )
+        return any(not self._files.is_symlink(path) and self._has_log(path) for path in directories)
+
+    def _has_log(self, directory: str) -> bool:
+        parsed = map(names.parse_segment_file, self._files.listdir(directory))
+        return any(found is not None and found[1] == names.LOG for found in parsed)
 
     def _read(self, topic: str, ids: list[int]) -> Settings:
         try:

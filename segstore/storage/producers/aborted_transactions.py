@@ -7,8 +7,8 @@ Threads: any; what was found is kept, under a lock.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,7 @@ from segstore.storage.segment.batch_scan import walk_past_damage
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from segstore.storage.store.partition_log import PartitionLog
+T = TypeVar("T")
 
 
 # --- outcomes ----------------------------------------------------------------------------------
@@ -65,10 +62,18 @@ class Outcomes(NamedTuple):
         return found[records.batch_indexes()]
 
 
-def outcomes(log: PartitionLog) -> Outcomes:
+class Viewed(Protocol):
+    """A log that gives its view to who looks at it, and its next one where files have gone meanwhile."""
+
+    aborted_transactions: AbortedTransactions
+
+    def with_view(self, use: Callable[[LogView], T]) -> T:
+        """StorageError, StoreClosedError, CorruptRecordError."""
+
+
+def outcomes(log: Viewed) -> Outcomes:
     """As of the log's present end. StorageError, CorruptRecordError."""
-    found: Outcomes = log._with_view(log._aborted.outcomes)
-    return found
+    return log.with_view(log.aborted_transactions.outcomes)
 
 
 # --- aborted transactions ------------------------------------------------------------
@@ -200,13 +205,12 @@ def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
 log = Logger("segstore")
 
 
-def committed(source: PartitionLog, producer_ids: Collection[int]) -> set[tuple[int, int]]:
+def committed(source: Viewed, producer_ids: Collection[int]) -> set[tuple[int, int]]:
     """(producer id, epoch) of each transaction of these producers that has a marker of a commit, which has
     the next epoch (KIP-890). Where commits left the epoch as it was, nothing is told: there an epoch may have
     many transactions. StorageError.
     """
-    found: set[tuple[int, int]] = source._with_view(lambda view: _committed(view, producer_ids))
-    return found
+    return source.with_view(lambda view: _committed(view, producer_ids))
 
 
 def _committed(view: LogView, producer_ids: Collection[int]) -> set[tuple[int, int]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +25,7 @@ from segstore.storage.meta.small_files import unreadable
 from segstore.storage.producers.append_info import Claim, judge
 from segstore.storage.producers.producer_state import ProducerState, Saved
 from segstore.storage.producers.replay import mend
-
-if TYPE_CHECKING:
-    from segstore.storage.log.open import Opened
+from segstore.storage.segment.segment import Segment
 
 log = Logger("segstore")
 
@@ -52,32 +49,40 @@ class Producers:
 
     @classmethod
     def load(
-        cls, files: Files, directory: str, opened: Opened, clock: Callable[[], int], expiration_ms: int
+        cls,
+        files: Files,
+        directory: str,
+        segments: list[Segment],
+        end_offset: int,
+        recovery_point: int | None,
+        clock: Callable[[], int],
+        expiration_ms: int,
     ) -> Producers:
         """State at the log's end: the newest snapshot that holds, and what came behind it; without producers
-        that have expired. Makes `.txnindex` files say what the log says, where that was replayed. OSError.
+        that have expired. `recovery_point`: None after a clean shutdown. Makes `.txnindex` files say what the
+        log says, where that was replayed. OSError.
         """
-        trusted = opened.end_offset
-        if opened.recovered is not None:
+        trusted = end_offset
+        if recovery_point is not None:
             # Behind the recovery point the directory may be older, or newer, than the log. What was before
             # the first segment is known by its snapshot alone.
-            trusted = min(trusted, max(opened.recovered.recovery_point, opened.segments[0].base_offset))
+            trusted = min(trusted, max(recovery_point, segments[0].base_offset))
         taken = _drop_snapshots_above(files, directory, trusted)
-        taken = _drop_damaged(files, directory, taken, every=opened.recovered is not None)
+        taken = _drop_damaged(files, directory, taken, every=recovery_point is not None)
         state = _newest(files, directory, taken)
         mend(
             files,
-            opened.segments,
-            opened.end_offset,
+            segments,
+            end_offset,
             state,
             lambda base: _newest(files, directory, [t for t in taken if t <= base]),
             trusted,
         )
-        keep = {s.base_offset for s in opened.segments} | set(taken[-1:])
+        keep = {s.base_offset for s in segments} | set(taken[-1:])
         for stray in set(taken) - keep:
             files.unlink(_path(directory, stray))
         state.expire(clock(), expiration_ms)
-        return cls(files, directory, state, clock, not taken and opened.segments[0].base_offset > 0)
+        return cls(files, directory, state, clock, not taken and segments[0].base_offset > 0)
 
     # --- what an append does -------------------------------------------------------------
 

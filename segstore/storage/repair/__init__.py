@@ -8,7 +8,7 @@ Each step may be killed: what is done again does no harm.
 
 from __future__ import annotations
 
-from segstore.storage.check.repaired import Repaired
+from segstore.storage.finding import Repaired
 from segstore.storage.repair.repair import repair
 
 __all__ = ["Repaired", "repair"]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from segstore import names
 from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
-from segstore.storage.check.repaired import Repaired
+from segstore.storage.finding import Repaired
 from segstore.storage.log.recovery import last_whole
 from segstore.storage.meta.clean_shutdown import read_marker
 from segstore.storage.meta.offset_checkpoints import read_offsets, write_offsets

@@ -19,10 +19,10 @@ from segstore.index import txn_index
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import BATCH, HEADER_SIZE, batch_ptr, decode
 from segstore.records.encoded import checked
-from segstore.storage.check.repaired import Repaired
 from segstore.storage.cleaner.cleaner import MOST_RELATIVE
 from segstore.storage.cleaner.rewrite import Output
 from segstore.storage.cleaner.swap import remove_strays, swap, undo
+from segstore.storage.finding import Repaired
 from segstore.storage.log.partition import Partition
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.segment.batch_scan import BAD, Step, next_whole, walk

@@ -23,9 +23,8 @@ from segstore.config import TopicConfig, arguments
 from segstore.errors import SegstoreError, StoreLockedError
 from segstore.files import Files
 from segstore.storage.check.check import check
-from segstore.storage.check.finding import Finding
-from segstore.storage.check.repaired import Repaired
 from segstore.storage.context import os_errors
+from segstore.storage.finding import Finding, Repaired
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.open import load_segments
 from segstore.storage.log.recovery import Recovered

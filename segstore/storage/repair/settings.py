@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
-from segstore.storage.check.repaired import Repaired
+from segstore.storage.finding import Repaired
 from segstore.storage.meta.client_quotas import quota_copies
 from segstore.storage.meta.small_files import put_aside, reason
 from segstore.storage.meta.topics import TopicFiles, TopicInfo

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from segstore import names
 from segstore._native import lib
-from segstore.files import Files
+from segstore.files import Files, Handle
 from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, replace_index
 from segstore.logger import Logger
+from segstore.storage.handle_pool import HandlePool
 from segstore.storage.meta.small_files import NO_ROOM, NOT_A_FILE
 from segstore.storage.segment.batch_scan import MOST_OFFSET, walk, walk_past_damage
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-    from segstore.storage.segment.segment import Segment
 
 log = Logger("segstore")
 
@@ -32,13 +31,33 @@ _TAIL = 65536
 Indexes = tuple[SealedOffsetIndex, SealedTimeIndex]
 
 
-def load(segment: Segment) -> Indexes:
+class Indexed(Protocol):
+    """What of a segment its indexes are made from."""
+
+    pool: HandlePool
+    path: str
+    base_offset: int
+    size: int
+    interval: int
+    visible: int
+    sealed: bool
+    writable: bool
+
+    @property
+    def handle(self) -> Handle:
+        """The open log."""
+
+    def file(self, suffix: str) -> str:
+        """Path of one of the segment's files."""
+
+
+def load(segment: Indexed) -> Indexes:
     """The segment's indexes, rebuilt first where they are missing, short, out of order or point outside."""
     found = _from_files(segment)
     return rebuild(segment) if found is None else found
 
 
-def _from_files(segment: Segment) -> Indexes | None:
+def _from_files(segment: Indexed) -> Indexes | None:
     files, paths = segment.pool.files, (segment.file(names.INDEX), segment.file(names.TIME_INDEX))
     try:
         # A live writer has gone on since the log was looked at: what is of later batches is left out.
@@ -59,7 +78,7 @@ def _from_files(segment: Segment) -> Indexes | None:
     return offsets, times
 
 
-def _whole(segment: Segment, offsets: SealedOffsetIndex, times: SealedTimeIndex) -> bool:
+def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex) -> bool:
     """Whether no batch behind the last entry should have had one, and no entry is of a batch that is gone."""
     last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
     end = last  # relative offset of the last batch
@@ -85,7 +104,7 @@ def _whole(segment: Segment, offsets: SealedOffsetIndex, times: SealedTimeIndex)
     return not times.entries or (times.entry(-1)[1] <= end and _is_right(segment, offsets, *times.entry(-1)))
 
 
-def _is_right(segment: Segment, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
+def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
     """Whether the batch with this offset has that largest timestamp, and ends there: a power cut may leave
     half of an entry. True where damage hides it. For who only reads, the offset may be any of the batch's:
     there are brokers that write the record's.
@@ -101,19 +120,19 @@ def _is_right(segment: Segment, offsets: SealedOffsetIndex, stamp: int, relative
     return True
 
 
-def _fitting(segment: Segment, batches: NDArray[np.void]) -> NDArray[np.void]:
+def _fitting(segment: Indexed, batches: NDArray[np.void]) -> NDArray[np.void]:
     """The batches that can be this segment's: a base offset lies outside the CRC, and may be any."""
     most = min(segment.base_offset + MOST_RELATIVE, segment.visible - 1)
     good = (batches["base_offset"] >= segment.base_offset) & (batches["last_offset"] <= most)
     return batches if good.all() else batches[: int(good.argmin())]
 
 
-def _timeless(segment: Segment) -> bool:
+def _timeless(segment: Indexed) -> bool:
     steps = walk(segment.pool.files, segment.handle, 0, segment.size, check_crcs=False)
     return all((step.batches["max_timestamp"][step.batches["count"] > 0] < 0).all() for step in steps)
 
 
-def build(files: Files, segment: Segment, end: int) -> tuple[bytes, bytes]:
+def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
     """Entries of both indexes for the first `end` bytes of the log, the closing time entry included."""
     builder = IndexBuilder(segment.base_offset, segment.interval)
     made = [
@@ -125,7 +144,7 @@ def build(files: Files, segment: Segment, end: int) -> tuple[bytes, bytes]:
     return b"".join(o for o, _ in made), times
 
 
-def sync(segment: Segment) -> None:
+def sync(segment: Indexed) -> None:
     """Make a sealed segment's indexes durable. OSError."""
     for suffix in (names.INDEX, names.TIME_INDEX):
         with (
@@ -135,7 +154,7 @@ def sync(segment: Segment) -> None:
             segment.pool.files.sync(handle)
 
 
-def rebuild(segment: Segment) -> Indexes:
+def rebuild(segment: Indexed) -> Indexes:
     """Make both indexes anew: in their files by the writer, in memory by anybody else, and where the disk has
     no room for them.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from segstore.errors import OffsetOutOfRangeError
 from segstore.storage.segment.segment import Segment
@@ -46,20 +46,17 @@ class LogView(NamedTuple):
         return self.end_position if slot == len(self.segments) - 1 else self.segments[slot].size
 
 
-if TYPE_CHECKING:
-    from segstore.storage.log.visibility import Visible
-
-
 class Together:
     """Views of several partitions that become visible by one store, `done`, whatever thread is looking. What
-    was written for them stays from then on. `partitions`: those whose views are replaced.
+    was written for them stays from then on. `partitions`: the `Visible` of each one whose view
+    is replaced.
     """
 
     __slots__ = ("done", "partitions")
 
     def __init__(self) -> None:
         self.done = False
-        self.partitions: Sequence[Visible] = ()
+        self.partitions: Sequence[Any] = ()
 
 
 class Turning(NamedTuple):

@@ -12,12 +12,16 @@ Threads: one, before the partition is used. A reader of somebody else's director
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
 
 from segstore import names
+from segstore.config import TopicConfig
 from segstore.files import Files
+from segstore.storage.handle_pool import HandlePool
 from segstore.storage.segment.batch_scan import walk
+from segstore.storage.segment.segment import Segment
 
 Found = dict[int, set[str]]  # base offset -> suffixes
 
@@ -116,3 +120,79 @@ def _end_offset(files: Files, path: str, base: int) -> int:
         for step in walk(files, handle, 0, files.size(handle), check_crcs=False):
             end = int(step.batches["last_offset"][-1]) + 1 if len(step.batches) else end
     return end
+
+
+_SUFFIXES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
+
+
+def create_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
+    """Make the files of an empty segment. OSError: what was made of it is gone again."""
+    segment = _new_segment(pool, directory, base_offset, config)
+    try:
+        _make_files(segment)
+    except OSError:
+        with contextlib.suppress(OSError):
+            remove_segment(segment)
+        raise
+    return segment
+
+
+def _new_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
+    interval = config.index_interval_bytes
+    return Segment(pool, directory, base_offset, 0, writable=True, sealed=False, interval=interval)
+
+
+def _make_files(segment: Segment) -> None:
+    pool = segment.pool
+    # A reader may have opened a deleted topic's log of that name at the last moment.
+    pool.forget(segment.path)
+    for suffix in (names.LOG, names.INDEX, names.TIME_INDEX):
+        pool.files.open_anew(segment.file(suffix)).close()
+
+
+def remove_segment(segment: Segment) -> None:
+    """Remove a segment's files, and what an earlier try has left of them. OSError."""
+    bury_segment(segment, 0)
+    for suffix in _SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            segment.pool.files.unlink(segment.file(suffix + names.DELETED))
+
+
+def bury_segment(segment: Segment, now_ms: int) -> list[str]:
+    """Take a segment's names away, the log's first: it is `.deleted` then, and a crash leaves it to the next
+    open, which sees by the files' times that this was at `now_ms`. The new paths. OSError.
+    """
+    files, pool = segment.pool.files, segment.pool
+    pool.forget(segment.path)
+    there = []
+    for suffix in _SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            # Another user's file keeps the time of its last write, since only its owner may set one.
+            with contextlib.suppress(PermissionError):
+                files.set_modified(segment.file(suffix), now_ms * 1_000_000)
+            files.rename(segment.file(suffix), segment.file(suffix + names.DELETED))
+            there.append(segment.file(suffix + names.DELETED))
+    return there
+
+
+def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
+    """Let what will be written in place of a partition have no name elsewhere: its last segment, or `every`
+    one, which recovery may cut. A staged file has its name in the inbox until it is adopted. OSError.
+    """
+    segments = list_segments(files, directory)
+    for base in segments if every else segments[-1:]:
+        for suffix in (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
+            path = os.path.join(directory, names.segment_file(base, suffix))
+            if files.exists(path) and files.links(path) > 1 and files.inode(path) not in _staged(files, root):
+                files.take_own(path)
+
+
+def _staged(files: Files, root: str) -> set[int]:
+    inbox = os.path.join(root, names.OURS, names.INBOX)
+    folders = [os.path.join(inbox, name) for name in files.listdir(inbox) if names.is_stager(name)]
+    return {
+        files.inode(os.path.join(folder, name))
+        for folder in folders
+        if not files.is_symlink(folder)
+        for name in files.listdir(folder)
+    }

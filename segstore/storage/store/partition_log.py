@@ -6,8 +6,8 @@ Threads: any number of readers and writers. Appends are ordered; reads take no l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.config import arguments
 from segstore.errors import CorruptRecordError, SegstoreError, StorageError, StoreClosedError
@@ -27,6 +27,7 @@ from segstore.storage.transfer import METHODS, descriptor, transfer
 if TYPE_CHECKING:
     from segstore.storage.context import Context
 
+T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
 _TRIES = 10  # segments may go between the view and the read: then the next view is asked
 
@@ -47,7 +48,7 @@ class PartitionLog:
         self._context, self._source = context, source
         self._name = f"{topic}-{partition}"
         self._internal = topic in INTERNAL
-        self._aborted = AbortedTransactions(context.files)
+        self.aborted_transactions = AbortedTransactions(context.files)
         self._gaps = Gaps(context.files, context.root, topic, partition)
 
     def __repr__(self) -> str:
@@ -82,7 +83,9 @@ class PartitionLog:
         return self._stable(self._source.view)
 
     def _stable(self, view: LogView) -> int:
-        return view.stable_offset if view.stable_offset >= 0 else self._aborted.stable_offset(view)
+        return (
+            view.stable_offset if view.stable_offset >= 0 else self.aborted_transactions.stable_offset(view)
+        )
 
     # --- appending ----------------------------------------------------------------------
 
@@ -102,7 +105,7 @@ class PartitionLog:
         """
         if self._internal:
             self._refuse()
-        return append_one(self._writing(), value, key, headers, timestamp)
+        return append_one(self.partition_for_write(), value, key, headers, timestamp)
 
     def append_batch(
         self,
@@ -125,12 +128,14 @@ class PartitionLog:
         """
         if self._internal:
             self._refuse()
-        return append_columns(self._writing(), values, keys, timestamps, headers, compression, batch_bytes)
+        return append_columns(
+            self.partition_for_write(), values, keys, timestamps, headers, compression, batch_bytes
+        )
 
     def flush(self) -> None:
         """Make all that was appended durable (fdatasync). StorageError: the partition is fenced."""
         check_apart("flush()")
-        self._writing().flush()
+        self.partition_for_write().flush()
 
     def delete_records(self, before_offset: int) -> int:
         """Move the log start offset up to `before_offset` (-1: the high watermark): the new start.
@@ -142,14 +147,15 @@ class PartitionLog:
             self._refuse()
         check_apart("delete_records()")
         with os_errors():
-            return self._writing().log_start.delete_records(
+            return self.partition_for_write().log_start.delete_records(
                 arguments.whole("before_offset", before_offset, -1)
             )
 
     def _refuse(self) -> None:
         check_not_internal(self.topic, "only consumer groups and transactions write it")
 
-    def _writing(self) -> Partition:
+    def partition_for_write(self) -> Partition:
+        """The partition, for who appends in other ways. ReadOnlyError, StoreClosedError, ForkedError."""
         self._context.check_writable()
         assert isinstance(self._source, Partition)
         return self._source
@@ -191,12 +197,14 @@ class PartitionLog:
         try:
             return self._read(self._source.view, offset, max_bytes, committed, check_crcs, times)
         except (OSError, CorruptRecordError):
-            records: Records = self._with_view(
+            return self.with_view(
                 lambda view: self._read(view, offset, max_bytes, committed, check_crcs, times)
             )
-            return records
 
-    def _with_view(self, use: Any) -> Any:
+    def with_view(self, use: Callable[[LogView], T]) -> T:
+        """What `use` makes of the log as it is now; of its next view where files have gone meanwhile.
+        StorageError, StoreClosedError, CorruptRecordError.
+        """
         tries, doubted = 0, False
         while True:
             try:
@@ -238,7 +246,7 @@ class PartitionLog:
                 break
             records = reader.to_records(found, offset, max_bytes, times)
             if committed:
-                records = self._aborted.without(view, records)
+                records = self.aborted_transactions.without(view, records)
             if len(records) or times is not None:
                 return records
             at = records.next_offset
@@ -272,13 +280,11 @@ class PartitionLog:
             view.check(offset, self._name)
             return transfer(view, target, offset, most, method, self._context.files, self._gaps)
 
-        done: tuple[int, int] = self._with_view(send)
-        return done
+        return self.with_view(send)
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
         """The first offset whose record is stamped `timestamp_ms` or later; None where there is none."""
         self._context.check_open()
         # Below -1, which stands for no timestamp, all are the same.
         timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
-        found: int | None = self._with_view(lambda view: reader.offset_for_time(view, timestamp))
-        return found
+        return self.with_view(lambda view: reader.offset_for_time(view, timestamp))

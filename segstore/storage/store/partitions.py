@@ -18,14 +18,12 @@ from segstore.errors import CorruptCheckpointError, SegstoreError, StorageError,
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import Context
+from segstore.storage.log.epoch_history import load_epochs
 from segstore.storage.log.open import Expected, Opened, open_partition
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.log.visibility import Publisher
-from segstore.storage.log.writer import create_segment
 from segstore.storage.meta.clean_shutdown import Left
-from segstore.storage.meta.directory_safety import take_own
-from segstore.storage.meta.epoch_history import load_epochs
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
 from segstore.storage.meta.published_ends import Ends, EndsWriter, slot_key
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey, agreed_start
@@ -33,7 +31,7 @@ from segstore.storage.meta.small_files import put_aside, reason
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
 from segstore.storage.producers.state_manager import Producers
 from segstore.storage.segment.log_view import LogView
-from segstore.storage.segment.segment_files import list_segments
+from segstore.storage.segment.segment_files import create_segment, list_segments, take_own
 
 # --- partition loader --------------------------------------------------------------------------
 
@@ -136,7 +134,16 @@ class PartitionLoader:
         context.graveyard.put_found(opened.buried, info.settings.file_delete_delay_ms)
         epochs = self._begin_epoch(directory, opened, expected.clean, published)
         self._tell(directory, opened, expected)
-        producers = Producers.load(context.files, directory, opened, context.clock, self._expiration_ms)
+        point = None if opened.recovered is None else opened.recovered.recovery_point
+        producers = Producers.load(
+            context.files,
+            directory,
+            opened.segments,
+            opened.end_offset,
+            point,
+            context.clock,
+            self._expiration_ms,
+        )
         if producers.begun_anew:
             self._tell_producers(directory, opened.segments[0].base_offset)
         layout = (published.layout + 1) % _LAYOUTS if published else 0

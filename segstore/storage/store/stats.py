@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -25,7 +25,18 @@ from segstore.storage.segment.log_view import LogView
 
 if TYPE_CHECKING:
     from segstore.storage.store.partition_log import PartitionLog
-    from segstore.storage.store.store import Store
+
+
+class Measured(Protocol):
+    """What of a store its measures are taken from."""
+
+    _context: Context
+
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """By name."""
+
+    def partition(self, topic: str, partition: int = 0) -> PartitionLog:
+        """One partition's log."""
 
 
 class PartitionStats(NamedTuple):
@@ -51,7 +62,7 @@ class PartitionStats(NamedTuple):
     error: str | None = None
 
 
-def store_stats(store: Store, *, records: bool = True) -> Iterator[PartitionStats]:
+def store_stats(store: Measured, *, records: bool = True) -> Iterator[PartitionStats]:
     """Each partition of each topic in order. `records`: counts them, for which all headers are looked at."""
     context = store._context
     states = read_states(context.files, context.root)
@@ -70,7 +81,7 @@ def _cleaned(context: Context) -> Mapping[tuple[str, int], int]:
 
 
 def _one(
-    store: Store, info: TopicInfo, number: int, state: SweepState, cleaned: int, records: bool
+    store: Measured, info: TopicInfo, number: int, state: SweepState, cleaned: int, records: bool
 ) -> PartitionStats:
     known = PartitionStats(
         info.name,
@@ -82,7 +93,7 @@ def _one(
     )
     try:
         log: PartitionLog = store.partition(info.name, number)
-        found: PartitionStats = log._with_view(
+        found: PartitionStats = log.with_view(
             lambda view: _of_view(known, view, store._context.files, info.settings, cleaned, records)
         )
     except SegstoreError as error:
@@ -186,7 +197,7 @@ METRICS = (
 )
 
 
-def store_metrics(store: Store) -> dict[str, dict[str, Any]]:
+def store_metrics(store: Measured) -> dict[str, dict[str, Any]]:
     """{"topic-partition": {name: value}}; the error as its text, None where there is none."""
     return {
         f"{stats.topic}-{stats.partition}": {m.name: getattr(stats, m.field) for m in METRICS}
@@ -194,7 +205,7 @@ def store_metrics(store: Store) -> dict[str, dict[str, Any]]:
     }
 
 
-def prometheus_text(store: Store) -> str:
+def prometheus_text(store: Measured) -> str:
     """All metrics in Prometheus' text format, labelled by topic and partition.
 
     MissingPackageError without the prometheus_client package (`segstore[metrics]`).

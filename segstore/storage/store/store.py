@@ -29,8 +29,8 @@ from segstore.errors import (
 )
 from segstore.files import FILE_MODE, Files
 from segstore.mutex import Mutex, calls_out, check_apart, let_go_of_left
-from segstore.storage.check.repaired import Repaired
 from segstore.storage.context import Clock, Context, os_errors, wall_clock
+from segstore.storage.finding import Repaired
 from segstore.storage.handle_pool import HandlePool, default_limit
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept_mode

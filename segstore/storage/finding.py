@@ -1,4 +1,4 @@
-"""What `check` reports. Nothing on disk."""
+"""What `check` reports, and what a repair, or an open for writing, has done about it. Nothing on disk."""
 
 from __future__ import annotations
 
@@ -22,3 +22,20 @@ class Finding(NamedTuple):
             if self.offset is None
             else f"{where}, offset {self.offset}: {self.message}"
         )
+
+
+class Repaired(NamedTuple):
+    """What was not as it must be, as in a `Finding`, and what was done about it."""
+
+    path: str
+    position: int | None
+    offset: int | None
+    message: str
+    done: str
+
+    @classmethod
+    def of(cls, finding: Finding, done: str) -> Repaired:
+        return cls(*finding, done)
+
+    def __str__(self) -> str:
+        return f"{Finding(*self[:4])} -> {self.done}"
