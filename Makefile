@@ -10,6 +10,9 @@ PYTEST_ARGS ?=
 # A process for each core and one more, at most four; PYTEST_ARGS="-n0" or "-p no:xdist" for one only.
 PARALLEL = $(if $(findstring no:xdist,$(PYTEST_ARGS)),,-n auto)
 
+# Where programs of the tests find their helpers.
+HELPERS := PYTHONPATH=$(CURDIR)/tests/support:$(CURDIR)/tests/plugins
+
 # Tests and what they start import the same files thousands of times: without kept bytecode each compiles them.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -93,17 +96,17 @@ coverage: $(VENV)/.built  ## lines and branches of Python and C that the tests r
 	./tools/coverage.sh $(BIN)/python build/coverage $(PARALLEL) $(PYTEST_ARGS)
 
 reliability: $(VENV)/.installed  ## write the counts in docs/reliability.md, as the last `make test-all` had them
-	cd tests && ../$(BIN)/python -m faulty.report
+	cd tests/support && ../../$(BIN)/python -m faulty.report
 
 counts: $(VENV)/.installed  ## hold the last `make test-all` to the counts in docs/reliability.md
-	cd tests && ../$(BIN)/python -m faulty.report --check
+	cd tests/support && ../../$(BIN)/python -m faulty.report --check
 
 MINUTES ?= 5
 fuzz: $(VENV)/.built  ## every parser on mutated bytes for MINUTES=5, under the sanitizers (ARGS="--target store --seed 7")
-	cd tests && ../tools/sanitized.sh ../$(BIN)/python build/fuzz-build ../$(BIN)/python -m fuzz.run --minutes $(MINUTES) $(ARGS)
+	cd tests/hostile && $(HELPERS) ../../tools/sanitized.sh ../../$(BIN)/python build/fuzz-build ../../$(BIN)/python -m fuzz.run --minutes $(MINUTES) $(ARGS)
 
 spark: $(VENV)/.built  ## the tests of Spark alone
-	$(BIN)/python -m pytest tests/test_spark*.py tests/test_checkpoints*.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/spark tests/cli/test_checkpoints.py tests/unit/filetree $(PYTEST_ARGS)
 
 dist: $(VENV)/.installed  ## an sdist and a wheel in dist/, and proof that both install elsewhere
 	./tools/check_dist.sh $(BIN)/python dist
@@ -128,20 +131,20 @@ soak: $(VENV)/.built  ## everything at once for SECONDS=600: is disk, memory, ar
 SEEDS ?= 200
 STEPS ?= 5000
 faults: $(VENV)/.built  ## each call of each operation fails, each power cut and a second one, kills of Spark; an hour (FAULTS=5: five times the default)
-	SEGSTORE_FAULTS=$(or $(FAULTS),all) $(BIN)/python -m pytest $(PARALLEL) tests/test_faults_*.py tests/test_hostile.py tests/test_hard_links.py tests/test_spark_kill.py --timeout=0 $(PYTEST_ARGS)
+	SEGSTORE_FAULTS=$(or $(FAULTS),all) $(BIN)/python -m pytest $(PARALLEL) tests/crash/test_each_call_*.py tests/hostile/test_planted_files.py tests/hostile/test_hard_links.py tests/spark/test_kill.py --timeout=0 $(PYTEST_ARGS)
 
 storm: $(VENV)/.built  ## storms of Ctrl-C, single and paired, at any moment of anything for SECONDS=600 (ARGS="--only logs --first seed")
-	cd tests && ../$(BIN)/python -m storm --seconds $(SECONDS) $(ARGS)
+	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m storm --seconds $(SECONDS) $(ARGS)
 
 groups: $(VENV)/.built  ## groups whose members pause, vanish and die, judged by Jepsen's anomalies, for SECONDS=600 (ARGS="--first seed")
-	cd tests && ../$(BIN)/python -m jepsen --seconds $(SECONDS) $(ARGS)
+	cd tests/processes && $(HELPERS) ../../$(BIN)/python -m jepsen --seconds $(SECONDS) $(ARGS)
 
 simulate: $(VENV)/.built  ## a store against a model, SEEDS=200 runs of STEPS=5000; what fails is shrunk (FIRST=seed)
-	cd tests && ../$(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))
+	cd tests/models && $(HELPERS) ../../$(BIN)/python -m simulation --seeds $(SEEDS) --steps $(STEPS) $(if $(FIRST),--first $(FIRST))
 
 ROUNDS ?= 200
 crash: $(VENV)/.built  ## a writer is killed ROUNDS=200 times, readers follow; 5,000 partitions with few descriptors
-	CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/test_crash_loop.py tests/test_hard_places.py --timeout 86400 $(PYTEST_ARGS)
+	CRASH_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/crash/test_crash_loop.py tests/processes/test_hard_places.py --timeout 86400 $(PYTEST_ARGS)
 
 clean:  ## remove all that make has made
 	rm -rf $(VENV) build dist *.egg-info .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
-from partitions import GOLDEN, SHARED, Partition, broker_partitions, materialize
+from partitions import SHARED, Partition, broker_partitions, materialize
+from places import GOLDEN
 from spark import spark as spark
 
 pytest_plugins = ["surroundings", "tiers", "judges", "parallel", "counted", "memory", "cputimes"]

@@ -1,7 +1,7 @@
 """Writes the tables of settings in docs/clients.md out of the settings classes.
 
 Usage: `.venv/bin/python tools/client_settings.py`. On disk: docs/clients.md, between its markers;
-tests/test_clients_doc.py holds that they are up to date.
+tests/docs/test_clients.py holds that they are up to date.
 """
 
 from __future__ import annotations

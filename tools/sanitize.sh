@@ -6,13 +6,13 @@ cd "$(dirname "$0")/.."
 python=$1 build=$2
 shift 2
 
-tests=()
-for pattern in native batch crc32c column codec encode decode scan records index sparse ends files fuzz \
-               transfers transfer_sinks transfer_zero; do
-    for file in tests/test_*"$pattern"*.py; do
-        [ -e "$file" ] && [[ " ${tests[*]-} " != *" $file "* ]] && tests+=("$file")
-    done
-done
+tests=(
+    tests/unit/{native,records,index}/test_*.py
+    tests/unit/files/test_{calls,sendfile}.py tests/unit/transfer/test_{sinks,zero_copy}.py
+    tests/unit/storage/test_sealed_files.py tests/unit/log/test_reader_indexes.py tests/unit/consumer/test_records.py
+    tests/hostile/test_{damaged_indexes,ends_damaged,epoch_files,fuzz,small_files}.py
+    tests/crash/test_faulty_files.py tests/processes/test_reader_ends.py tests/spark/test_source_columns.py
+)
 echo "sanitize: ${tests[*]}"
 # Not `python -m pytest`: that would put the tree, and its plain build, first on the path.
 ./tools/sanitized.sh "$python" "$build" "$(dirname "$python")/pytest" -p no:cacheprovider -m "not judge" "$@" "${tests[@]}"

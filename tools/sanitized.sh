@@ -18,7 +18,7 @@ SEGSTORE_SANITIZE=address,undefined "$python" setup.py -q build \
     --build-base "$build/base" --build-lib "$build/lib" --build-temp "$build/temp" --force
 
 lib=$(realpath "$build/lib")
-export PYTHONPATH=$lib PYTHONMALLOC=malloc PYTHONDONTWRITEBYTECODE=1 SEGSTORE_EXPECT_BUILD=$lib
+export PYTHONPATH=$lib${PYTHONPATH:+:$PYTHONPATH} PYTHONMALLOC=malloc PYTHONDONTWRITEBYTECODE=1 SEGSTORE_EXPECT_BUILD=$lib
 # What a length in a file claims must be looked at before it is allocated: 1.5 GB at once are too much.
 export ASAN_OPTIONS=detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:max_allocation_size_mb=1500
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1

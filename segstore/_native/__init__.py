@@ -2,7 +2,7 @@
 
 Stateless; every call releases the GIL and may be made from any thread.
 
-Memory is lent to C in one of three ways, and tests/test_lending.py reads the source and holds this:
+Memory is lent to C in one of three ways, and tests/unit/test_lending.py reads the source and holds this:
 - `lib.f(ffi.from_buffer(kind, owner))`: nothing but the call itself refers to the view;
 - `with ffi.from_buffer(kind, owner) as view:`, or `with lent(owners) as views:`: it is released at the end;
 - `held(kind, owner)`: the view may be kept anywhere, and so it refuses a memoryview.

@@ -1,0 +1,139 @@
+"""Promise: one command measures everything; a step that fails is told; the README says what results say."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from glob import glob
+from pathlib import Path
+
+import pytest
+from places import REPOSITORY
+from waiting import PATIENCE, until
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("pytest_benchmark")
+sys.path.append(str(REPOSITORY))
+
+from rich.console import Console
+
+from benchmarks import readme, run_all, steps
+from benchmarks.run_all import Step
+from segstore.bench import Finding, Results, load, write
+
+QUIET = Console(quiet=True)
+STATUSES = {"zero-copy": 0, "studies": 3, "peers": 0}
+
+
+def fake(status: int) -> Step:
+    """Its exit status is partly of the environment."""
+    code = f"import os, sys; sys.exit({status - 1} + int(os.environ['MORE']))"
+    return Step([sys.executable, "-c", code], {"MORE": "1"})
+
+
+def test_others_run_where_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_all, "step", lambda name, *_: fake(STATUSES[name]))
+    done = list(run_all.run(list(STATUSES), tmp_path / "out", False, QUIET))
+    assert {one.name: one.status for one in done} == STATUSES
+
+
+def test_a_step_that_was_interrupted_ends_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_all, "step", lambda *_: fake(run_all.INTERRUPTED))
+    with pytest.raises(KeyboardInterrupt):
+        list(run_all.run(list(STATUSES), tmp_path / "out", False, QUIET))
+
+
+def test_every_step_has_a_command(tmp_path: Path) -> None:
+    for name in run_all.STEPS:
+        command = run_all.step(name, tmp_path, tmp_path / "report", quick=True).command
+        assert command[:2] == [sys.executable, "-m"]
+        asked = subprocess.run(
+            [*command, "--help"],
+            cwd=REPOSITORY,
+            env=steps.environment(),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        assert asked.returncode == 0, asked.stderr
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_pages_and_notebooks(everything: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Notebooks need all results; a run of some steps leaves them as they are."""
+    ran: list[Step] = []
+    monkeypatch.setattr(run_all, "finished", lambda one: ran.append(one) or 1)
+    monkeypatch.setattr(readme, "update", lambda directory: ran.append(Step([str(directory)])))
+    assert run_all.shown(tmp_path, everything) == (run_all.FAILED if everything else 0)
+    notebooks = Step([sys.executable, "-m", "benchmarks.notebooks"], {"SEGSTORE_RESULTS": str(tmp_path)})
+    assert ran == [Step([str(tmp_path)]), *([notebooks] if everything else [])]
+
+
+COMMAND = [sys.executable, "-m", "benchmarks.run_all", "--quick", "--no-readme"]
+
+
+def test_ratios(tmp_path: Path) -> None:
+    """A quick run of the benches leaves its ratios, and compares nothing."""
+    command = [*COMMAND, "--only", "ratios", "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=2 * PATIENCE)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (cell,) = load(tmp_path / "out" / "ratios.json").cells
+    assert cell.keys["bench"] == "bench_retention.py::test_deleting_a_segment"
+    assert "as before" not in done.stdout
+
+
+def test_interrupt(tmp_path: Path) -> None:
+    """Ctrl-C reaches the whole group, as on a terminal."""
+    command = [*COMMAND, "--only", "peers", "--out", str(tmp_path / "out")]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, env=environment, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        until(lambda: glob("segstore-peers-*/*/log-*", root_dir=tmp_path) or process.poll() is not None)
+        os.killpg(process.pid, signal.SIGINT)
+        told, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == run_all.INTERRUPTED
+    assert "Traceback" not in told + errors
+    assert told.splitlines()[-1] == "Interrupted; nothing is left behind."
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_pages_are_what_results_render_to() -> None:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    found = readme.results(readme.RESULTS)
+    assert readme.PEERS in found
+    assert readme.placed(text, readme.rendered(found)) == text
+    assert (readme.RESULTS / "README.md").read_text() == readme.overview(found, readme.RESULTS)
+
+
+def test_pages_follow_results(tmp_path: Path) -> None:
+    (page := tmp_path / "page.md").write_text(f"before\n{readme.BEGIN}old\n{readme.END}after\n")
+    where = {"cpu": "c", "cores": 2, "memory": 1, "kernel": "k", "python": "p", "packages": {}, "load": 0.5}
+    where["filesystem"] = {"type": "ext4", "device": "d", "options": ""}
+    study = Results("study", "Why?", where, {}, [], [Finding("All is well", "It\nis.")])
+    peers = Results("peers", "Who?", where, {"runs": 5, "peers": {}, "absent": {"X": "no Java"}}, [])
+    write(study, tmp_path / "study.json")
+    write(peers, tmp_path / "peers.json")
+    (tmp_path / "study.png").write_bytes(b"")
+    readme.update(page, tmp_path)
+    assert page.read_text().startswith(f"before\n{readme.BEGIN}Measured by `make bench` on c, 2 cores")
+    assert page.read_text().endswith(f"X is absent: no Java.\n{readme.END}after\n")
+    lines = (tmp_path / "README.md").read_text().splitlines()
+    assert [line for line in lines if line.startswith("#")] == [
+        "# Results of `make bench`",
+        "## peers",
+        "## study",
+    ]
+    assert "![study](study.png)" in lines
+    assert "- **All is well** It is." in lines
+
+
+@pytest.mark.parametrize(
+    "text", ["", readme.BEGIN, readme.END + readme.BEGIN, 2 * (readme.BEGIN + readme.END)]
+)
+def test_a_page_without_a_place_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="once each"):
+        readme.placed(text, "")

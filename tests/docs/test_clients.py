@@ -1,0 +1,49 @@
+"""docs/clients.md says what the settings classes say, and names only what is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from types import ModuleType
+
+import pytest
+from kafka import KafkaConsumer, KafkaProducer
+from places import REPOSITORY
+
+PAGE = (REPOSITORY / "docs" / "clients.md").read_text(encoding="utf-8")
+PLACES = sorted(set(re.findall(r"`((?:segstore|tests|docs|benchmarks|tools)/[\w./]*)`", PAGE)))
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location(
+        "client_settings", REPOSITORY / "tools" / "client_settings.py"
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tables_are_up_to_date(tool: ModuleType) -> None:
+    assert tool.page(PAGE) == PAGE, "run `.venv/bin/python tools/client_settings.py`"
+
+
+@pytest.mark.parametrize(
+    ("client", "theirs"), [("producer", KafkaProducer), ("consumer", KafkaConsumer)], ids=lambda x: str(x)
+)
+def test_every_setting_of_kafka_python_is_in_a_table(tool: ModuleType, client: str, theirs: type) -> None:
+    tables = tool.taken(tool.TABLES[client]) + tool.refused(tool.TABLES[client])
+    assert [name for name in theirs.DEFAULT_CONFIG if f"`{name}`" not in tables] == []
+
+
+def test_a_table_that_is_not_up_to_date_is_seen(tool: ModuleType) -> None:
+    assert tool.page(PAGE.replace("| `linger_ms` |", "| `longer_ms` |")) == PAGE
+    with pytest.raises(ValueError, match="producer settings"):
+        tool.page(PAGE.replace("<!-- producer settings -->", ""))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_place_is_there(place: str) -> None:
+    assert (REPOSITORY / place).exists()

@@ -1,0 +1,244 @@
+"""Which tests a run has. Writes nothing.
+
+    --tier quick   unit tests
+    --tier test    those, and a draw by SEGSTORE_SEED of each other kind
+    --tier rest    what `--tier test` leaves out with the same seed
+    --tier all     everything; so it is without --tier
+
+A kind is told by a test file's room and name or by what its text holds, so that most new files need no entry
+here. From each file that has tests of a kind a share of them is drawn, at least one: first one of each test
+function, in drawn order, then a second one. A test that is drawn is the same test as in a run of all. What is
+asked for by a file, -k, -m or a test's name runs whole.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import random
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+TIERS = ("quick", "test", "rest", "all")
+
+
+class Kind(NamedTuple):
+    """Tests of which `make test` draws `share` of each file's.
+
+    They are those of `files` (patterns of names below tests/, without suffix), those of files that hold
+    `text` (a regular expression), and in other files those that use one of `names` (a string may be one),
+    directly or by what they use. The first kind that says so has a test; names of files come first.
+    """
+
+    share: float
+    files: tuple[str, ...] = ()
+    text: str = "(?!)"
+    names: frozenset[str] = frozenset()
+
+
+UNIT = "unit"
+KINDS = {
+    "Spark": Kind(0.2, text=r'SparkSession|judge\("spark"\)'),
+    "simulation": Kind(0.15, ("models/simulation/*",)),
+    "faults": Kind(
+        0.15,
+        (
+            *("crash/test_failing_disks", "crash/test_refused", "crash/test_sweep_failures"),
+            *("crash/test_power_cuts", "crash/test_transactions_power_cut"),
+            *("unit/staging/test_refused", "unit/cleaner/test_swap"),
+        ),
+        r"from \S*driver import",
+    ),
+    "models": Kind(0.2, ("models/*_model", "unit/filetree/test_model", "unit/coordinator/test_assignors")),
+    "fuzz": Kind(0.2, ("hostile/test_fuzz",)),
+    "damage": Kind(
+        0.3,
+        (
+            *("hostile/test_planted_files", "hostile/test_hard_links", "hostile/test_small_files"),
+            *("hostile/test_damaged_indexes", "hostile/test_*_damaged", "hostile/test_bit_rot"),
+            *("unit/files/test_shrinking", "crash/test_passing_errors"),
+        ),
+    ),
+    "interrupts": Kind(
+        0.3,
+        (
+            *("processes/test_interrupts*", "processes/*_interrupts", "unit/aio/test_cancelled"),
+            *("processes/test_storm*", "processes/test_reentry*", "processes/test_closing*"),
+        ),
+    ),
+    "limits": Kind(0.3, ("unit/storage/test_limits", "unit/transfer/test_sinks")),
+    "Kafka's broker": Kind(0.5, text=r"judge\(\"Kafka's broker\"\)"),
+    "Kafka's tools": Kind(0.2, text=r'judge\("kafka\.tools|judge\("Kafka\'s dump tool"\)'),
+    "strace": Kind(0.3, ("processes/test_seam",), names=frozenset({"strace"})),
+    "kills": Kind(
+        0.2,
+        ("*_kill", "crash/test_crash_loop", "processes/test_jepsen"),
+        names=frozenset({"SIGKILL", "KillingFiles", "killed_at_each_call", "in_child"}),
+    ),
+    "programs": Kind(
+        0.2,
+        (
+            *("demo/*", "bench/*", "docs/test_reliability"),
+            *("processes/test_programs_*", "processes/test_opening_together"),
+            *("processes/test_tiers", "processes/test_surroundings"),
+        ),
+        names=frozenset(
+            {
+                *("subprocess", "multiprocessing", "fork", "COMMAND", "start_program", "Terminal"),
+                *("unshared", "mounting"),
+            }
+        ),
+    ),
+}
+
+
+@cache
+def _named(file: Path) -> str | None:
+    """The kind of all tests of a file, where its name or its text says that."""
+    name = file.relative_to(TESTS).with_suffix("").as_posix() if file.is_relative_to(TESTS) else file.stem
+    text = _text(file)
+    by_name = [kind for kind, each in KINDS.items() if any(fnmatch(name, f) for f in each.files)]
+    by_text = (kind for kind, each in KINDS.items() if re.search(each.text, text))
+    return by_name[0] if by_name else next(by_text, None)
+
+
+@cache
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+@cache
+def _users(file: Path, names: frozenset[str]) -> set[str]:
+    """What a module defines and that uses one of `names`, directly or by another of its definitions."""
+    if not any(name in _text(file) for name in names):
+        return set()
+    uses = _uses(file)
+    found: set[str] = set()
+    while more := {name for name, used in uses.items() if used & (names | found)} - found:
+        found |= more
+    return found
+
+
+@cache
+def _uses(file: Path) -> dict[str, set[str]]:
+    """The names and strings that each definition of a module uses."""
+    uses: dict[str, set[str]] = {}
+    for node in ast.parse(_text(file)).body:
+        used = set()
+        for n in ast.walk(node):
+            if isinstance(n, ast.Name):
+                used.add(n.id)
+            elif isinstance(n, ast.Attribute):
+                used.add(n.attr)
+            elif isinstance(n, ast.arg):  # fixtures
+                used.add(n.arg)
+            elif isinstance(n, ast.Constant) and isinstance(n.value, str):
+                used.add(n.value)
+        for name in _defined(node):
+            uses.setdefault(name, set()).update(used)
+    return uses
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [n.id for target in targets if target for n in ast.walk(target) if isinstance(n, ast.Name)]
+
+
+@cache
+def kind(file: Path, function: str) -> str:
+    """Of a test function, or of the class that it is in: one of KINDS, or UNIT."""
+    if found := _named(file):
+        return found
+    return next((k for k, each in KINDS.items() if function in _users(file, each.names)), UNIT)
+
+
+def kind_of(item: pytest.Item) -> str:
+    return kind(item.path, re.split(r"::|\[", item.nodeid.partition("::")[2])[0])
+
+
+def draw(names: Sequence[str], share: float, seed: str) -> set[str]:
+    """A share of tests, at least one; those of one function are named `function[case]`."""
+    rng = random.Random(seed)
+    functions: defaultdict[str, list[str]] = defaultdict(list)
+    for name in names:
+        functions[name.partition("[")[0]].append(name)
+    turns = list(functions.values())
+    rng.shuffle(turns)
+    for cases in turns:
+        rng.shuffle(cases)
+    rounds = (cases[i] for i in range(len(names)) for cases in turns if i < len(cases))
+    return {name for name, _ in zip(rounds, range(math.ceil(share * len(names))), strict=False)}
+
+
+def drawn(items: Iterable[pytest.Item], seed: str) -> set[pytest.Item]:
+    """Which `--tier test` runs."""
+    found, files = set(), defaultdict(list)
+    for item in items:
+        of = kind_of(item)
+        if of == UNIT:
+            found.add(item)
+        else:
+            files[item.path, of].append(item)
+    for (path, of), tests in files.items():
+        names = [item.nodeid.partition("::")[2] for item in tests]
+        chosen = draw(names, KINDS[of].share, f"{seed} {path.name} {of}")
+        found.update(item for item, name in zip(tests, names, strict=True) if name in chosen)
+    return found
+
+
+def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
+    """The tests of a tier, in their order."""
+    if tier == "all":
+        return items
+    if tier == "quick":
+        return [item for item in items if kind_of(item) == UNIT]
+    some = drawn(items, seed)
+    return [item for item in items if (item in some) == (tier == "test")]
+
+
+# --- pytest --------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=TIERS, default="all", help="which tests: tests/plugins/tiers.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers of xdist get the command line of the run, and so find the same."""
+    option = config.option
+    files = config.args_source is pytest.Config.ArgsSource.ARGS
+    option.named = files or bool(option.keyword or option.markexpr)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    named = ", all that is named" if config.option.named else ""
+    return f"tier of tests: {config.option.tier}{named}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files of other tiers are not even imported."""
+    if config.option.named or config.option.tier != "quick" or not collection_path.match("test_*.py"):
+        return None
+    return True if _named(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.named:
+        return
+    kept = chosen(items, config.option.tier, os.environ["SEGSTORE_SEED"])
+    left = set(items) - set(kept)
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = kept

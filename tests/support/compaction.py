@@ -1,0 +1,217 @@
+"""Compacted logs as tests need them: stores of small segments, the cleaner run by hand, what a log says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from faults import FailingFiles, KillingFiles
+from stores import Clock
+
+import segstore
+from segstore.config import StoreConfig
+from segstore.files import Files, Handle
+from segstore.index import txn_index
+from segstore.records import TRANSACTIONAL_FLAG, Columns, Template
+from segstore.storage import cleaner
+from segstore.storage.log.append import append_batches
+from segstore.storage.log.transaction_markers import end_transaction
+from segstore.storage.segment.batch_scan import walk
+
+DAY = 86_400_000
+CONFIG = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": 0,
+    "file.delete.delay.ms": 0,
+    "segment.bytes": 1000,
+    "delete.retention.ms": DAY,
+}
+
+
+class Unsynced(Files):
+    """Syncs nothing, for what is killed and keeps its power."""
+
+    def sync(self, handle: Handle) -> None:
+        pass
+
+    def sync_dir(self, path: Any) -> None:
+        pass
+
+
+class FailingUnsynced(FailingFiles):
+    """A fault may come with each sync, too."""
+
+    def sync(self, handle: Handle) -> None:
+        self.before("sync", (handle,), {})
+
+    def sync_dir(self, path: Any) -> None:
+        self.before("sync_dir", (path,), {})
+
+
+class KillingUnsynced(FailingUnsynced, KillingFiles):
+    """As `KillingFiles`."""
+
+
+def open_compacted(
+    path: Path, clock: Clock | None = None, files: Files | None = None, **config: Any
+) -> segstore.Store:
+    """Topic "t", made where it is not there. Nothing is compacted in the background."""
+    store = segstore.open(path, clock=clock or Clock(step=1), files=files, config={"log.cleaner.threads": 0})
+    if "t" not in store.topics():
+        store.create_topic("t", config=CONFIG | {k.replace("_", "."): v for k, v in config.items()})
+    return store
+
+
+def clean(
+    store: segstore.Store,
+    topic: str = "t",
+    throttle: cleaner.Throttle | None = None,
+    checkpoint: bool = True,
+    **config: Any,
+) -> cleaner.CleanResult:
+    """Compact partition 0 up to its active segment, and let the checkpoint say so."""
+    checkpoints = store._side._checkpoints.cleaner_offsets
+    settings = StoreConfig.parse({k.replace("_", "."): v for k, v in config.items()})
+    return cleaner.clean(
+        store.partition(topic).partition_for_write(),
+        settings,
+        store._context.clock(),
+        throttle or cleaner.Throttle(),
+        checkpoints.get((topic, 0)),
+        lambda offset: checkpoints.update({(topic, 0): offset}) if checkpoint else None,
+    )
+
+
+def roll(store: segstore.Store, topic: str = "t") -> None:
+    """Seal the active segment, so that all that is there may be compacted."""
+    partition = store.partition(topic).partition_for_write()
+    with partition.queue.token:
+        partition.queue.drain()
+        if partition.writer.active.segment.size:
+            partition.writer.roll_apart()
+            partition.visible.show()
+
+
+class Looks(cleaner.Throttle):
+    """Calls `look` with the number of each look at it, from 1."""
+
+    def __init__(self, look: Callable[[int], object]) -> None:
+        super().__init__()
+        self.look, self.seen = look, 0
+
+    def __call__(self, nbytes: int) -> None:
+        self.seen += 1
+        self.look(self.seen)
+
+
+def put(log: segstore.PartitionLog, *pairs: tuple[bytes, bytes | None], **options: Any) -> None:
+    """One batch of these keys and values."""
+    log.append_batch([v for _, v in pairs], keys=[k for k, _ in pairs], **options)
+
+
+def fill(store: segstore.Store, n: int, keys: int, size: int = 20) -> dict[bytes, bytes]:
+    log = store.partition("t")
+    for i in range(n):
+        log.append(b"%d" % i * size, key=b"k%d" % (i * 7 % keys))
+    return latest(log)
+
+
+def records(log: segstore.PartitionLog, **options: Any) -> Iterator[segstore.Record]:
+    """All records, one read after the other; the offsets must rise."""
+    at, last = log.start_offset, -1
+    end = log.last_stable_offset if options.get("isolation_level") == "read_committed" else log.end_offset
+    while at < end:
+        found = log.read(at, **options)
+        assert found.next_offset > at
+        for record in found:
+            assert record.offset > last
+            last = record.offset
+            yield record
+        at = found.next_offset
+
+
+def pairs(log: segstore.PartitionLog, **options: Any) -> list[tuple[int, bytes | None, bytes | None]]:
+    """(offset, key, value) of all records."""
+    return [(r.offset, r.key, r.value) for r in records(log, **options)]
+
+
+def latest(log: segstore.PartitionLog, **options: Any) -> dict[bytes | None, bytes]:
+    """The last value of every key that is not deleted."""
+    held = {r.key: r.value for r in records(log, **options)}
+    return {key: value for key, value in held.items() if value is not None}
+
+
+def batches(store: segstore.Store, topic: str = "t") -> list[Any]:
+    """The headers of all batches, as they lie in the log."""
+    view = store.partition(topic).partition_for_write().view
+    found = []
+    for slot, segment in enumerate(view.segments):
+        for step in walk(segment.pool.files, segment.handle, 0, view.end_of(slot), check_crcs=True):
+            found += list(step.batches)
+    return found
+
+
+def bases(store: segstore.Store, topic: str = "t") -> list[int]:
+    """Base offsets of the segments."""
+    return list(store.partition(topic).partition_for_write().view.bases)
+
+
+Pair = tuple[bytes, "bytes | None"]
+
+
+class Writer:
+    """A producer with an id, which counts its own sequence."""
+
+    def __init__(self, log: segstore.PartitionLog, producer_id: int, clock: Clock, epoch: int = 0) -> None:
+        self.log, self.id, self.epoch, self.clock, self.sequence = log, producer_id, epoch, clock, 0
+
+    def send(self, *some: Pair, flags: int = 0, sequence: int | None = None) -> Any:
+        base = self.sequence if sequence is None else sequence
+        template = Template(flags, producer_id=self.id, producer_epoch=self.epoch, base_sequence=base)
+        columns = Columns([v for _, v in some], [k for k, _ in some], [self.clock.now] * len(some))
+        done = append_batches(self.log, columns, template=template)
+        if sequence is None:
+            self.sequence += len(some)
+        return done
+
+    def transaction(self, commit: bool, *some: Pair) -> None:
+        for pair in some:
+            self.send(pair, flags=TRANSACTIONAL_FLAG)
+        self.end(commit)
+
+    def end(self, commit: bool) -> None:
+        end_transaction([self.log], self.id, self.epoch, 0, commit)
+
+
+def entries(path: Path) -> list[tuple[int, ...]]:
+    """(producer id, first, last offset) in all `.txnindex` files."""
+    data = b"".join(p.read_bytes() for p in sorted((path / "t-0").glob("*.txnindex")))
+    return [tuple(e.tolist()[1:4]) for e in np.frombuffer(data, txn_index.ENTRY)]
+
+
+def keyed(store: segstore.Store, n: int, keys: int = 10) -> None:
+    for i in range(n):
+        store.partition("t").append(b"%d" % i * 20, key=b"k%d" % (i * 7 % keys))
+
+
+def merge(path: Path) -> None:
+    """Small segments, clean ones, that become one."""
+    with open_compacted(path, files=Unsynced()) as store:
+        keyed(store, 60)
+        roll(store)
+        clean(store)
+        put(store.partition("t"), (b"k1", b"x"), (b"k2", None))
+        roll(store)
+
+
+def split(path: Path) -> None:
+    """One segment that becomes several."""
+    with open_compacted(path, files=Unsynced(), segment_bytes=3000) as store:
+        log = store.partition("t")
+        for i in range(5):
+            put(log, *[(b"k%d-%d" % (i, j), b"x" * 100) for j in range(9)], compression="gzip")
+        put(log, (b"k0-0", b"y"))
+        roll(store)
+        store.alter_topic("t", {"compression.type": "uncompressed"})

@@ -1,0 +1,229 @@
+"""Apache Kafka's own dump tool as the judge of log directories: `kafka.tools.DumpLogSegments`, version 4.1.0.
+
+Maven resolves it from tests/support/kafka/pom.xml, offline where it can; .cache/kafka keeps the class path.
+The tool reads a line per batch, record and index entry. Every line that is not one of those forms counts
+as an error, so that a complaint in words that nobody foresaw is one too.
+
+The tool creates an .index that is missing beside a .timeindex: let it judge a copy where that matters.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from places import REPOSITORY
+
+POM = Path(__file__).parent / "kafka" / "pom.xml"
+CACHE = REPOSITORY / ".cache" / "kafka"
+JUDGED = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+
+_BATCH = re.compile(
+    r"baseOffset: (?P<baseOffset>\d+) lastOffset: (?P<lastOffset>\d+) count: (?P<count>\S+)"
+    r" baseSequence: (?P<baseSequence>\S+) lastSequence: (?P<lastSequence>\S+)"
+    r" producerId: (?P<producerId>\S+) producerEpoch: (?P<producerEpoch>\S+)"
+    r" partitionLeaderEpoch: (?P<partitionLeaderEpoch>\S+) isTransactional: (?P<isTransactional>\S+)"
+    r" isControl: (?P<isControl>\S+) deleteHorizonMs: (?P<deleteHorizonMs>\S+)"
+    r" position: (?P<position>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) size: (?P<size>\d+)"
+    r" magic: (?P<magic>\d+) compresscodec: (?P<codec>\w+) crc: (?P<crc>\d+) isvalid: (?P<isvalid>\w+)$"
+)
+_RECORD = re.compile(
+    r"\| offset: (?P<offset>\d+) (?P<timestampType>\w+): (?P<timestamp>-?\d+) keySize: (?P<keySize>-?\d+)"
+    r" valueSize: (?P<valueSize>-?\d+) sequence: (?P<sequence>-?\d+) headerKeys: \[(?P<headerKeys>.*?)\]"
+    r"(?: endTxnMarker: (?P<endTxnMarker>\w+) coordinatorEpoch: (?P<coordinatorEpoch>-?\d+))?"
+    r"(?: key: (?P<key>\S*))?(?: payload: (?P<payload>.*))?$"
+)
+_INDEX_ENTRY = re.compile(r"offset: (?P<offset>\d+) position: (?P<position>\d+)$")
+_TIME_ENTRY = re.compile(r"timestamp: (?P<timestamp>-?\d+) offset: (?P<offset>\d+)$")
+_ABORTED = re.compile(
+    r"version: (?P<version>\d+) producerId: (?P<producerId>\d+) firstOffset: (?P<firstOffset>\d+)"
+    r" lastOffset: (?P<lastOffset>\d+) lastStableOffset: (?P<lastStableOffset>\d+)$"
+)
+_PRODUCER = re.compile(
+    r"producerId: (?P<producerId>\d+) producerEpoch: (?P<producerEpoch>\S+)"
+    r" coordinatorEpoch: (?P<coordinatorEpoch>\S+) currentTxnFirstOffset: (?P<currentTxnFirstOffset>\S+)"
+    r" lastTimestamp: (?P<lastTimestamp>\S+)(?: firstSequence: (?P<firstSequence>\S+)"
+    r" lastSequence: (?P<lastSequence>\S+) lastOffset: (?P<lastOffset>\S+)"
+    r" offsetDelta: (?P<offsetDelta>\S+) timestamp: (?P<timestamp>\S+))?\s*$"
+)
+_LINES = {
+    "batches": _BATCH,
+    "records": _RECORD,
+    "index": _INDEX_ENTRY,
+    "time_index": _TIME_ENTRY,
+    "aborted": _ABORTED,
+    "producers": _PRODUCER,
+}
+_GAP = re.compile(r"  (\d+) is followed by (\d+)$")
+_NOISE = re.compile(r"SLF4J: |WARNING: |Log starting offset: \d+$|$")
+
+Fields = dict[str, object]
+
+
+@dataclass
+class FileDump:
+    """What the tool read in one file; field names are the tool's, numbers are int."""
+
+    batches: list[Fields] = field(default_factory=list)
+    records: list[Fields] = field(default_factory=list)
+    index: list[Fields] = field(default_factory=list)
+    time_index: list[Fields] = field(default_factory=list)
+    aborted: list[Fields] = field(default_factory=list)
+    producers: list[Fields] = field(default_factory=list)
+    empty: bool = False
+    sane: bool = False
+
+
+@dataclass
+class Dump:
+    """All files of one run; `gaps` are pairs of offsets with nothing between (compaction makes them)."""
+
+    files: dict[Path, FileDump] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+
+    def batches(self, partition: Path) -> list[Fields]:
+        return [batch for file in self._logs(partition) for batch in file.batches]
+
+    def records(self, partition: Path) -> list[Fields]:
+        """All records in order of offset, those of control batches too (they have an `endTxnMarker`)."""
+        return [record for file in self._logs(partition) for record in file.records]
+
+    def indexes(self, partition: Path) -> dict[str, FileDump]:
+        """The offset and time indexes by file name."""
+        mine = [p for p in self.files if p.parent == partition and p.suffix in (".index", ".timeindex")]
+        return {path.name: self.files[path] for path in mine}
+
+    def _logs(self, partition: Path) -> list[FileDump]:
+        return [self.files[p] for p in sorted(self.files) if p.parent == partition and p.suffix == ".log"]
+
+
+def why_not() -> str | None:
+    """Why the judge can't be called here; None where it can."""
+    missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
+    return f"Kafka's dump tool needs {' and '.join(missing)}" if missing else None
+
+
+@lru_cache(maxsize=1)
+def classpath() -> str:
+    """The tool's class path; RuntimeError with Maven's words where it can't be resolved."""
+    kept = CACHE / f"classpath-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}.txt"
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a test run has several processes
+        there = kept.is_file() and all(Path(jar).is_file() for jar in kept.read_text().split(":"))
+        if not there and _maven(kept, "--offline") and (why := _maven(kept)):
+            raise RuntimeError(f"Maven can't resolve {POM}:\n{why}")
+    return kept.read_text().strip()
+
+
+def judge(*partitions: Path, contents: bool = False) -> Dump:
+    """Dump every file of some partitions, and what a broker's start-up checks of their indexes say.
+
+    `errors` is empty where Kafka finds nothing wrong. With `contents` records have `key` and
+    `payload` as text.
+    """
+    files = sorted(p for path in partitions for p in path.iterdir() if p.suffix in JUDGED)
+    dump = dump_log(files, contents=contents)
+    checked = dump_log([p for p in files if p.suffix in (".index", ".timeindex")], index_sanity=True)
+    dump.errors += checked.errors
+    for file, found in checked.files.items():
+        known = dump.files.setdefault(file, FileDump())
+        known.sane, known.empty = found.sane, found.empty
+    return dump
+
+
+def dump_log(
+    files: Iterable[Path], *, deep: bool = True, index_sanity: bool = False, contents: bool = False
+) -> Dump:
+    """Run the tool once over many files. With `index_sanity` index entries are checked but not listed."""
+    names = ",".join(map(str, files))
+    if not names:
+        return Dump()
+    options = ["--deep-iteration"] * deep + ["--index-sanity-check"] * index_sanity
+    options += ["--print-data-log"] * contents
+    java = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+    java += ["-Dfile.encoding=UTF-8", "-Dsun.stdout.encoding=UTF-8", "-cp", classpath()]
+    run = subprocess.run(
+        [*java, "kafka.tools.DumpLogSegments", *options, "--files", names],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=240,
+    )
+    dump = parse(run.stdout, run.stderr)
+    if run.returncode:
+        dump.errors.append(f"the dump tool ended with {run.returncode}")
+    return dump
+
+
+def parse(stdout: str, stderr: str) -> Dump:
+    """The tool's output as fields and errors."""
+    dump = Dump()
+    current = FileDump()
+    # Not splitlines(): values may hold its other line ends.
+    for line in stdout.split("\n"):
+        if line.startswith("Dumping "):
+            current = dump.files.setdefault(Path(line.removeprefix("Dumping ")), FileDump())
+        elif line.endswith(" is empty."):
+            current.empty = True
+        elif line.endswith(" passed sanity check."):
+            current.sane = True
+        elif not (_NOISE.match(line) or _take(line, current)) or line.endswith("isvalid: false"):
+            dump.errors.append(line)
+    _parse_errors(stderr, dump)
+    return dump
+
+
+def _take(line: str, current: FileDump) -> bool:
+    for name, form in _LINES.items():
+        if match := form.match(line):
+            getattr(current, name).append({k: _value(k, v) for k, v in match.groupdict().items()})
+            return True
+    return False
+
+
+def _parse_errors(stderr: str, dump: Dump) -> None:
+    for line in stderr.split("\n"):
+        if match := _GAP.match(line):
+            dump.gaps.append((int(match[1]), int(match[2])))
+        elif not line.startswith("Non-consecutive offsets in ") and not _NOISE.match(line):
+            dump.errors.append(line)
+
+
+def _value(name: str, text: str | None) -> object:
+    if text is None or text == "OptionalLong.empty":
+        return None
+    if name == "headerKeys":
+        return text.split(",") if text else []
+    if name in ("key", "payload"):
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    number = text.removeprefix("OptionalLong[").removesuffix("]")
+    return int(number) if number.lstrip("-").isdigit() else text
+
+
+def _maven(kept: Path, *options: str) -> str:
+    """Write the class path to `kept`; Maven's words where it fails, else nothing."""
+    fresh = kept.with_suffix(".new")
+    command = ["mvn", *options, "-q", "-B", "-f", str(POM)]
+    run = subprocess.run(
+        [*command, "dependency:build-classpath", f"-Dmdep.outputFile={fresh}"],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        timeout=600,
+    )
+    if run.returncode or not fresh.is_file():
+        return run.stdout + run.stderr or "no class path was written"
+    fresh.replace(kept)
+    return ""

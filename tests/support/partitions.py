@@ -1,0 +1,160 @@
+"""The partitions that a real Kafka broker wrote, as the tests see them.
+
+tests/golden holds some of them in the repository; the full set lies beside the repository on some machines.
+Nothing here writes to either.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import shutil
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from places import GOLDEN, REPOSITORY
+
+if TYPE_CHECKING:
+    import pytest
+
+SHARED = REPOSITORY.parent / "shared" / "kafka-segments"
+
+# What a running broker preallocates: whole entries within 10 MiB (LogConfig: segment.index.bytes).
+PREALLOCATED = 10 << 20
+
+
+class Expected(NamedTuple):
+    """One record as an ordinary Kafka consumer (read_uncommitted) received it; times in ms."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: str
+    leader_epoch: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A partition directory, and the form in which a test gets it."""
+
+    origin: str  # "golden" | "shared"
+    form: str  # "clean" | "running"
+    path: Path
+    records: Path
+    build: bool = False  # the running form is to be built from the clean one
+
+    @property
+    def id(self) -> str:
+        return f"{self.origin}-{self.form}-{self.path.name}"
+
+    def expected(self) -> list[Expected]:
+        return read_expected(self.records)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition directory within a broker's log directory `root`."""
+
+    root: Path
+    path: Path
+    form: str
+    records: Path
+
+    @property
+    def topic(self) -> str:
+        return self.path.name.rpartition("-")[0]
+
+    @property
+    def index(self) -> int:
+        return int(self.path.name.rpartition("-")[2])
+
+    def expected(self) -> list[Expected]:
+        return read_expected(self.records)
+
+
+def broker_partitions() -> list[Source]:
+    """All of them: golden ones in both forms, and the full set where it is there."""
+    sources = []
+    for path in sorted((GOLDEN / "clean").iterdir()):
+        records = GOLDEN / "records" / f"{path.name}.jsonl.gz"
+        sources.append(Source("golden", "clean", path, records))
+        sources.append(Source("golden", "running", path, records, build=True))
+    for form in ("clean", "running"):
+        there = sorted((SHARED / form).iterdir()) if SHARED.is_dir() else []
+        sources += [Source("shared", form, p, SHARED / "records" / f"{p.name}.jsonl.gz") for p in there]
+    return sources
+
+
+def materialize(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Partition:
+    if not source.build:
+        return Partition(source.path.parent, source.path, source.form, source.records)
+    root = tmp_path_factory.mktemp("running")
+    as_running(source.path, root / source.path.name)
+    return Partition(root, root / source.path.name, source.form, source.records)
+
+
+def as_running(clean: Path, target: Path) -> None:
+    """Copy a cleanly closed partition to the form in which a running broker has it.
+
+    The last segment's indexes are preallocated with a tail of zeros, its newest time index entry and the
+    snapshot at the log's end are not written yet.
+    """
+    shutil.copytree(clean, target, copy_function=shutil.copyfile)
+    last = max(target.glob("*.log")).with_suffix("")
+    for snapshot in sorted(target.glob("*.snapshot")):
+        if int(snapshot.stem) > int(last.name):
+            snapshot.unlink()
+    _preallocate(last.with_suffix(".index"), 8, drop=0)
+    _preallocate(last.with_suffix(".timeindex"), 12, drop=1)
+
+
+def _preallocate(path: Path, entry_size: int, drop: int) -> None:
+    size = path.stat().st_size - drop * entry_size
+    with path.open("r+b") as file:
+        file.truncate(max(size, 0))
+        file.truncate(PREALLOCATED - PREALLOCATED % entry_size)
+
+
+def read_expected(path: Path) -> list[Expected]:
+    """The records of a partition as a consumer read them, from a records/*.jsonl.gz."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [_expected(json.loads(line)) for line in lines]
+
+
+def index_entries(path: Path) -> list[tuple[int, int]]:
+    """Entries of an .index (relative offset, position) or .timeindex (timestamp, relative offset)."""
+    entry = struct.Struct(">ii" if path.suffix == ".index" else ">qi")
+    return list(entry.iter_unpack(path.read_bytes()))
+
+
+def _expected(line: dict) -> Expected:
+    return Expected(
+        line["offset"],
+        line["timestamp"],
+        line["timestamp_type"],
+        line["leader_epoch"],
+        _bytes(line["key"]),
+        _bytes(line["value"]),
+        [(name, _bytes(value)) for name, value in line["headers"]],
+    )
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def broker_roots(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[Source]]:
+    """Every partition that a broker wrote, in as few log directories as there can be."""
+    roots: dict[Path, list[Source]] = {}
+    built = tmp_path_factory.mktemp("running")
+    for source in broker_partitions():
+        if source.build:
+            as_running(source.path, built / source.path.name)
+        roots.setdefault(built if source.build else source.path.parent, []).append(source)
+    return roots

@@ -1,0 +1,153 @@
+"""What the tests of staged appends share: stores, what is staged for them, what must be there afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from faults import HookedFiles, KillingFiles
+from stores import in_child, killed, values
+from waiting import PATIENCE
+
+import segstore
+from segstore.files import Files, Handle
+from segstore.storage.inbox.layout import Folder
+from segstore.storage.inbox.manifest import write_manifest
+from segstore.storage.inbox.staged_file import files_of
+from segstore.storage.staging import Staged, Stager
+
+SMALL = {"segment.bytes": 2000, "index.interval.bytes": 100}
+TINY_SEGMENTS = {"inbox.segment.bytes": 500}
+PARTS = (("t", 1), ("u", 0))
+
+
+class Unsynced(Files):
+    """A kill loses nothing that was written: rounds that kill need not wait for the disk."""
+
+    def sync(self, handle: Handle) -> None:
+        pass
+
+    def sync_dir(self, path: str) -> None:
+        pass
+
+
+def unsynced(files: HookedFiles) -> HookedFiles:
+    """The same, and its hook is called as before."""
+    files.sync = lambda handle: files.before("sync", (handle,), {})
+    files.sync_dir = lambda path: files.before("sync_dir", (path,), {})
+    return files
+
+
+class KillingAdoption(KillingFiles):
+    """Kills at the `nth` change from the first look at a manifest or an intent to a manifest's removal."""
+
+    begun = over = False
+
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        path = str(args[0]) if args else ""
+        self.begun |= ".intent" in path or ".manifest" in path
+        if self.begun and not self.over:
+            super().before(name, args, kwargs)
+        self.over |= name == "unlink" and path.endswith(".manifest")
+
+
+def killed_adoptions(
+    state: Path, work: Path, run: Callable[[Files, Path], object]
+) -> Iterator[tuple[int, Path]]:
+    """As `stores.killed_at_each_call`, of what KillingAdoption takes for an adoption."""
+    for nth in itertools.count(1):
+        path = killed(state, work / f"killed-{nth}")
+        ended, _ = in_child(lambda tell, nth=nth, path=path: run(unsynced(KillingAdoption(nth)), path))
+        yield nth, path
+        shutil.rmtree(path)
+        if not ended:
+            return
+
+
+def begin(path: Path, config: dict[str, Any] | None = None, before: int = 0) -> Path:
+    """Topics "t" of two partitions and "u" of one, those of PARTS with `before` records; closed."""
+    with segstore.open(path, files=Unsynced()) as store:
+        store.create_topic("t", 2, config or {})
+        store.create_topic("u", 1, config or {})
+        for part in PARTS:
+            if before:
+                store.partition(*part).append_batch(rows("before", before), batch_bytes=300)
+    return path
+
+
+def rows(tag: str, n: int) -> list[bytes]:
+    return [(b"%s-%d" % (tag.encode(), i)).ljust(60, b".") for i in range(n)]
+
+
+def stage(
+    path: Path,
+    tag: str,
+    n: int = 20,
+    parts: Sequence[tuple[str, int]] = PARTS,
+    batch_bytes: int = 150,
+    files: Files | None = None,
+    first: int = 0,
+) -> Staged:
+    """Rows `tag`-`first` to `tag`-(n-1) for each partition."""
+    with Stager(path, files=files) as stager:
+        for topic, partition in parts:
+            stager.append_batch(topic, partition, rows(tag, n)[first:], batch_bytes=batch_bytes)
+        return stager.finish()
+
+
+def sealed_only(path: Path, id_: str, messages: list[Staged]) -> None:
+    """As a sealer that is killed as soon as it has sealed."""
+    write_manifest(Folder(Files(), str(path)), id_, files_of(messages))
+
+
+def contents(store: segstore.Store, parts: Sequence[tuple[str, int]] = PARTS) -> list[list[bytes | None]]:
+    """All values of each partition; their offsets are contiguous."""
+    found = []
+    for part in parts:
+        log = store.partition(*part)
+        held = values(log)
+        assert len(held) == log.end_offset - log.start_offset
+        found.append(held)
+    return found
+
+
+def inbox(path: Path) -> list[str]:
+    """What is in the inbox, beside the directories that are always there."""
+    folder = path / ".segstore" / "inbox"
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.name != "sealed")
+
+
+def left_in_inbox(path: Path) -> list[str]:
+    """`inbox` once what is adopted has gone: its files are unlinked after their readers were told."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        with suppress(FileNotFoundError):  # it goes while it is listed
+            if not (there := inbox(path)) or time.monotonic() > end:
+                return there
+        time.sleep(0.01)
+
+
+def staged_paths(path: Path, message: Staged) -> list[Path]:
+    return [path / ".segstore" / "inbox" / f.stager / f.name for f in message.files]
+
+
+def quarantined(path: Path) -> list[str]:
+    folder = path / ".segstore" / "quarantine"
+    return sorted(p.name for p in folder.rglob("*") if p.is_file()) if folder.exists() else []
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def age(path: Path, follow: bool = True) -> None:
+    long_ago = time.time() - 2 * 86_400
+    os.utime(path, (long_ago, long_ago), follow_symlinks=follow)
