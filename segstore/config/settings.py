@@ -28,9 +28,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         made = set(self.explicit)
-        for name, option in options(type(self)).items():
-            attribute = _attribute(name)
-            value = judge(name, option, getattr(self, attribute))
+        for attribute, (name, option) in _by_attribute(type(self)).items():
+            given = getattr(self, attribute)
+            if given is option.default:  # which a test has judged
+                continue
+            value = judge(name, option, given)
             object.__setattr__(self, attribute, value)
             if value != option.default:
                 made.add(name)
@@ -73,14 +75,21 @@ class Settings:
 
 
 _OPTIONS: dict[type, dict[str, Option]] = {}
+_BY_ATTRIBUTE: dict[type, dict[str, tuple[str, Option]]] = {}
 
 
 def options(cls: type[Settings]) -> dict[str, Option]:
     """The options of a settings class by dotted name."""
     if cls not in _OPTIONS:
-        made = [f for f in fields(cls) if "option" in f.metadata]
-        _OPTIONS[cls] = {f.name.replace("_", "."): f.metadata["option"] for f in made}
+        _OPTIONS[cls] = dict(_by_attribute(cls).values())
     return _OPTIONS[cls]
+
+
+def _by_attribute(cls: type[Settings]) -> dict[str, tuple[str, Option]]:
+    if cls not in _BY_ATTRIBUTE:
+        made = [f for f in fields(cls) if "option" in f.metadata]
+        _BY_ATTRIBUTE[cls] = {f.name: (f.name.replace("_", "."), f.metadata["option"]) for f in made}
+    return _BY_ATTRIBUTE[cls]
 
 
 def _attribute(name: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from segstore.config import StoreConfig, TopicConfig
+from segstore.config.settings import options
 from segstore.errors import ConfigError, InvalidArgumentError, InvalidTypeError
 
 MAX_LONG = (1 << 63) - 1
@@ -52,6 +53,8 @@ def test_defaults_are_attributes_and_allowed(kind: type[TopicConfig] | type[Stor
     rows = list(kind.describe())
     config = kind.parse({row.name: row.default for row in rows})
     for row in rows:
+        judged = options(kind)[row.name].read(row.default)  # which no settings do again
+        assert (judged, type(judged)) == (row.default, type(row.default))
         assert getattr(kind(), row.name.replace(".", "_")) == row.default
         assert type(getattr(config, row.name.replace(".", "_"))) is type(row.default)
         assert row.kind == type(row.default).__name__

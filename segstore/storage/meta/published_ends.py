@@ -102,9 +102,8 @@ class _Mapped:
 
     def damaged(self) -> list[int]:
         """Slots whose check is wrong; none where a publication is under way, or a killed one never ends."""
-        count = (self._size - HEADER) // SLOT
-        found = self._read(list(range(count))) or []
-        return [slot for slot, ends in enumerate(found) if ends.key == lib.SEG_ENDS_DAMAGED]
+        keys = (self._numbers(list(range((self._size - HEADER) // SLOT))) or [])[::8]
+        return [slot for slot, key in enumerate(keys) if key == lib.SEG_ENDS_DAMAGED]
 
     @property
     def cut_short(self) -> bool:
@@ -142,13 +141,17 @@ class _Mapped:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def _read(self, slots: list[int]) -> list[Ends] | None:
+        numbers = self._numbers(slots)
+        if numbers is None:
+            return None
+        return [Ends(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
+
+    def _numbers(self, slots: list[int]) -> list[int] | None:
+        """What some slots hold, eight numbers each, the key first; None where a publication does not end."""
         n = len(slots)
         values = ffi.new("int64_t[]", 8 * n)
         code = lib.seg_snapshot(self._bytes, self._size, ffi.new("int64_t[]", slots), values, n, _SPINS)
-        if code == -errno.EAGAIN:
-            return None
-        flat = ffi.unpack(values, 8 * n)
-        return [Ends(*flat[8 * i : 8 * i + 8]) for i in range(n)]
+        return None if code == -errno.EAGAIN else list(ffi.unpack(values, 8 * n))
 
 
 class EndsWriter(_Mapped):
