@@ -6,6 +6,7 @@ is another consumer. The broker's CPU is not this process'.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -16,10 +17,12 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests import kafka_broker, kafka_tools
-
 from .peer import AbsentError, Log, Peer
 from .records import Batch, Row
+
+sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
+import kafka_broker
+import kafka_tools
 
 VERSION = "4.1.0"
 JAVA = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")

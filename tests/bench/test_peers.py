@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -281,6 +282,21 @@ def test_ended_by_a_signal(number: signal.Signals, tmp_path: Path) -> None:
     assert told.strip() == "Interrupted; nothing is left behind."
     assert out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_broker_is_found_without_pytest() -> None:
+    """Of `make bench` it was absent: its module needed pytest's path."""
+    code = "import importlib; print(importlib.import_module('benchmarks.peers.with_kafka').VERSION)"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=REPOSITORY,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.stdout == "4.1.0\n", done.stderr
 
 
 @pytest.mark.slow
