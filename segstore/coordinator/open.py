@@ -23,6 +23,7 @@ from segstore.storage.store.store import Store
 log = Logger("segstore")
 
 TRANSACTIONS = "__transaction_state"
+OFFSETS = "__consumer_offsets"
 RETRY = 30.0  # seconds
 
 
@@ -48,8 +49,17 @@ def open(
     """
     store = storage.open(path, mode, config=config, clock=clock, files=files, file_mode=file_mode)
     if store.mode == "rw":
+        store.on_topic_deleted(forget_offsets)
         _end_transactions(store)
     return store
+
+
+def forget_offsets(store: Store, topic: str) -> None:
+    """A deleted topic's committed offsets go with it, whether or not this process has used a group."""
+    if topic == OFFSETS or OFFSETS in store.topics():
+        from segstore.coordinator.offsets.group_offsets import forget_topic
+
+        forget_topic(store, topic)
 
 
 def _end_transactions(store: Store) -> None:

@@ -364,16 +364,11 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
 
-def _after_delete(store: Store, topic: str) -> None:
-    """A topic of that name that is made later begins without what was committed for this one."""
-    if topic != TOPIC and TOPIC not in store.topics():
-        return
+def forget_topic(store: Store, topic: str) -> None:
+    """The topic was deleted: another one of its name begins without what groups have committed for it."""
     part = existing(store, GroupOffsets) if topic == TOPIC else shared(store, GroupOffsets)
     try:
         if part is not None:
             part.topic_deleted(topic)
     except SegstoreError as error:
         log.warning("%s: deleted, but what groups have committed for it is still there: %s", topic, error)
-
-
-Store._after_delete.append(_after_delete)

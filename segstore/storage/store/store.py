@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from segstore import names
@@ -116,9 +116,6 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> None:
 class Store:
     """Topics in a directory. A context manager; `close` makes all durable."""
 
-    _after_delete: ClassVar[list[Callable[[Store, str], None]]] = []
-    """What layers above do when a topic was deleted; they raise nothing."""
-
     def __init__(self, context: Context | None = None, side: StoreWriter | StoreReader | None = None) -> None:
         """Called by `open`. InvalidTypeError where anybody else does."""
         if not isinstance(context, Context) or side is None:
@@ -131,6 +128,7 @@ class Store:
         self._attached: dict[Callable[[], Any], Any] = {}
         self._attaching = Mutex()
         self._clients = Clients(context.root)
+        self._when_deleted: list[Callable[[Store, str], None]] = []
 
     def __repr__(self) -> str:
         return f"<Store {self._context.root} mode={'rw' if self._context.writable else 'r'}>"
@@ -233,8 +231,12 @@ class Store:
             log = ref()
             if log is not None and log.topic == name:
                 self._logs.pop((name, log.partition), None)
-        for forget in self._after_delete:
+        for forget in self._when_deleted:
             forget(self, name)
+
+    def on_topic_deleted(self, forget: Callable[[Store, str], None]) -> None:
+        """Have `forget(store, topic)` called after each deletion of a topic here. It raises nothing."""
+        self._when_deleted.append(forget)
 
     def _writer(self) -> StoreWriter:
         self._context.check_writable()

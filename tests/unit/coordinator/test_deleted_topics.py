@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from faults import FailingFiles
 from group_records import at, end, offsets_of, opened, tp
 from stores import killed
+from waiting import PATIENCE
 
 import segstore
+from segstore.coordinator import open as opening
 from segstore.coordinator.offsets.topic import ReadOffsets
-from segstore.storage.store.store import Store
 
 
 def killed_in_deletion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The topic "t" is gone, and its tombstones are not written."""
-    monkeypatch.setattr(Store, "_after_delete", [])
+    monkeypatch.setattr(opening, "forget_offsets", lambda *_: None)
     with opened(tmp_path / "live") as store:
         offsets = offsets_of(store)
         offsets.commit("g", {tp(0): at(7), tp(1, "u"): at(3)})
@@ -62,6 +64,21 @@ def test_what_is_left_goes_with_the_next_look_for_what_has_expired(
         assert (offsets.expire(), offsets.groups()) == ({}, {"g"})
 
 
+def test_a_process_that_has_used_no_group_forgets_them_too(store_dir: Path) -> None:
+    """What a deletion did depended on which names of the package the process had looked at."""
+    with opened(store_dir) as store:
+        offsets_of(store).commit("g", {tp(0): at(7)})
+    code = """
+import segstore, sys
+with segstore.open(sys.argv[1]) as store:
+    assert not any(name.startswith("segstore.coordinator.offsets") for name in sys.modules)
+    store.delete_topic("t")
+"""
+    subprocess.run([sys.executable, "-c", code, str(store_dir)], check=True, timeout=PATIENCE)
+    with opened(store_dir) as store:  # which makes "t" anew
+        assert (offsets_of(store).expire(), offsets_of(store).groups()) == ({}, set())
+
+
 def _full() -> OSError:
     return OSError(errno.ENOSPC, "No space left on device")
 
@@ -71,13 +88,10 @@ def test_a_full_disk_as_they_are_to_be_forgotten(store_dir: Path) -> None:
     with opened(store_dir, files=files) as store:
         offsets = offsets_of(store)
         offsets.commit("g", {tp(0): at(7)})
-        delete = Store._after_delete[0]
-        refused: Callable[[Store, str], None] = lambda *of: (files.arm(1, 1000), delete(*of))[0]  # noqa: E731
-        Store._after_delete[0] = refused
-        try:
-            store.delete_topic("t")
-        finally:
-            Store._after_delete[0] = delete
+        forgetting = store._when_deleted
+        forgetting.insert(0, lambda *_: files.arm(1, 1000))
+        store.delete_topic("t")
+        del forgetting[0]
         assert files.hits
         files.arm(0)
         store.create_topic("t", partitions=4)
