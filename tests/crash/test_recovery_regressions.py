@@ -9,6 +9,7 @@ import shutil
 import struct
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import FailingFiles
@@ -314,3 +315,48 @@ def test_a_segment_is_trimmed_before_the_next_one_has_a_name(tmp_path: Path) -> 
     sealed = [(root / "t-0" / ("0" * 20 + suffix)).stat().st_size for suffix in (".index", ".timeindex")]
     assert seen[0] == tuple(sealed)
     assert segstore.check(root) == []
+
+
+class _Watched(FailingFiles):
+    def __init__(self) -> None:
+        super().__init__({"pwrite"}, OSError(errno.EDQUOT, "Disk quota exceeded"), 0)
+        self.synced: list[str] = []
+
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name == "sync_dir":
+            self.synced.append(os.path.basename(args[0]))
+        super().before(name, args, kwargs)
+
+
+@pytest.mark.parametrize("end", ["flush", "close"])
+def test_a_segment_that_a_failed_append_made_is_gone_for_good(store_dir: Path, end: str) -> None:
+    """A sync between the roll and the failing write had made the segment's name durable, and no later one its
+    removal: a power cut behind a clean close brought the name back, and offsets before it were missing.
+    """
+    files = _Watched()
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t", config={"segment.bytes": 400})
+        log = store.partition("t")
+        log.append(b"first")
+        log.flush()
+        partition = log.partition_for_write()
+        plain = partition.writer.rolled
+
+        def rolled(base_offset: int) -> None:
+            plain(base_offset)
+            partition.flusher.flush(log.end_offset)  # as by another thread
+            files.arm()
+
+        partition.writer.rolled = rolled
+        with pytest.raises(segstore.StorageError):
+            log.append_batch([b"%06d" % i for i in range(100)], batch_bytes=200)
+        partition.writer.rolled = plain
+        files.arm(0)
+        assert log.end_offset == 1
+        files.synced.clear()
+        if end == "flush":
+            log.flush()
+            assert files.synced == ["t-0"]
+            log.flush()
+            assert files.synced == ["t-0"]
+    assert "t-0" in files.synced

@@ -59,7 +59,9 @@ class Flusher:
             self._advanced(view.end_offset)
 
     def _is_done(self, upto: int) -> bool:
-        return self.recovery_point >= upto and not self._sealed
+        # A failed append takes back the segment that it made, whose name a sync may have made durable since.
+        removed = self._names_synced[1] != self._writer.removals
+        return self.recovery_point >= upto and not self._sealed and not removed
 
     def sync_ahead(self, view: LogView) -> None:
         """Make durable what `view` has and nobody sees yet. StorageError: the sync failed, and the partition
