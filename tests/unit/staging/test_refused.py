@@ -40,6 +40,7 @@ import segstore
 from segstore import errors
 from segstore.files import Files
 from segstore.records import Template
+from segstore.storage.inbox import adopt
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.manifest import new_manifest, write_manifest
 from segstore.storage.inbox.staged_file import StagedFile
@@ -209,8 +210,11 @@ FAULTS = {  # errno, how many calls of which fail, what becomes of the log
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("case", FAILING)
-def test_a_failing_disk_leaves_the_log_and_the_manifest(tmp_path: Path, case: str, fault: str) -> None:
+def test_a_failing_disk_leaves_the_log_and_the_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, fault: str
+) -> None:
     """At each call of an adoption. What is appended afterwards stays, and the next try adopts."""
+    monkeypatch.setattr(adopt, "_AT_A_TIME", 1)  # two threads made one directory now and then: one call more
     config, before, options = FAILING[case]
     state, ends = begin(tmp_path / "state", config, before), set()
     for nth in itertools.count(1, 3 if fault == "all calls from it on" else 1):
