@@ -1,1 +1,3 @@
-"""A partition's log: how batches are appended, made durable, made visible, read and recovered."""
+"""The log of one partition: record batches are appended, made durable, made visible, read and recovered
+here.
+"""

@@ -1,6 +1,6 @@
-"""Appends a producer's batches: many in one call of C, each one a record batch. Nothing on disk of its own.
+"""Appends of a producer's record batches: one call of C encodes many of them.
 
-Threads: any. Encoding and compression are done here, before the append takes its place in the queue.
+Threads: any. Encoding and compression are done before the append takes its place in the queue.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from segstore.storage.producers.append_info import Claim, claim_of
 if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition, Writable
 
-_ANY = 1 << 62  # all of it is encoded before it takes its place in the queue
+_ANY = 1 << 62  # the whole append is encoded before it takes its place in the queue
 
 
 class Appended(NamedTuple):
-    """Where the records are: `append_time` in ms, -1 where they keep their own; `size`: bytes on disk.
+    """Where the records lie: from offset `first` on; `append_time` in ms is the stamp that the log gave them,
+    -1 where they keep their own; `size` is bytes on disk.
 
-    `duplicate`: the producer had written them before, and nothing was written now.
+    `duplicate`: the producer had written these records before, and nothing was written now.
     """
 
     first: int
@@ -42,17 +43,18 @@ def append_batches(
     *,
     sequenced: bool = True,
 ) -> Appended:
-    """Append all records, contiguous, or none. A batch ends before each record numbered in `cuts`.
+    """Append all records with contiguous offsets, or none. A batch ends before each record numbered in
+    `cuts`.
 
-    A batch that would be above `max.message.bytes` is made several. `compression` holds where the topic's
-    `compression.type` is "producer". RecordTooLargeError, InvalidArgumentError: nothing was written;
-    StorageError; ReadOnlyError, StoreClosedError, ForkedError.
+    A batch that would be above `max.message.bytes` is split. `compression` applies where the topic's
+    `compression.type` is "producer". Raises RecordTooLargeError, InvalidArgumentError (nothing was written
+    then), StorageError, ReadOnlyError, StoreClosedError, ForkedError.
 
     Where `template` has a producer id, its epoch, its sequences and its transaction are judged by Kafka's
-    rules (ProducerAppendInfo), and what is there already, batch for batch, is not written again (the last 5
-    batches of a producer are known): InvalidProducerEpochError, OutOfOrderSequenceError,
-    DuplicateSequenceError, InvalidTxnStateError. With `sequenced=False`, or a base sequence of -1, sequences
-    are not judged: a coordinator's own records (Kafka: AppendOrigin.COORDINATOR).
+    rules (ProducerAppendInfo), and batches that repeat one of the producer's last 5 are not written again.
+    Raises InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
+    With `sequenced=False`, or a base sequence of -1, sequences are not judged: such are a coordinator's own
+    records (Kafka: AppendOrigin.COORDINATOR).
     """
     claim = claim_of(template, sequenced)
     partition = log.partition_for_write()
@@ -81,7 +83,7 @@ def append_record(
     *,
     sequenced: bool = True,
 ) -> Appended:
-    """As `append_batches` for one record, in a third of the time."""
+    """Append one record, as `append_batches` does, in a third of the time."""
     claim = claim_of(template, sequenced)
     partition = log.partition_for_write()
     config = partition.config
@@ -111,7 +113,7 @@ def _append(partition: Partition, chunks: list[Encoded], n: int, claim: Claim | 
 
 
 def _room(columns: Columns, batches: int) -> int:
-    """At least what the records take uncompressed, so that they are one chunk."""
+    """An upper bound of the bytes that the records take uncompressed, so that they become one chunk."""
     size = batches * HEADER_SIZE + columns.n * _NUMBERS
     size += int(columns.keys.c.data_len) + int(columns.values.c.data_len)
     if columns.headers:

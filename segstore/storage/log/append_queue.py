@@ -1,9 +1,9 @@
-"""The queue in front of a partition's writer: it orders appends, and one thread writes for all.
+"""The queue in which appends of a partition wait: it orders them, and one thread writes for all.
 
-On disk: nothing of its own.
-Threads: any. `deque.append` gives the order; whoever holds the `token` writes what is queued, so that
-a thread that waited for it mostly finds its records written. Encoding and compression happen
-before an append is queued, fsync after: neither is ever done with the token held.
+Nothing of it is on disk. Threads: any. `deque.append` gives the order; the thread that holds the append token
+(`token`) writes all that is queued, so that a thread that waited for the token mostly finds its records
+written. Encoding and compression happen before an append is queued, fsync after: neither is ever done with
+the token held.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ AHEAD_COMPRESSED = 64 << 20
 
 
 class AppendQueue:
-    """`show` lets what was written be seen, and is called with the token held; `later` has that done where
-    it can't be done now. `needed`: locks that an append takes behind the token.
+    """`show` makes visible what was written, and is called with the token held; `later` arranges that this is
+    done later, where it can't be done now. `needed` are the locks that an append takes while it holds the
+    token.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class AppendQueue:
         self._has_first, self._has_second, self._has_third = (lock._is_owned for lock in needed)
 
     def _check_apart(self) -> None:
-        """ReentrantCallError where a handler appends in the midst of what would keep its record from being
-        shown, or made durable: nothing is written then.
+        """Raises ReentrantCallError where a signal handler appends inside a call that would keep its record
+        from becoming visible or durable; nothing is written then.
         """
         held = self._has_first() or self._has_second() or self._has_third()
         # Where no call is under way, an interrupt has left the lock taken (`Mutex.__enter__`).
@@ -55,8 +56,8 @@ class AppendQueue:
             check_apart("append()")
 
     def append(self, chunks: Iterator[Encoded], ahead: int) -> int:
-        """Append encoded batches, contiguous, visible together: the first offset. StorageError: nothing is
-        there.
+        """Append encoded batches with contiguous offsets, visible together; returns the first offset. Raises
+        StorageError; nothing is appended then.
         """
         ready: list[Encoded] = []
         size = 0
@@ -78,8 +79,9 @@ class AppendQueue:
                 self.show()
 
     def put(self, chunks: list[Encoded], claim: Claim | None = None) -> int:
-        """Queue, and return the first offset when the chunks are written; raises what failed. With a `claim`,
-        judged by Kafka's rules for a producer with an id: the errors of `judging`.
+        """Queue the chunks, and return the first offset when they are written; raises the error with which
+        writing failed. With a `claim` Kafka's rules for a producer with an id are applied first, which raises
+        the errors of `append_info.judge`.
         """
         self._check_apart()
         pending = Pending(chunks, claim)
@@ -88,10 +90,10 @@ class AppendQueue:
             with self.token:
                 if not pending.done:
                     self.drain()
-                elif self._hidden:  # an interrupt came to who has written it
+                elif self._hidden:  # an interrupt came to the thread that wrote it
                     self.show()
         except BaseException:
-            pending.error = INTERRUPTED  # nobody waits for it: it is not to be written later
+            pending.error = INTERRUPTED  # nobody waits for this append: it must not be written later
             raise
         if pending.error is INTERRUPTED:
             raise StorageError(*INTERRUPTED.args)
@@ -103,10 +105,11 @@ class AppendQueue:
         return pending.first
 
     def drain(self) -> None:
-        """Write what is queued; with the token held."""
+        """Write what is queued; the caller holds the token."""
         while self._queue:
-            # They stay in the queue until they are done: where an interrupt comes here, those who wait for
-            # them go on. By number: a queue that others append to can't be iterated over.
+            # Appends stay in the queue until they are written: where an interrupt comes here, the threads
+            # that wait for them go on. The loop is by number: a deque that other threads append to can't be
+            # iterated.
             count = len(self._queue)
             self._hidden = True
             try:
@@ -119,10 +122,10 @@ class AppendQueue:
                 self._queue.popleft()
 
     def show(self) -> None:
-        """Let what was written be seen; with the token held."""
+        """Make visible what was written; the caller holds the token."""
         try:
             self._show()
-        except ReentrantCallError:  # another thread has the lock, and waits for a call that a handler is in
+        except ReentrantCallError:  # the lock's holder waits for a call that this handler interrupted
             self._later()
         else:
             self._hidden = False

@@ -1,11 +1,11 @@
-"""Derives a partition's leader epochs from the batches of its log, and holds `leader-epoch-checkpoint`
-against them.
+"""Leader epochs derived from the batches of a partition's log, against which `leader-epoch-checkpoint` is
+checked.
 
-On disk: reads only. Threads: one, when the partition is opened.
+On disk files are only read. Threads: one, when the partition is opened.
 
-Each batch's header tells the epoch that it was written under. So the file can be made anew, but for epochs in
-which nothing was written. A header's epoch lies outside the batch's CRC: where the epochs of the log do not
-rise, the log is no witness against a file that can be read.
+Each batch header has the leader epoch that the batch was written under, so the file can be made anew, but for
+epochs in which nothing was written. The epoch in a header lies outside the batch's CRC: where the epochs of
+the log do not rise, the log proves nothing against a file that can be read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from segstore.storage.segment.segment import Segment
 
 
 def load_epochs(files: Files, path: str, opened: Opened) -> tuple[LeaderEpochs, str]:
-    """The leader epochs of a log, and what is wrong with the file that should say them, "" for nothing.
+    """The leader epochs of a log, and what is wrong with the checkpoint file, "" for nothing. Raises
     OSError.
     """
     empty = opened.end_offset == opened.segments[0].base_offset
@@ -43,7 +43,9 @@ def load_epochs(files: Files, path: str, opened: Opened) -> tuple[LeaderEpochs, 
 
 
 def derive(files: Files, segments: list[Segment]) -> tuple[list[tuple[int, int]], bool]:
-    """(epoch, start offset) by the batches of a log, and whether their epochs rise. OSError."""
+    """Pairs of leader epoch and start offset by the batches of a log, and whether the epochs rise. Raises
+    OSError.
+    """
     found: list[tuple[int, int]] = []
     rises = True
     for segment in segments:
@@ -55,14 +57,16 @@ def derive(files: Files, segments: list[Segment]) -> tuple[list[tuple[int, int]]
 
 
 def _runs(files: Files, segment: Segment) -> Iterator[tuple[int, int]]:
-    """Epoch and base offset of each batch of a segment; batches that tell no epoch are left out."""
+    """Epoch and base offset of each batch of a segment; batches without an epoch are left out."""
     for step in walk_past_damage(files, segment.handle, segment.size, check_crcs=False, sparse=True):
         epochs, bases = step.batches["leader_epoch"].tolist(), step.batches["base_offset"].tolist()
         yield from ((epoch, base) for epoch, base in zip(epochs, bases, strict=True) if epoch >= 0)
 
 
 def _contradiction(epochs: LeaderEpochs, opened: Opened) -> str:
-    """What the log says otherwise, at its ends and beside where each epoch begins; "" for nothing."""
+    """How the log contradicts the epochs, at its ends and beside the start of each epoch; "" where it does
+    not.
+    """
     starts = [start for _, start in epochs.entries if opened.start_offset < start < opened.end_offset]
     beside = (at for start in starts for at in (start - 1, start))
     for offset in [opened.start_offset, *beside, max(opened.end_offset - 1, opened.start_offset)]:
@@ -78,7 +82,7 @@ def _contradiction(epochs: LeaderEpochs, opened: Opened) -> str:
 
 
 def _batch_at(segments: list[Segment], offset: int) -> Any:
-    """Header of the batch that holds an offset, or of the next one in its segment; None where damage hides
+    """Header of the batch that holds an offset, or of the next batch in its segment; None where damage hides
     it.
     """
     slot = max(bisect.bisect_right([segment.base_offset for segment in segments], offset) - 1, 0)

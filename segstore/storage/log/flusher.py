@@ -1,8 +1,9 @@
-"""Makes a partition durable: group commit, the recovery point, fencing.
+"""The flusher makes a partition's log durable: group commit, the recovery point, and fencing after a failed
+sync.
 
-On disk: syncs logs, what a roll has sealed beside them, and the directory; writes nothing.
-Threads: any. Whoever holds the lock syncs for all who wait behind it: a thread that finds its records
-durable when its turn comes does not sync again. The append token is never held here.
+On disk logs are synced, the files that a roll has sealed beside them, and the directory; nothing is written.
+Threads: any. The thread that holds the lock syncs for all that wait behind it: a thread that finds its
+records durable when its turn comes does not sync again. The append token is never taken here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NEVER = (-1, 0)
 
 
 class Flusher:
-    """`recovery_point` is the log end offset up to which all is synced."""
+    """Syncs one partition's log; all below `recovery_point` is synced."""
 
     def __init__(
         self,
@@ -38,13 +39,13 @@ class Flusher:
         self.recovery_point = recovery_point
         self.lock = Mutex()
         self._names_synced = _NEVER
-        self._sealed: list[tuple[Segment, int]] = []  # by rolls at these offsets, and not synced
+        self._sealed: list[tuple[Segment, int]] = []  # sealed by rolls at these offsets, and not synced
         self._failure = ffi.new("int32_t *")  # errno of a sync that failed
-        self.failed = False  # a sync has: what the kernel holds of the log may not be on disk
+        self.failed = False  # whether a sync has failed: what the kernel holds of the log may not be on disk
 
     def flush(self, upto: int) -> None:
-        """Return when all below `upto` is durable. StorageError: the sync failed, and the partition is
-        fenced.
+        """Return when all below `upto` is durable. Raises StorageError where the sync failed; the partition
+        is fenced then.
         """
         if self._is_done(upto):
             return
@@ -64,8 +65,8 @@ class Flusher:
         return self.recovery_point >= upto and not self._sealed and not removed
 
     def sync_ahead(self, view: LogView) -> None:
-        """Make durable what `view` has and nobody sees yet. StorageError: the sync failed, and the partition
-        is fenced.
+        """Make durable what is in `view` and not visible yet. Raises StorageError where the sync failed; the
+        partition is fenced then.
         """
         with self.lock:
             if self._writer.fenced is not None:
@@ -74,7 +75,7 @@ class Flusher:
 
     def _sync_or_fence(self, view: LogView) -> None:
         try:
-            if self._failure[0]:  # of an earlier one: an interrupt has kept it from being dealt with
+            if self._failure[0]:  # an earlier sync failed, and an interrupt came then
                 number = self._failure[0]
                 raise OSError(number, os.strerror(number), self._writer.directory)
             self._sync(view)
@@ -92,7 +93,8 @@ class Flusher:
         try:
             self._sync_files(view, sealed)
         except BaseException:
-            # Where a signal handler has raised it, the next one syncs again whatever this one may not have.
+            # Where a signal handler has raised the error, the next sync does again what this one may have
+            # missed.
             self._sealed = sealed + self._sealed
             self._names_synced = _NEVER
             raise
@@ -112,11 +114,11 @@ class Flusher:
                     pool.files.sync(handle)
         held = view.bases[-1], self._writer.removals
         if held != self._names_synced:
-            self._names_synced = held  # first: what comes meanwhile is the next sync's
+            self._names_synced = held  # first: names that are made meanwhile are left to the next sync
             pool.files.sync_dir(self._writer.directory)
 
     def _sync_aborts(self, segment: Segment) -> None:
-        segment.unsynced_aborts = False  # first: what comes meanwhile is the next sync's
+        segment.unsynced_aborts = False  # first: aborts that come meanwhile are left to the next sync
         try:
             with (
                 suppress(FileNotFoundError),  # the abort was taken back, or the segment deleted meanwhile
@@ -126,21 +128,25 @@ class Flusher:
         except BaseException:
             segment.unsynced_aborts = True
             raise
-        self.names_changed()  # it is made by the first abort
+        self.names_changed()  # the first abort makes the file
 
     def _sync_file(self, handle: Handle) -> None:
         handle.failed = self._failure
         self._writer.pool.files.sync(handle)
 
     def without_syncs(self) -> AbstractContextManager[object]:
-        """A block in which nothing is synced: the active segment's file may be away in it, and come back."""
+        """A block in which nothing is synced: the active segment's file may be renamed away in it, and come
+        back.
+        """
         return self.lock
 
     def rolled(self, sealed: Segment, offset: int) -> None:
-        """The next flush syncs the indexes and the snapshot that a roll at `offset` wrote, too."""
+        """Let the next flush also sync the indexes and the producer snapshot that a roll at `offset`
+        wrote.
+        """
         self._sealed.append((sealed, offset))
         self.names_changed()
 
     def names_changed(self) -> None:
-        """A file was made: the next flush syncs the directory too."""
+        """Let the next flush also sync the directory, since a file was made."""
         self._names_synced = _NEVER

@@ -1,6 +1,8 @@
-"""Opens a partition's directory: its segments and where it ends, after whatever happened to it.
+"""Opens a partition's directory for its writer: loads the segments and finds the log end offset, after any
+crash.
 
-On disk: what `loader` and `recovery` do. Threads: one, before the partition is used.
+On disk `segment_files.settle` and `recovery` change files, and segments below the log start offset are
+renamed. Threads: one, before the partition is used.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from segstore.storage.segment.segment_files import bury_segment, create_segment,
 class Expected(NamedTuple):
     """What the checkpoints say of a partition. `gaps_end`, `suspect`: see `PartitionRecovery`.
 
-    `recovery_point_checked`, `log_start_checked`: whether something with a checksum says so. Else a recovery
-    point behind the log's end is none, and below the log start no file is touched; `log_start_claimed`: this
-    was so and told before. `now_ms`: by the store's clock. `told`: which of them disagree.
+    `recovery_point_checked`, `log_start_checked`: whether the number comes from something with a checksum. A
+    recovery point without one that is behind the log's end is ignored, and a log start offset without one
+    lets no file be touched; `log_start_claimed`: that was so at an earlier open, and was reported then.
+    `now_ms` is the store's clock. `told` says which of the checkpoints disagree.
     """
 
     clean: bool
@@ -37,9 +40,9 @@ class Expected(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """`durable_offset`: up to there all is synced. `recovered` is None where the partition was taken as it
-    was. `told`: what else was not as expected. `buried`: files that are `.deleted`, and go in time.
-    `claimed`: segments stay below the log start, which nothing with a checksum says.
+    """An opened log; all below `durable_offset` is synced. `recovered` is None where the log was taken as it
+    was. `told` says what else was not as expected. `buried` are paths of `.deleted` files, to be deleted
+    later. `claimed`: segments stay below a log start offset that comes from nothing with a checksum.
     """
 
     segments: list[Segment]
@@ -53,7 +56,7 @@ class Opened(NamedTuple):
 
 
 def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expected: Expected) -> Opened:
-    """Segments ready for appending to the last. OSError."""
+    """Open a partition's segments, ready for appending to the last. Raises OSError."""
     bases, buried = settle(pool.files, directory)
     segments = load_segments(pool, directory, bases, config, writable=True)
     told: list[str] = []
@@ -83,8 +86,8 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
 
 
 def _recovery_point(segments: list[Segment], expected: Expected, told: list[str]) -> int:
-    """A recovery point behind the log's end, which nothing with a checksum says, is none: then all up to the
-    last whole batch is taken for synced, so that no good batch is cut off.
+    """The recovery point. One that is behind the log's end and comes from nothing with a checksum is ignored:
+    then all up to the last whole batch is taken for synced, so that no good batch is cut off.
     """
     claimed = max(expected.recovery_point, 0)
     if expected.recovery_point_checked or not segments or claimed <= behind_last(segments[-1])[1]:
@@ -101,15 +104,16 @@ def _start(segments: list[Segment], expected: Expected, end: int, told: list[str
     """The log start offset, and how many segments are wholly below it."""
     log_start, first = expected.log_start, segments[0].base_offset
     if log_start > end:
-        # It is moved to offsets only that are durable: one behind the end is a damaged checkpoint's.
+        # The log start offset only moves to durable offsets: one behind the end comes from a damaged
+        # checkpoint.
         told.append(f"log start offset {log_start} is behind the end {end}: {first} is taken")
         return first, 0
     return max(first, log_start), sum(segment.base_offset <= log_start for segment in segments[1:])
 
 
 def _put_aside(segments: list[Segment], below: int, start: int, now_ms: int, told: list[str]) -> list[str]:
-    """Segments below the log start offset, which a crash left, get names that end in `.deleted`: the files'
-    paths.
+    """Rename segments below the log start offset, which a crash left, to names that end in `.deleted`;
+    returns the files' paths.
     """
     if not below:
         return []
@@ -123,7 +127,7 @@ def _put_aside(segments: list[Segment], below: int, start: int, now_ms: int, tol
 def load_segments(
     pool: HandlePool, directory: str, bases: list[int], config: TopicConfig, *, writable: bool
 ) -> list[Segment]:
-    """The segments with these base offsets, sized as their files are, taken for sealed. OSError."""
+    """The segments with these base offsets, each with its file's size, all as sealed ones. Raises OSError."""
     segments = []
     for base in bases:
         segment = Segment(pool, directory, base, 0, writable=writable, interval=config.index_interval_bytes)
@@ -133,7 +137,7 @@ def load_segments(
 
 
 def read_only_segments(pool: HandlePool, directory: str, config: TopicConfig) -> list[Segment]:
-    """The segments of a directory that another process may be writing. OSError."""
+    """The segments of a directory that another process may be writing. Raises OSError."""
     segments = load_segments(pool, directory, list_segments(pool.files, directory), config, writable=False)
     for segment in segments:
         segment.identity = pool.files.identity(segment.path)

@@ -1,8 +1,9 @@
-"""The writing side of one partition: its parts put together, and what needs several of them.
+"""One partition as its writer holds it: the parts put together, log start offset and retention, and when to
+flush.
 
-On disk: through its parts, all in the partition's directory.
-Threads: any. The append token (`queue`) is held where the log's end or its segments change, `admin` where its
-start does, `naming` where files get other names or the directory does; in the order admin, naming, token. No
+On disk are files in the partition's directory, which the parts write. Threads: any. The append token
+(`queue`) is held where the log's end or its segments change, `admin` where the log start offset does,
+`naming` where files are renamed or the directory is; they are taken in the order admin, naming, token. No
 sync is done with the token held, but for `sync_ahead`.
 """
 
@@ -35,22 +36,22 @@ if TYPE_CHECKING:
 
 # --- log start ---------------------------------------------------------------------------------
 
-# Moves a partition's log start offset up, and removes what is below: by hand, and by retention.
-#
-# On disk: the start is durable before a byte goes; then the segments below are `.deleted`, as long as
-# file.delete.delay.ms says, their producer snapshots are removed, and the leader epochs begin with the log.
-# Threads: any, one at a time (`admin` of the partition); the append token is held to replace the view only.
-
 
 class Retained(NamedTuple):
-    """What retention let go: segments, and bytes of their logs."""
+    """What retention removed: a number of segments, and the bytes of their logs."""
 
     segments: int
     bytes: int
 
 
 class LogStart:
-    """`start_moved` makes a new log start offset durable."""
+    """Moves the log start offset up, and removes the segments below it: by request, and by retention.
+
+    On disk the new start is durable before a byte is removed; then the segments below are `.deleted` for
+    file.delete.delay.ms, their producer snapshots are removed, and the leader epochs begin with the log.
+    Threads: any, one at a time (`admin` of the partition); the append token is held only to replace the view.
+    `start_moved` makes a new log start offset durable.
+    """
 
     def __init__(
         self, partition: Partition, epochs: LeaderEpochs, start_moved: Callable[[int], None]
@@ -58,10 +59,10 @@ class LogStart:
         self._partition, self._epochs, self._start_moved = partition, epochs, start_moved
 
     def delete_records(self, before: int) -> int:
-        """Move the log start offset up to `before` (-1: the high watermark); whole segments below go. The
-        new start.
+        """Move the log start offset up to `before` (-1: the high watermark), and remove the segments that lie
+        wholly below; returns the new log start offset.
 
-        The start is durable before a byte goes. OffsetOutOfRangeError.
+        The start is durable before a byte is removed. Raises OffsetOutOfRangeError.
         """
         it = self._partition
         with it.admin:
@@ -75,9 +76,9 @@ class LogStart:
             return max(before, view.start_offset)
 
     def retain(self, now_ms: int) -> Retained:
-        """Let the segments go that retention.bytes and retention.ms no longer keep, oldest first.
+        """Remove the segments that retention.bytes and retention.ms no longer keep, oldest first.
 
-        Their files stay for file.delete.delay.ms as `.deleted`. StorageError, OSError.
+        Their files stay for file.delete.delay.ms as `.deleted`. Raises StorageError, OSError.
         """
         it = self._partition
         with it.admin:
@@ -92,7 +93,9 @@ class LogStart:
             return Retained(count, retention.freed(view, count))
 
     def _rolled_from(self, view: LogView, others: bool) -> bool:
-        """As `roll_from`. Where that fails, `others` go without it, which may be what makes room for it."""
+        """As `Partition.roll_from`. Where the roll fails and there are `others`, these are removed without
+        the active segment, which may be what makes room for the roll.
+        """
         try:
             return self._partition.roll_from(view)
         except StorageError:
@@ -101,20 +104,20 @@ class LogStart:
             return False
 
     def _advance(self, start: int, delay_ms: int) -> None:
-        """Let the log begin at `start`: that is durable before a byte goes."""
+        """Let the log begin at `start`, which is durable before a byte is removed."""
         it = self._partition
         it.flusher.flush(start)
         self._start_moved(start)
         with it.queue.token:
             dropped = it.visible.begin_at(start)
         self._remove(dropped, delay_ms)
-        # Last: it frees nothing, and what a crash leaves of it the next open puts right.
-        with it.naming, suppress(OSError):  # without it, the directory may be a new topic's of that name
+        # Last: this frees nothing, and the next open puts right what a crash leaves undone here.
+        with it.naming, suppress(OSError):  # without `naming` the directory may be a new topic's of that name
             if it.visible.current is not None and self._epochs.truncate_from_start(start):
                 self._epochs.save()
 
     def _remove(self, segments: list[Segment], delay_ms: int) -> None:
-        """Oldest first, so that a crash leaves no gap within the log."""
+        """Remove segments, the oldest first, so that a crash leaves no gap within the log."""
         it = self._partition
         for segment in segments:
             it.context.graveyard.put(bury_segment(segment, it.context.clock()), delay_ms)
@@ -125,15 +128,15 @@ class LogStart:
 
 # --- flushing ----------------------------------------------------------------------------------
 
-# Decides when a partition is flushed: by flush.messages and flush.ms, behind a roll, when asked to.
-#
-# On disk: through the flusher. Threads: any; the append token is never held here, but for `adopted`.
-
 NEVER = 2**63 - 1  # Kafka's default for flush.ms
 
 
 class Flushing:
-    """`changed`: whether anything came that the next open should find in a producer snapshot."""
+    """Decides when a partition is flushed: by flush.messages and flush.ms, behind a roll, and on request.
+
+    The append token is never held here, but for `adopted`. `changed` says whether anything was written that
+    the next open should find in a producer snapshot.
+    """
 
     def __init__(
         self, context: Context, writer: LogWriter, flusher: Flusher, visible: Visible, changed: bool
@@ -142,14 +145,16 @@ class Flushing:
         self.changed = changed
         self._planned = False
         self.untold: StorageError | None = None
-        """Why a sync in the background failed: whoever closes the partition is told."""
+        """Why a sync in the background failed; closing the partition raises this."""
 
     def flush(self) -> None:
-        """Make all that is visible durable. StorageError."""
+        """Make all that is visible durable. Raises StorageError."""
         self._flusher.flush(self._visible.view.end_offset)
 
     def settle(self, after: int) -> None:
-        """Keep `flush.messages` and `flush.ms` for what ends at offset `after`. StorageError."""
+        """Keep `flush.messages` and `flush.ms` for an append that ends at offset `after`. Raises
+        StorageError.
+        """
         config = self._writer.config
         if after - self._flusher.recovery_point >= config.flush_messages:
             self._flusher.flush(after)
@@ -161,17 +166,19 @@ class Flushing:
         self._planned = True
         try:
             self._context.scheduler.after(seconds, self._as_planned)
-        except BaseException:  # Ctrl-C: the next append plans it anew
+        except BaseException:  # Ctrl-C: the next append plans the flush anew
             self._planned = False
             raise
 
     def adopted(self, end: int) -> None:
-        """What was written up to `end` is durable, and about to be shown; with the append token held."""
+        """Note that all below `end` is durable, and about to become visible; the caller holds the append
+        token.
+        """
         self._flusher.recovery_point = end
         self.changed = True
 
     def soon(self, upto: int) -> None:
-        """Make what is below `upto` durable, in the background."""
+        """Make all below `upto` durable in the background."""
         self._context.scheduler.soon(partial(self._quietly, upto))
 
     def _as_planned(self) -> None:
@@ -185,7 +192,7 @@ class Flushing:
             except StoreClosedError:
                 pass  # the topic was deleted meanwhile
             except StorageError as error:
-                if error.errno is not None:  # a fence of before was told
+                if error.errno is not None:  # without errno: a fence that was raised before
                     self.untold = copy_of(error)
                 raise
 
@@ -197,11 +204,13 @@ class Writable(Protocol):
     """A log whose partition this process writes."""
 
     def partition_for_write(self) -> Partition:
-        """ReadOnlyError, StoreClosedError, ForkedError."""
+        """The partition. Raises ReadOnlyError, StoreClosedError, ForkedError."""
 
 
 class Partition:
-    """`publisher` tells other processes; `start_moved` makes a new log start offset durable."""
+    """The writing side of one partition. `publisher` tells other processes what is visible; `start_moved`
+    makes a new log start offset durable.
+    """
 
     def __init__(
         self,
@@ -236,18 +245,18 @@ class Partition:
         self.log_start = LogStart(self, epochs, start_moved)
         self.admin, self.naming = Mutex(), Mutex()
         self.unsettled: str | None = None
-        """Why a compaction's swap was left half done: reopening finishes it, until then there is none."""
+        """Why a compaction's swap was left half done: reopening finishes it, and no other runs before."""
         self.visible.publish()
 
     @property
     def view(self) -> LogView:
-        """What may be seen now; StoreClosedError where the topic was deleted."""
+        """The view that readers may see now. Raises StoreClosedError where the topic was deleted."""
         view = self.visible.current
         return view if isinstance(view, LogView) else self.visible.view
 
     @property
     def recovery_point(self) -> int:
-        """Up to this offset all is durable."""
+        """The recovery point: all below this offset is durable."""
         return self.flusher.recovery_point
 
     def _flushed(self, _: int) -> None:
@@ -261,7 +270,9 @@ class Partition:
             self.queue.show()
 
     def show_rest(self) -> None:
-        """Let be seen what an interrupt kept from that, here or elsewhere: the end, or the start."""
+        """Make visible what an interrupt kept from becoming visible, here or to other processes: the end, or
+        the start.
+        """
         with self.queue.token:
             self._show_rest()
 
@@ -270,13 +281,15 @@ class Partition:
             self.visible.show()
 
     def flush(self) -> None:
-        """Make all that is visible durable. StorageError."""
+        """Make all that is visible durable. Raises StorageError."""
         self.flushing.flush()
 
     # --- the log's end --------------------------------------------------------------------
 
     def sync_ahead(self) -> None:
-        """Make durable what was written and is not shown, with the token held. StorageError: fenced."""
+        """Make durable what was written and is not visible yet; the caller holds the token. Raises
+        StorageError, and the partition is fenced then.
+        """
         self.flusher.sync_ahead(self.visible.ahead())
 
     def _rolled(self, base_offset: int) -> None:
@@ -286,7 +299,9 @@ class Partition:
         self.flushing.soon(base_offset)
 
     def roll_from(self, view: LogView) -> bool:
-        """Roll, so that what `view` shows lies in sealed segments; False where more has come meanwhile."""
+        """Roll, so that all that `view` shows lies in sealed segments; False where more was appended
+        meanwhile.
+        """
         with self.queue.token:
             self.queue.drain()
             if self.writer.closed or self.writer.next_offset != view.end_offset:
@@ -296,8 +311,8 @@ class Partition:
         return True
 
     def roll_if_old(self, now_ms: int) -> None:
-        """Roll a segment that was begun more than segment.ms ago, so that it may go in its time.
-        StorageError.
+        """Roll an active segment that was begun more than segment.ms ago, so that retention and compaction
+        may reach its records. Raises StorageError.
         """
         with self.queue.token:
             self.writer.recall()
@@ -309,7 +324,9 @@ class Partition:
 
     @contextmanager
     def names_held(self) -> Iterator[None]:
-        """No segment is removed, and the topic not deleted, meanwhile. StoreClosedError where it was."""
+        """A block in which no segment is removed and the topic not deleted. Raises StoreClosedError where the
+        topic was deleted before.
+        """
         with self.admin, self.naming:
             _ = self.view
             yield
@@ -321,13 +338,15 @@ class Partition:
             return self.producers.last_records()
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Let readers of this process see `new` in place of `old`, which lie in the log; with names held."""
+        """Let readers of this process see the segments `new` in place of `old`, which are part of the log;
+        the caller is within `names_held`.
+        """
         with self.queue.token:
             self.visible.replace(old, new)
 
     def relist(self, gone: Iterable[int]) -> None:
-        """Files of segments were replaced, and those at the bases `gone` are no more: other processes look
-        again. OSError.
+        """Files of segments were replaced, and the segments with base offsets `gone` exist no more: have
+        other processes list the segments again. Raises OSError.
         """
         for base in gone:
             self.producers.forget_snapshot(base)
@@ -338,7 +357,7 @@ class Partition:
     # --- settings, closing ----------------------------------------------------------------
 
     def expire_producers(self, after_ms: int) -> int:
-        """Forget producers that wrote nothing for so long: how many."""
+        """Forget the producers that wrote nothing for `after_ms`; returns how many."""
         with self.queue.token:
             self.writer.recall()
             return self.producers.expire(after_ms)
@@ -350,8 +369,8 @@ class Partition:
             self.config = self.writer.config = self.writer.active.config = config
 
     def close(self) -> None:
-        """Write what is queued, make it durable, leave the directory as Kafka's clean shutdown does.
-        StorageError.
+        """Write what is queued, make it durable, and leave the directory as Kafka's clean shutdown does.
+        Raises StorageError.
         """
         with self.queue.token:
             self.queue.drain()
@@ -370,7 +389,7 @@ class Partition:
         return self.unsettled is None and self.writer.settled()
 
     def abandon(self) -> None:
-        """The topic was deleted: appends are refused, readers keep what they have."""
+        """Refuse appends, since the topic was deleted; readers keep the views that they have."""
         with self.naming, self.queue.token:
             self.queue.drain()
             self.writer.closed = True

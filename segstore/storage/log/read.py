@@ -1,6 +1,8 @@
-"""Reads records from a view: by offset and by time.
+"""Reads of a partition's view: record batches and records by offset and by time, and where offsets may be
+missing.
 
-On disk: reads only. Threads: any, without locks.
+On disk everything is only read: logs, indexes, a topic's settings and the cleaner's checkpoint. Threads: any,
+without locks; what is learned is replaced whole.
 """
 
 from __future__ import annotations
@@ -30,16 +32,16 @@ if TYPE_CHECKING:
 
 # --- gaps --------------------------------------------------------------------------------------
 
-# Where offsets may be missing from a log without damage: compaction leaves out records, and whole batches.
-#
-# On disk: reads a topic's settings and the cleaner's checkpoint, only when a gap was met.
-# Threads: any; what was found is replaced whole.
+# Offsets may be missing from a log without damage: compaction leaves out records, and whole batches. A
+# topic's settings and the cleaner's checkpoint are read only when a gap was met.
 
 MayBeMissing = Callable[[int], bool]
 
 
 class Gaps:
-    """Whether a gap in a partition's offsets that begins at `offset` may be there."""
+    """Says whether a gap in a partition's offsets that begins at `offset` may be compaction's, and no
+    damage.
+    """
 
     def __init__(self, files: Files, root: str, topic: str, partition: int) -> None:
         self._files, self._root, self._key = files, root, (topic, partition)
@@ -51,7 +53,7 @@ class Gaps:
         return self._end < 0 or offset < self._end
 
     def _look(self) -> int:
-        """Below this offset there may be gaps; -1: anywhere. OSError that may pass."""
+        """The offset below which there may be gaps; -1: anywhere. Raises an OSError that may pass."""
         try:
             info = TopicFiles(self._files, self._root).load()[0].get(self._key[0])
             if info is None:
@@ -61,21 +63,24 @@ class Gaps:
         except (SegstoreError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in NOT_A_FILE:
                 raise
-            return -1  # what can't be told is not called damage
+            return -1  # where settings can't be read, no gap is called damage
 
 
 def forgets(before: TopicInfo, after: TopicInfo) -> bool:
-    """Whether the settings told of gaps and no longer do. A broker's settings are never known again."""
+    """Whether the settings said that there may be gaps and no longer do. A broker's earlier settings are
+    never known.
+    """
     return before.gapped and not (after.gapped and before.ours)
 
 
 def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[LogView, int]]) -> TopicInfo:
-    """`after`, saying up to where there may be gaps by the rules of `before`, in the one file of both: the
-    cleaner's checkpoint does not know of compactions that were stopped. `held` are views and recovery points
-    of the partitions now, in which no compaction begins any more; one without may have gaps anywhere.
+    """The settings `after`, with the offset below which there may be gaps by the rules of `before`, both in
+    one file: the cleaner's checkpoint does not know of compactions that were stopped. `held` has views and
+    recovery points of partitions in which no compaction begins any more; a partition without may have gaps
+    anywhere.
 
     The cleaner leaves the active segment alone, and what is not synced; a broker's log may be a replica of a
-    compacted one.
+    compacted log.
     """
     if not forgets(before, after):
         return after
@@ -93,13 +98,13 @@ def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[Lo
 
 _CHUNK = 1 << 20
 _PLAIN_TIMES, _PLAIN_LEAST = 16, 64 << 20
-"""Decompressed bytes at which a read ends: this many times what it may read, and not less than that."""
+"""A read ends at this many times `max_bytes` of decompressed bytes, and not before the second number."""
 _ON = (lib.SEG_END, lib.SEG_SHORT)
-"""How a scan ends that the next segment may go on from."""
+"""The status of a scan after which reading may go on in the next segment."""
 
 
 class Fetched(NamedTuple):
-    """Whole batches as they lie in a segment: `data[0]` is at `position` of its file."""
+    """Whole batches as they lie in a segment: `data[0]` is at byte `position` of its log."""
 
     segment: Segment
     data: bytes
@@ -107,15 +112,15 @@ class Fetched(NamedTuple):
     batches: NDArray[np.void]
     stop: ScanEnd
     control: bool = True
-    """Whether there may be control batches among them."""
+    """Whether there may be control batches among the batches."""
 
 
 def fetch(
     view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool, gaps: MayBeMissing
 ) -> list[Fetched]:
-    """Batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, at least one
-    where there is one. CorruptRecordError where the first one is damaged or offsets are missing that may not
-    be; a later one ends the fetch before it.
+    """Batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, and at least one
+    batch where there is any. Raises CorruptRecordError where the first batch is damaged, or offsets are
+    missing that may not be; damage or a gap further on ends the fetch before it.
     """
     found: list[Fetched] = []
     slot, last = view.slot(offset), len(view.segments)
@@ -143,9 +148,9 @@ def fetch(
 def first_batch(
     view: LogView, slot: int, offset: int, limit: int, gaps: MayBeMissing, handle: Handle | None = None
 ) -> Any:
-    """Header of the batch of segment `slot` that holds `offset`, or of the first behind it: None where there
-    is none below `limit`. CorruptRecordError, with where to go on, where damage or a gap that may not be
-    lies between.
+    """Header of the batch of segment `slot` that holds `offset`, or of the first batch behind that; None
+    where there is none below `limit`. Raises CorruptRecordError, with the offset to go on from, where damage
+    lies between, or a gap that may not be.
     """
     segment, end = view.segments[slot], view.end_of(slot)
     try:
@@ -172,8 +177,8 @@ def _behind_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, g
 
 
 def _is_twice(view: LogView, slot: int, first: Any) -> bool:
-    """Whether a batch is another segment's too: in the midst of a compaction's swap the merged one has got
-    its name, and those that it is made of still have theirs.
+    """Whether a batch is also in another segment: in the midst of a compaction's swap the merged segment has
+    its name, and the segments that it is made of still have theirs.
     """
     other = view.slot(first.base_offset)
     if other <= slot:
@@ -186,7 +191,7 @@ def _is_twice(view: LogView, slot: int, first: Any) -> bool:
 
 
 def _go_on_below(error: CorruptRecordError, next_base: int) -> None:
-    """Behind the damage of a segment the next one is known."""
+    """Behind damage reading goes on at the next segment's base offset at the latest."""
     if error.next_offset is None or error.next_offset > next_base:
         error.next_offset = next_base
 
@@ -201,7 +206,9 @@ def _fetch_segment(
     gaps: MayBeMissing,
     more: bool,
 ) -> Fetched | None:
-    """`more`: something was found before, and only what fits is wanted."""
+    """Fetch from one segment. `more`: an earlier segment gave batches, and only what fits into `max_bytes` is
+    wanted.
+    """
     segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
     handle = segment.handle
     first = first_batch(view, slot, offset, limit, gaps, handle)
@@ -230,7 +237,7 @@ def _fetch_segment(
 
 
 def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> Fetched:
-    """What a scan would give for the one batch that was looked for: its header is known by now."""
+    """What a scan would give for the one batch that was looked for, whose header is known by now."""
     batches = np.frombuffer(bytearray(ffi.buffer(first)), BATCH)
     position = first.position
     stop = ScanEnd(position + first.size, 0, first.last_offset, lib.SEG_FULL)
@@ -238,14 +245,16 @@ def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> Fetched:
 
 
 def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], ScanEnd]:
-    """The batches before one whose offsets reach into the next segment, or behind the log's end."""
+    """The batches before the first whose offsets reach into the next segment, or behind the visible end."""
     n = int((batches["last_offset"] < below).argmin())
     last = int(batches["last_offset"][n - 1]) if n else -1
     return batches[:n], ScanEnd(int(batches["position"][n]), 0, last, lib.SEG_BAD_OFFSETS)
 
 
 def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
-    """Where `offset` lies if a damaged batch only says that it holds it; CorruptRecordError where it may."""
+    """Header of the batch that holds `offset`, where a damaged batch claims to hold it by a wrong header.
+    Raises CorruptRecordError where the damaged batch may really hold it.
+    """
     base = int(bad.base_offset)
     position = segment.pass_by(int(bad.position), base + 1, max(base, offset), end, reason)
     return segment.locate_from(position, offset, end, bad)
@@ -254,10 +263,11 @@ def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> A
 def to_records(
     found: list[Fetched], offset: int, max_bytes: int, times: tuple[int, int] | None = None
 ) -> Records:
-    """Columns of what was fetched, without records before `offset`, control records, and those that are not
-    stamped within `times`, first and last ms.
+    """The records of what was fetched, without those before `offset`, control records, and those whose
+    timestamps are outside `times` (first and last ms).
 
-    Of batches that are many times as large once decompressed only the first ones: memory is bounded.
+    Of batches that are many times as large once decompressed only the first ones are decoded, so that memory
+    is bounded.
     """
     most, parts = max(_PLAIN_TIMES * max_bytes, _PLAIN_LEAST), []
     for part in found:
@@ -289,8 +299,8 @@ def without_control(records: Records) -> Records:
 
 
 def offset_for_time(view: LogView, timestamp: int) -> int | None:
-    """The first offset whose record's timestamp is at or after `timestamp` (ms), None where there is none.
-    CorruptRecordError where damage may hold it.
+    """The first offset whose record has a timestamp (ms) at or after `timestamp`, None where there is none.
+    Raises CorruptRecordError where damage may hold that record.
     """
     for slot in range(view.slot(view.start_offset), len(view.segments)):
         segment, end = view.segments[slot], view.end_of(slot)
@@ -321,7 +331,7 @@ def _search(view: LogView, slot: int, timestamp: int) -> int | None:
         at = step.stop.position
         offset = step.stop.last_offset + 1 if len(step.batches) else offset
         if (segment.base_offset if offset is None else offset) >= below:
-            return None  # what lies behind the visible end may be half written
+            return None  # bytes behind the visible end may be half written
     if at < end:
         raise _may_hold_it(segment, at, offset, below)
     return None
@@ -333,7 +343,9 @@ def _may_hold_it(segment: Segment, position: int, offset: int | None, back: int)
 
 
 def _first_in(view: LogView, slot: int, step: Step, i: int, timestamp: int) -> int | None:
-    """The first late record's offset in batch `i` of a step: the view's end or more if it is not visible."""
+    """The offset of the first late record in batch `i` of a step; an offset at or above the view's end where
+    the record is not visible.
+    """
     path, batch = view.segments[slot].path, step.batches[i : i + 1]
     base, position = int(batch["base_offset"][0]), int(batch["position"][0])
     if base >= view.end_offset:

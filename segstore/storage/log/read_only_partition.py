@@ -1,8 +1,8 @@
-"""The reading side of a partition that another process may be writing: views that go up to its published end.
+"""A partition read by a process that does not write it: views that go up to the end that its writer has
+published.
 
-On disk: reads only; creates, changes and repairs nothing.
-Threads: any; a view is replaced whole. Where no end is published (a broker's directory), the end is behind
-the last whole, valid batch.
+On disk files are only read; nothing is created, changed or repaired. Threads: any; a view is replaced whole.
+Where no end is published (a broker's directory), the end is behind the last whole, valid batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _REFRESH_INDEX = 1 << 20  # bytes that the active log may grow before its index 
 
 
 class Follower:
-    """`published()` gives the partition's published ends, None where there are none."""
+    """The reading side of a partition. `published()` gives the partition's published ends, None where there
+    are none.
+    """
 
     def __init__(
         self,
@@ -43,9 +45,9 @@ class Follower:
         there: Callable[[], bool] = lambda: False,
         same: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`believed()`: where nothing is published, whether that says anything: that the partition is gone,
-        or, where it is `there()`, that a writer has begun anew and has not come to it yet. `same()`: whether
-        the directory is still this topic's, and not that of another one of its name.
+        """`believed()`: where nothing is published, whether that means anything: that the partition was
+        deleted, or, where it is `there()`, that a writer has begun anew and has not opened the partition yet.
+        `same()`: whether the directory is still this topic's, and not that of another topic of its name.
         """
         self._pool, self.directory, self._config = pool, directory, config
         self._published, self._log_start, self._believed = published, log_start, believed
@@ -58,7 +60,7 @@ class Follower:
 
     @property
     def view(self) -> LogView:
-        """What may be seen now."""
+        """The view that readers may see now."""
         ends, view = self._published(), self._view
         if view is not None and ends is not None and ends == self._seen:
             return view
@@ -67,9 +69,12 @@ class Follower:
         return self.refresh()
 
     def refresh(self) -> LogView:
-        """List the files anew: one that was expected is gone. StoreClosedError where all are."""
+        """List the files anew, since a file that was expected is gone. Raises StoreClosedError where all
+        files are gone.
+        """
         with self.lock:
-            # Which segments were known is forgotten here, and with them which files are open that went.
+            # The known segments are forgotten here, and so must be their open files, some of which were
+            # removed.
             self._pool.forget_directory(self.directory)
             for _ in range(_TRIES):
                 self._seen = self._view = None
@@ -78,7 +83,7 @@ class Follower:
                 except FileNotFoundError:
                     if not self._pool.files.exists(self.directory):
                         break
-                    # A segment went meanwhile: the next look finds the others.
+                    # A segment was removed meanwhile: the next look finds the others.
         raise StoreClosedError(f"{self.directory} is not there: its topic is only being made, or was deleted")
 
     def _refresh(self, ends: Ends | None) -> LogView:
@@ -104,13 +109,13 @@ class Follower:
         return after
 
     def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
-        """The segments, and what was published after the look at them: below an older end compaction may have
-        taken records for others that lie behind it, and the log would seem to miss them.
+        """The segments, and the ends that were published after they were listed: below older ends compaction
+        may have replaced records by others that lie behind these ends, and the log would seem to miss them.
         """
         segments = self._segments(view)
         for _ in range(_TRIES):
             later = self._published() if ends is not None else None
-            if ends is None or later is None:  # that the topic was deleted meanwhile, the next look finds out
+            if ends is None or later is None:  # the next look finds out that the topic was deleted meanwhile
                 break
             known, ends = ends.layout, later
             if known == later.layout:
@@ -122,19 +127,20 @@ class Follower:
         return StoreClosedError(f"{self.directory}: the topic was deleted")
 
     def _listed(self, ends: Ends | None, seen: Ends | None) -> bool:
-        """Whether the segments that are known are those that are there."""
+        """Whether the segments that are known are still those of the directory."""
         if ends is not None:
             return seen is not None and ends.layout == seen.layout
         stamp = self._pool.files.modified(self.directory)
         if seen is None and stamp == self._stamp and time.time_ns() - stamp > _TICK_NS:
             return True
-        self._stamp = stamp  # taken before the look: what comes meanwhile is seen the next time
+        self._stamp = stamp  # taken before the files are listed: what changes meanwhile is seen the next time
         return False
 
     def _within(self, view: LogView, ends: Ends) -> LogView:
-        """Without what was published and not synced, where a power cut took it: those offsets come again.
+        """The view without what was published, not synced, and then lost in a power cut: those offsets are
+        given again.
 
-        What was synced and is not there any more stays visible, for its reader to be told.
+        What was synced and is not there any more stays visible, so that its reader gets an error.
         """
         if view.end_offset <= ends.synced:
             return view
@@ -153,7 +159,7 @@ class Follower:
         found = read_only_segments(self._pool, self.directory, self._config)
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
             raise FileNotFoundError(errno.ENOENT, "Segments were replaced meanwhile", self.directory)
-        if not self._same():  # after the look: a directory that has come before it is found out
+        if not self._same():  # after the listing, so that a directory that was exchanged before it is noticed
             raise self._deleted()
         if not found:
             found = [Segment(self._pool, self.directory, self._log_start(), 0, writable=False, sealed=False)]
@@ -174,8 +180,9 @@ class Follower:
         )
 
     def _grow(self, active: Segment, ends: Ends | None) -> None:
-        """The active log's size as it is; its index is copied again only when much has come.
-        FileNotFoundError: it has been sealed, and compaction has put its records into another one.
+        """Set the active log's size to its file's; its index is loaded again only when the log has grown
+        much. Raises FileNotFoundError where the segment was sealed, and compaction has put its records into
+        another one.
         """
         try:
             size = min(self._pool.files.size(active.path), MOST)
@@ -188,7 +195,7 @@ class Follower:
         active.size, active.visible = size, MOST_OFFSET if ends is None else ends.end
 
     def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:
-        """Up to the last whole, valid batch: what was found valid before is not read again."""
+        """A view up to the last whole, valid batch; batches that were checked before are not read again."""
         last = segments[-1]
         position, end = 0, last.base_offset
         if before is not None and before.bases[-1] == last.base_offset and before.end_position <= last.size:
@@ -203,7 +210,7 @@ class Follower:
         return LogView(segments, tuple(s.base_offset for s in segments), start, end, position, -1)
 
     def _first_look(self, last: Segment) -> tuple[int, int]:
-        """Where checking CRCs begins: at the last index entry, or at the start."""
+        """Where checking CRCs begins: at the last index entry, or at the start of the segment."""
         offsets = last.indexes[0]
         if not offsets.entries:
             return 0, last.base_offset

@@ -1,17 +1,17 @@
-"""Brings a partition back after an unclean shutdown; a page, on purpose.
+"""Recovery of a partition after an unclean shutdown; all of it is in this file, on purpose.
 
-On disk: cuts the log, rewrites its indexes, keeps what was cut in `.segstore/quarantine`.
+On disk the log is cut, its indexes are rewritten, and what was cut is kept in `.segstore/quarantine`.
 Threads: one, before the partition is used.
 
-1. Batches below the recovery point were synced: they are not looked at, and never cut. What is
-   damaged there is bit rot, which readers report.
+1. Batches below the recovery point were synced: they are not looked at, and never cut. Damage there is bit
+   rot, which readers report.
 2. From the recovery point on every batch is checked, its CRC too, and indexed anew.
-3. At the first batch that is none (torn, a hole of zeros, a CRC that fails), or where a segment that should
-   follow doesn't, the log ends. What lies behind is copied to the quarantine if it holds whole batches;
-   then later segments go, the last one first; then the log is cut and synced. A crash in between
-   leaves the same first bad batch to the next recovery.
-4. Where even what is below the recovery point is gone, the log goes on in a new segment at the
-   recovery point: an offset that was durable once is not given again.
+3. The log ends at the first bytes that are no valid batch (torn, a hole of zeros, a CRC that fails), or where
+   a segment that should follow doesn't. What lies behind is copied to the quarantine if it holds whole
+   batches; then later segments are removed, the last one first; then the log is cut and synced. A crash in
+   between leaves the same first bad batch to the next recovery.
+4. Where even bytes below the recovery point are missing, the log goes on in a new segment at the recovery
+   point: an offset that was durable once is not given again.
 5. The new end is synced, and the caller begins a new leader epoch there.
 """
 
@@ -43,7 +43,9 @@ log = Logger("segstore")
 
 
 def behind_last(segment: Segment) -> tuple[int, int]:
-    """The position behind a segment's last batch, and the offset there, by index and headers."""
+    """The position behind a segment's last batch, and the offset there, by the index and the batch
+    headers.
+    """
     offsets = segment.indexes[0]
     position = offsets.entry(-1)[1] if offsets.entries else 0
     end = segment.base_offset
@@ -55,7 +57,9 @@ def behind_last(segment: Segment) -> tuple[int, int]:
 
 
 def last_whole(files: Files, directory: str, bases: list[int]) -> int:
-    """The offset behind the last batch whose CRC holds, of the segments with these base offsets. OSError."""
+    """The offset behind the last batch whose CRC holds, in the segments with these base offsets. Raises
+    OSError.
+    """
     end = 0
     for end in reversed(bases):
         with files.open(os.path.join(directory, names.segment_file(end, names.LOG))) as handle:
@@ -68,7 +72,7 @@ def last_whole(files: Files, directory: str, bases: list[int]) -> int:
 
 @dataclass(frozen=True)
 class Recovered:
-    """What was done to a partition. `cut_bytes` is 0 where its log was whole."""
+    """What recovery did to a partition. `cut_bytes` is 0 where its log was whole."""
 
     partition: str
     recovery_point: int
@@ -91,8 +95,8 @@ class PartitionRecovery:
         gaps_end: int,
         suspect: bool = False,
     ) -> None:
-        """`gaps_end`: below it compaction may have left gaps between batches (-1: anywhere). `suspect`: a
-        sync has failed, and the kernel may call pages clean that are not on disk.
+        """Below `gaps_end` compaction may have left gaps between batches (-1: anywhere). `suspect`: a sync
+        has failed, and the kernel may call pages clean that are not on disk.
         """
         self.suspect = suspect
         self.segments, self.config, self.recovery_point = segments, config, recovery_point
@@ -103,7 +107,7 @@ class PartitionRecovery:
         self.name = os.path.basename(self.directory)
 
     def run(self) -> Recovered:
-        """Steps 1 to 5. OSError."""
+        """Do steps 1 to 5. Raises OSError."""
         bases = [s.base_offset for s in self.segments]
         slot = max(sum(base <= self.recovery_point for base in bases) - 1, 0)
         end = self.segments[slot].base_offset
@@ -136,7 +140,9 @@ class PartitionRecovery:
         return len(batches) if good.all() else int(good.argmin())
 
     def _recover_segment(self, segment: Segment, below: int) -> tuple[int, int, str]:
-        """Check and index a segment from the recovery point on: valid bytes, next offset, why it ends."""
+        """Check and index a segment from the recovery point on; returns the valid bytes, the next offset, and
+        why the valid bytes end there.
+        """
         position, end = self._start(segment)
         size, reason = segment.size, ""
         active = ActiveSegment.reopened_at(segment, self.config, position, end)
@@ -163,7 +169,7 @@ class PartitionRecovery:
         return position, end, reason
 
     def _start(self, segment: Segment) -> tuple[int, int]:
-        """Where checking begins, and the offset there."""
+        """The position where checking begins, and the offset there."""
         if self.recovery_point <= segment.base_offset:
             return 0, segment.base_offset
         try:
@@ -176,7 +182,7 @@ class PartitionRecovery:
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
     def _cut(self, slot: int, valid: int, end: int, reason: str) -> Recovered:
-        """Step 3: from byte `valid` of segment `slot` on nothing stays."""
+        """Step 3: remove all from byte `valid` of segment `slot` on."""
         later = self.segments[slot + 1 :]
         pieces = [(self.segments[slot], valid), *((s, 0) for s in later)]
         kept = [path for s, at in pieces if (path := self._keep(s, at)) is not None]
@@ -199,13 +205,13 @@ class PartitionRecovery:
         return Recovered(self.name, self.recovery_point, end, cut, len(later), tuple(kept), reason)
 
     def _keep(self, segment: Segment, position: int) -> str | None:
-        """Copy what is about to be cut, if there are whole batches in it; the copy's path."""
+        """Copy what is about to be cut, if there are whole batches in it; returns the copy's path."""
         if next_whole(self.files, segment.handle, position, segment.size, 0) is None:
             return None
         return keep(self.quarantine, segment, position, segment.size)
 
     def _finish(self, done: Recovered, end: int) -> Recovered:
-        """Steps 4 and 5."""
+        """Do steps 4 and 5."""
         if end < self.recovery_point:
             self.segments.append(create_segment(self.pool, self.directory, self.recovery_point, self.config))
             end = self.recovery_point
@@ -221,7 +227,9 @@ class PartitionRecovery:
         return replace(done, end_offset=end)
 
     def _write_back(self, segment: Segment) -> None:
-        """Make the pages dirty again that a failed sync may have left clean and unwritten."""
+        """Write all pages again, which makes those dirty that a failed sync may have left clean and
+        unwritten.
+        """
         handle = self.pool.get(segment.path, write=True)
         for at in range(0, segment.size, CHUNK):
             self.files.pwrite(handle, self.files.pread(handle, min(CHUNK, segment.size - at), at), at)

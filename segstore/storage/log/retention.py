@@ -1,7 +1,8 @@
-"""Which of a log's oldest segments may go by age and size. Nothing on disk: `log_start` removes them.
+"""Retention: which of a log's oldest segments may be removed by age and size. `partition.LogStart` removes
+them.
 
 The rules are Kafka's (org.apache.kafka.storage.internals.log.UnifiedLog.deleteOldSegments). Threads: any;
-functions of a view.
+these are functions of a view.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ from segstore.storage.segment.log_view import LogView
 
 
 def applies(config: TopicConfig) -> bool:
-    """Whether a topic's settings ever let a segment go by age or size."""
+    """Whether a topic's settings ever let a segment be removed by age or size."""
     return "delete" in config.cleanup_policy and (config.retention_ms >= 0 or config.retention_bytes >= 0)
 
 
 def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> int:
-    """How many segments, from the oldest on, may go: those below the log start offset, then those above
-    retention.bytes, then those older than retention.ms. The active one counts once it holds anything.
+    """How many segments, from the oldest on, may be removed: those below the log start offset, then those
+    above retention.bytes, then those older than retention.ms. The active segment counts once it holds
+    anything.
 
-    A segment is as old as its largest timestamp; without one, as its file
-    (Kafka: LogSegment.largestTimestamp). OSError.
+    A segment is as old as its largest timestamp; without timestamps, as its file (Kafka:
+    LogSegment.largestTimestamp). Raises OSError.
     """
     count = view.slot(view.start_offset) if view.start_offset < view.end_offset else len(view.segments) - 1
     if "delete" not in config.cleanup_policy:
@@ -41,7 +43,9 @@ def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> i
 
 
 def _go_on(sizes: Sequence[int], count: int, goes: Callable[[int], bool]) -> int:
-    """`count`, and as many more as go. One that compaction has emptied goes with what follows it."""
+    """Raise `count` by the segments for which `goes` holds. A segment that compaction has emptied is removed
+    with what follows it.
+    """
     for slot in range(count, len(sizes)):
         if sizes[slot]:
             if not goes(slot):
@@ -51,7 +55,7 @@ def _go_on(sizes: Sequence[int], count: int, goes: Callable[[int], bool]) -> int
 
 
 def stamp(view: LogView, slot: int, files: Files) -> int:
-    """When a segment's youngest record was made, in ms. OSError."""
+    """When a segment's youngest record was made, in ms. Raises OSError."""
     segment = view.segments[slot]
     largest = segment.largest_timestamp(view.end_of(slot), view.next_base(slot))
     if largest is None or largest < 0:

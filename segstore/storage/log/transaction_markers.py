@@ -1,8 +1,8 @@
-"""Ends transactions: control batches in several partitions, visible all at once.
+"""Transaction markers: control batches that end a transaction in several partitions, visible all at once.
 
-On disk: through the partitions.
-Threads: any. Append tokens are taken in order of the partitions' directories, so that two who end
-transactions over the same partitions never wait for each other.
+On disk the markers are batches of the partitions' logs. Threads: any. Append tokens are taken in the order of
+the partitions' directories, so that two threads that end transactions over the same partitions never
+deadlock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OpenTransaction(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A partition and its marker's offset; -1: it needs none."""
+    """A partition and the offset of its marker; -1 where the partition needs no marker."""
 
     partition: Partition
     offset: int
@@ -43,15 +43,17 @@ def end_transaction(
     coordinator_epoch: int,
     commit: bool,
 ) -> list[int]:
-    """Commit or abort a producer's transaction in several partitions of one store: the markers' offsets.
+    """Commit or abort a producer's transaction in several partitions of one store; returns the markers'
+    offsets.
 
-    No reader, here or in another process, sees the one partition's end and then not the other's. -1 stands
-    for a partition that needs no marker: no transaction is open there, and the epoch is known. Where there is
-    no transaction and the epoch is new, a marker is written: older epochs are refused from then on.
+    No reader, in this or another process, sees the end in one partition and not yet in another. The offset is
+    -1 for a partition that needs no marker: no transaction is open there, and the epoch is known. Where no
+    transaction is open and the epoch is new, a marker is written, so that older epochs are refused from then
+    on.
 
-    InvalidProducerEpochError where a newer epoch is known in one of them; StorageError, StoreClosedError,
-    ReadOnlyError, ForkedError: nothing is written in any of them then. `flush.messages` is kept when the
-    markers are visible: a StorageError of that leaves them so.
+    Raises InvalidProducerEpochError where one of the partitions knows a newer epoch; StorageError,
+    StoreClosedError, ReadOnlyError, ForkedError: then nothing is written in any of them. `flush.messages` is
+    kept after the markers are visible: a StorageError of that flush leaves them visible.
     """
     kind = COMMIT if commit else ABORT
     shown = show_end(logs, Marker(producer_id, producer_epoch, kind, coordinator_epoch), producer_epoch)
@@ -60,10 +62,10 @@ def end_transaction(
 
 
 def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -> list[Shown]:
-    """The first half of `end_transaction`: all is visible, and perhaps not durable before `settle`.
+    """The first half of `end_transaction`: all markers are visible, and perhaps not durable before `settle`.
 
-    `transaction_epoch`: of the records that the marker is for. What is open there in a later one is another
-    transaction, and stays open.
+    `transaction_epoch` is the epoch of the records that the marker is for. A transaction of a later epoch
+    that is open in a partition is another one, and stays open.
     """
     if marker.producer_id < 0 or marker.producer_epoch < 0:
         raise InvalidArgumentError(
@@ -82,7 +84,7 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
             offsets.update(_write(due, marker, together))
             written = together
         finally:
-            # What an interrupt kept from being shown when it was written is shown too.
+            # What an interrupt kept hidden before is shown too.
             Visible.show_all([it.visible for it in partitions if not it.visible.is_all], written)
 
     with os_errors():
@@ -91,9 +93,10 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
 
 
 def settle(shown: Sequence[Shown]) -> None:
-    """Keep the flush settings of all; then the first error is raised. StorageError.
+    """Keep the flush settings of all the partitions, then raise the first error. Raises StorageError.
 
-    Of all: markers that were written before may not be durable yet, where a sync has failed.
+    All are flushed, also those that need no marker: markers written before may not be durable yet, where a
+    sync has failed.
     """
     errors: list[StorageError] = []
     with os_errors():
@@ -107,8 +110,8 @@ def settle(shown: Sequence[Shown]) -> None:
 
 
 def _settle_end(partition: Partition) -> None:
-    """Write what is queued, and forget what an interrupt has left begun: with the append token held, what is
-    known of producers is that of the log then.
+    """Write what is queued, and forget what an interrupt left unfinished; the caller holds the append token.
+    What is known of producers agrees with the log then.
     """
     partition.queue.drain()
     partition.writer.recall()
@@ -124,8 +127,8 @@ def _is_due(partition: Partition, marker: Marker, transaction_epoch: int) -> boo
 
 
 def _write(partitions: Sequence[Partition], marker: Marker, together: Together) -> dict[Partition, int]:
-    """The markers' offsets. They stay once `together` is done, and nothing is shown; where one fails, the
-    others are taken back.
+    """Write the markers; returns their offsets. The markers stay once `together` is done, and are not visible
+    before; where one can't be written, the others are taken back.
     """
     try:
         return {it: it.writer.write_marker(marker, together) for it in partitions}
@@ -136,7 +139,9 @@ def _write(partitions: Sequence[Partition], marker: Marker, together: Together) 
 
 
 def open_transactions(log: Writable) -> list[OpenTransaction]:
-    """The transactions that are open in a partition, by first offset. ReadOnlyError, StoreClosedError."""
+    """The transactions that are open in a partition, by first offset. Raises ReadOnlyError,
+    StoreClosedError.
+    """
     partition = log.partition_for_write()
     with partition.queue.token:
         _settle_end(partition)
@@ -149,7 +154,9 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
 
 
 def producer_epoch(log: Writable, producer_id: int) -> int:
-    """The epoch of a producer as a partition knows it, -1 where it doesn't. Errors as `open_transactions`."""
+    """The epoch of a producer as a partition knows it, -1 for an unknown producer. Errors as
+    `open_transactions`.
+    """
     partition = log.partition_for_write()
     with partition.queue.token:
         _settle_end(partition)

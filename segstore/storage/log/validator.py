@@ -1,6 +1,6 @@
-"""From an application's values to encoded batches in a partition's queue. Nothing on disk of its own.
+"""Checks an application's values by the topic's settings, encodes them, and appends the batches to the log.
 
-Threads: any. Encoding and compression are done here, before an append takes its place in the queue.
+Threads: any. Encoding and compression are done before an append takes its place in the queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMPRESSIONS = {name: code for code, name in enumerate(CODECS)} | {"uncompresse
 def append_one(
     partition: Partition, value: bytes | None, key: bytes | None, headers: Any, timestamp: int | None
 ) -> int:
-    """Append a record: its offset."""
+    """Append a record; returns its offset."""
     config, now = partition.config, partition.context.clock()
     stamp = now if timestamp is None else arguments.whole("timestamp", timestamp, -1)
     check_stamps(config, stamp, stamp, now)
@@ -49,7 +49,7 @@ def append_columns(
     compression: str | None,
     batch_bytes: int,
 ) -> range:
-    """Append columns: their offsets."""
+    """Append columns of records; returns their offsets."""
     now = partition.context.clock()
     n, chunks = encode_columns(
         partition.config, now, values, keys, timestamps, headers, compression, batch_bytes
@@ -73,8 +73,8 @@ def encode_columns(
     compression: str | None,
     batch_bytes: int,
 ) -> tuple[int, Iterator[Encoded]]:
-    """How many records these columns are, and their batches, of at most what the topic allows; all that can
-    be wrong with them is told before the first batch is made.
+    """How many records these columns hold, and an iterator of their batches, each as large as the topic
+    allows at most. All that can be wrong with the columns is raised before the first batch is made.
     """
     batch_bytes = arguments.whole("batch_bytes", batch_bytes, 1)
     codec, level = codec_for(config, compression)
@@ -97,7 +97,7 @@ def encode_columns(
 
 
 def codec_for(config: TopicConfig, compression: str | None) -> tuple[int, int | None]:
-    """Code and level of a compression by name, by default the topic's. InvalidArgumentError,
+    """Code and level of a compression by name, by default the topic's. Raises InvalidArgumentError,
     InvalidTypeError.
     """
     if compression is not None and not isinstance(compression, str):
@@ -116,14 +116,14 @@ def largest_batch(config: TopicConfig) -> int:
 
 
 def too_large(config: TopicConfig, size: int) -> str:
-    """What is said of a record that needs `size` bytes."""
+    """The message for a record that needs a batch of `size` bytes."""
     by_message = config.max_message_bytes <= config.segment_bytes
     name = "max.message.bytes" if by_message else "segment.bytes"
     return f"the record needs a batch of {size:,} bytes: allowed are {largest_batch(config):,} ({name})"
 
 
 def check_keys(config: TopicConfig, some_missing: bool) -> None:
-    """Kafka's LogValidator: a compacted topic takes no record without a key. InvalidRecordError."""
+    """Raises InvalidRecordError for a record without a key in a compacted topic (Kafka: LogValidator)."""
     if some_missing and "compact" in config.cleanup_policy:
         raise InvalidRecordError(
             f"a record has no key: with cleanup.policy={config.cleanup_policy} every record must have one"
@@ -131,8 +131,8 @@ def check_keys(config: TopicConfig, some_missing: bool) -> None:
 
 
 def check_stamps(config: TopicConfig, least: int, most: int, now: int) -> None:
-    """Kafka's LogValidator: a CreateTime topic may bound how far stamps are off the clock.
-    InvalidArgumentError. One warning where retention is to delete what is appended.
+    """Raises InvalidArgumentError where timestamps are further off the clock than a CreateTime topic allows
+    (Kafka: LogValidator). Warns once where retention is to delete what is appended.
     """
     if config.message_timestamp_type != "CreateTime":
         return
@@ -156,7 +156,7 @@ _told: set[tuple[int, str]] = set()
 
 
 def _tell_expired(config: TopicConfig, stamp: int) -> None:
-    """Warn once in a process for such settings: seconds that are given for ms are a common mistake."""
+    """Warn once in a process for such settings: retention.ms given in seconds is a common mistake."""
     settings = config.retention_ms, config.cleanup_policy
     if "delete" in config.cleanup_policy and settings not in _told:
         _told.add(settings)

@@ -1,8 +1,9 @@
-"""What of a partition is visible: segments, log start offset and end, as a view that is replaced whole.
+"""What readers may see of a partition: segments, log start offset and high watermark, as a view replaced
+whole.
 
-On disk: nothing; each view is told to other processes through the publisher.
-Threads: any may look. Whoever replaces the view holds the append token, and the bytes are written by then. A
-view and what is published of it change together.
+On disk each view is told to other processes through the partition's slot in `.segstore/ends`. Threads: any
+may look. A thread that replaces the view holds the append token, and the bytes are written by then. A view
+and its publication change together, under `publishing`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,11 @@ if TYPE_CHECKING:
 
 # --- publisher ---------------------------------------------------------------------------------
 
-# Tells other processes what of a partition is visible: its slot in `.segstore/ends`.
-#
-# On disk: through `ends`. Threads: any; the caller holds what keeps a view and its publication together.
-
 
 class Publisher:
-    """Of one partition, under the leader epoch that its writer has."""
+    """Tells other processes what is visible of one partition, by its slot in `.segstore/ends`, under its
+    writer's leader epoch. The caller holds the lock that keeps a view and its publication together.
+    """
 
     def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
         self._ends, self._key, self._epoch = ends, key, epoch
@@ -43,7 +42,7 @@ class Publisher:
 
     @staticmethod
     def publish_all(partitions: Sequence[Visible]) -> None:
-        """Publish the views of partitions of one store at once."""
+        """Publish the views of several partitions of one store at once."""
         publishers = [it.publisher for it in partitions]
         slots = [publisher._slots[0] for publisher in publishers]
         ends = [publisher._ends_of(it) for publisher, it in zip(publishers, partitions, strict=True)]
@@ -64,8 +63,8 @@ class Publisher:
 
 
 class Visible:
-    """`start_offset` is the log's; `layout` changes with which segments there are. The list of these is the
-    writer's, too.
+    """What is visible of one partition: `start_offset` is the log start offset, `layout` a number that
+    changes with the list of segments. That list is shared with the writer.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Visible:
 
     @property
     def view(self) -> LogView:
-        """What may be seen now; StoreClosedError where the topic was deleted."""
+        """The view that readers may see now. Raises StoreClosedError where the topic was deleted."""
         view = self.current
         if isinstance(view, LogView):
             return view
@@ -91,7 +90,9 @@ class Visible:
 
     @property
     def is_all(self) -> bool:
-        """Whether all that was written is visible, here and elsewhere; with the append token held."""
+        """Whether all that was written is visible, in this process and to others; the caller holds the append
+        token.
+        """
         view = self.current
         if view is None:
             return True
@@ -110,19 +111,19 @@ class Visible:
         return LogView(segments, bases, self.start_offset, end, segments[-1].size, stable)
 
     def _freeze_anew(self, but: Together | None = None) -> None:
-        self._writer.recall(but)  # what was begun and not finished is not seen
+        self._writer.recall(but)  # an append that was begun and not finished is not seen
         if len(self._frozen[0]) != len(self._segments) or self._frozen[0][-1] is not self._segments[-1]:
             self._freeze()
 
     def ahead(self) -> LogView:
-        """All that was written, shown or not; with the append token held."""
+        """A view of all that was written, shown or not; the caller holds the append token."""
         self._freeze_anew()
         return self._look()
 
     # --- showing --------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Let all that was written be seen."""
+        """Make all that was written visible; the caller holds the append token."""
         if self._writer.closed:  # or deleted: its slot in the published ends may be another's
             return
         self._freeze_anew()
@@ -136,12 +137,12 @@ class Visible:
 
     @staticmethod
     def show_all(partitions: Sequence[Visible], together: Together | None = None) -> None:
-        """Show what was written to partitions of one store, all of it at once, in this process and to others.
-        What was written with `together` is there to stay from then on. Where an interrupt comes, all of it is
-        visible or nothing, here and elsewhere: what other processes are not told yet, the next `show` or
-        `publish` of any of them tells them of all.
+        """Make what was written to several partitions of one store visible at once, in this process and to
+        others. What was written with `together` stays in the logs from then on. Where an interrupt comes, all
+        of it is visible or nothing: what other processes were not told yet, the next `show` or `publish` of
+        any of the partitions tells them of all.
 
-        Their append tokens are held, and the partitions always given in one order.
+        The caller holds the partitions' append tokens, and gives the partitions always in one order.
         """
         at_once = together or Together()
         for it in partitions:
@@ -159,8 +160,8 @@ class Visible:
         holding([it.publishing for it in partitions], turn)
 
     def _publish_turned(self) -> None:
-        """Tell other processes of all that became visible together here, and that an interrupt kept from
-        them.
+        """Publish all that became visible together in this process, and that an interrupt kept from being
+        published.
         """
         turning = self.current
         if isinstance(turning, Turning) and turning.together.done:
@@ -168,12 +169,14 @@ class Visible:
             holding([it.publishing for it in together.partitions], lambda: _publish(together))
 
     def publish(self) -> None:
-        """Tell other processes what of the same view is durable by now. For any thread."""
+        """Publish how much of the current view is durable by now. Any thread may call this."""
         while not self._published():
             self._publish_turned()
 
     def _published(self) -> bool:
-        """False where others became visible together with this one, and are to be told of together."""
+        """False where other partitions became visible together with this one, and must be published
+        together.
+        """
         with self.publishing:
             current = self.current
             if isinstance(current, Turning) and current.together.done:
@@ -183,14 +186,16 @@ class Visible:
         return True
 
     def withdraw(self) -> None:
-        """The topic was deleted: readers keep what they have."""
+        """Take the view away, since the topic was deleted: readers keep the views that they have."""
         with self.publishing:
             self.current = None
 
     # --- segments -------------------------------------------------------------------------
 
     def begin_at(self, start: int) -> list[Segment]:
-        """Let the log start offset be `start`: the segments that are below, and of the log no more."""
+        """Let the log start offset be `start`; returns the segments below it, which belong to the log no
+        more.
+        """
         self._writer.recall()
         self.start_offset = start
         keep = next(
@@ -205,13 +210,15 @@ class Visible:
         return dropped
 
     def lies_in(self, segments: Sequence[Segment]) -> bool:
-        """Whether these are still sealed segments of the log, side by side; of any thread."""
+        """Whether these segments are still sealed segments of the log, side by side. Any thread may call
+        this.
+        """
         held = self._segments[:-1]
         at = held.index(segments[0]) if segments[0] in held else 0
         return held[at : at + len(segments)] == list(segments)
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-        """Let readers of this process see `new` in place of `old`, which lie in the log."""
+        """Let readers of this process see the segments `new` in place of `old`, which are part of the log."""
         self._writer.recall()
         at = self._segments.index(old[0])
         self._segments[at : at + len(old)] = new
@@ -220,7 +227,9 @@ class Visible:
 
 
 def _publish(together: Together) -> None:
-    """Publish what became visible together and was not told before; with all that lock `publishing`."""
+    """Publish what became visible together and was not published before; the caller holds `publishing` of
+    all.
+    """
     turned = [it for it in together.partitions if _is_of(it.current, together)]
     Publisher.publish_all(turned)
     for it in turned:

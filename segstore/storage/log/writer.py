@@ -1,9 +1,9 @@
-"""Owns the growing end of a partition: gives offsets, writes, rolls, and puts back what failed.
+"""The writer of a partition's log: it gives offsets, writes to the active segment, rolls, and takes back
+failed appends.
 
-On disk: the active segment's files; a roll makes the next segment's and a producer snapshot, the abort of a
-transaction adds to the `.txnindex`.
-Threads: the holder of the partition's append token. Nothing is visible before `publish` is called,
-which is after the bytes are written.
+On disk are the active segment's files; a roll makes the next segment's files and a producer snapshot, and the
+abort of a transaction adds to the `.txnindex`. Threads: the holder of the partition's append token. Nothing
+is visible before `Visible.show` is called, after the bytes are written.
 """
 
 from __future__ import annotations
@@ -47,12 +47,15 @@ if TYPE_CHECKING:
 _MOST_END = 2**63 - 1
 
 
-# What became of an append that was begun and not finished: who waits for it is told by a new one.
+# The error of an append that was begun and not finished; the thread that waits for it raises a new error
+# like it.
 INTERRUPTED = StorageError(errno.EINTR, "the append was interrupted")
 
 
 class Pending:
-    """Encoded batches that wait to be written, and what became of them. `claim`: whose they are."""
+    """Encoded batches that wait to be written, and their first offset or error. `claim` says which producer
+    wrote them.
+    """
 
     __slots__ = ("chunks", "claim", "error", "first")
 
@@ -67,10 +70,11 @@ class Pending:
 
 
 class Restore:
-    """The log before an append, and what takes that back. Once `together` is done it stays.
+    """The state of the log before an append, from which the append can be taken back. Once `together` is done
+    the append stays.
 
-    `segments`: how many there were; `aborts`: bytes of the active `.txnindex`, -1 where it stays as it is;
-    `rolled`: the segments that were made since, None before anything was taken back.
+    `segments` is how many segments there were; `aborts` the size in bytes of the active `.txnindex`, -1 where
+    the append leaves it as it is; `rolled` the segments made since, None before anything was taken back.
     """
 
     __slots__ = ("aborts", "active", "mark", "pipe", "rolled", "saved", "segments", "together")
@@ -85,7 +89,9 @@ class Restore:
 
 
 class LogWriter:
-    """`segments` is shared with the partition, which makes its views from it."""
+    """Writes one partition's log. The list `segments` is shared with the partition, which makes its views
+    from it.
+    """
 
     def __init__(
         self,
@@ -102,11 +108,12 @@ class LogWriter:
         self.pool, self.directory, self.config, self.producers = pool, directory, config, producers
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
         self.fenced: BaseException | None = None
-        # Of an append that was begun, until all of it is written: noted before anything changes, so that what
-        # fails, or a signal handler raises, anywhere and in taking it back too, leaves what to take back.
+        # The state before an append, kept until all of the append is written. It is noted before anything
+        # changes: whatever fails or a signal handler raises, also while an append is taken back, this says
+        # what to undo.
         self._owed: Restore | None = None
         self.closed = False
-        self.removals = 0  # of segments that a failed append had made: their names are gone, not durably so
+        self.removals = 0  # how many segments of failed appends were removed: the directory may not be synced
         self.active = ActiveSegment(segments[-1], config, next_offset)
 
     @property
@@ -114,15 +121,15 @@ class LogWriter:
         return self.active.next_offset
 
     def write_queued(self, pending: Pending) -> None:
-        """Write what was queued; it is told its offset or its error, also where an interrupt comes."""
+        """Write a queued append, and note its offset or its error in it, also where an interrupt comes."""
         if self._owed is not None:
             self.recall()
         before = self.active.next_offset
-        pending.error = INTERRUPTED  # unless told otherwise: it is begun, and must not be written twice
+        pending.error = INTERRUPTED  # until the outcome is known: what was begun must not be written twice
         try:
             pending.first = self.write(pending.chunks, pending.claim)
         except BaseException as error:
-            if self._owed is None and self.active.next_offset > before:  # it came when all was written
+            if self._owed is None and self.active.next_offset > before:  # raised when all was written
                 pending.first, pending.error = before, None
                 raise
             if not isinstance(error, Exception):
@@ -134,10 +141,11 @@ class LogWriter:
             del pending  # it keeps the error, whose traceback has this frame
 
     def write(self, chunks: Iterable[Encoded], claim: Claim | None = None) -> int:
-        """Append all of it, or nothing: the first offset. StorageError; the log is as before then.
+        """Append all of the chunks, or nothing; returns the first offset. Raises StorageError; the log is as
+        before then.
 
-        With a `claim` it is judged first: the errors of `judging`. What repeats what is there is not written,
-        and has the first offset of that.
+        With a `claim`, the append is judged first, which raises the errors of `append_info.judge`. A repeated
+        append is not written, and has the first offset of the batches that it repeats.
         """
         self.check()
         if claim is None:
@@ -152,20 +160,20 @@ class LogWriter:
         return known
 
     def write_staged(self, chunks: Iterable[Encoded]) -> None:
-        """Append batches that no producer with an id wrote. StorageError, as `write`."""
+        """Append batches that no producer with an id wrote. Raises StorageError, as `write`."""
         self.check()
         self._attempt(chunks, None)
 
     def write_marker(self, marker: Marker, together: Together) -> int:
-        """Append a transaction's end: its offset. StorageError, as `write`. It stays if `together` is done;
-        else `take_back`, or the next look, takes it away again.
+        """Append a transaction marker; returns its offset. Raises StorageError, as `write`. The marker stays
+        if `together` is done; else `take_back`, or the next view that is made, removes it.
         """
         self.check()
         saved = self.producers.save(marker.producer_id)
         return self._attempt([end_marker(marker, self.clock())], saved, marker, together).mark.next_offset
 
     def check(self) -> None:
-        """StoreClosedError, StorageError where nothing can be appended."""
+        """Raises StoreClosedError, or StorageError where nothing can be appended."""
         if self.closed:
             raise StoreClosedError(f"{self.directory} is closed, or its topic deleted")
         if self.settled():
@@ -176,12 +184,12 @@ class LogWriter:
 
     @property
     def reason(self) -> str:
-        """Why it is fenced."""
+        """Why the partition is fenced."""
         return str(self.fenced) or type(self.fenced).__name__
 
     def settled(self) -> bool:
-        """Whether the log on disk ends where it should: what a failed append has left is taken back now, if
-        that is owed and there is room again.
+        """Whether the log on disk ends where it should. What a failed append has left is taken back now, if
+        that is still to be done and there is room again.
         """
         if self._owed is not None:
             self.take_back()
@@ -194,7 +202,7 @@ class LogWriter:
         marker: Marker | None = None,
         together: Together | None = None,
     ) -> Restore:
-        """Without `together` it is there when this returns."""
+        """Write the chunks, or take them back. Without `together` the append stays when this returns."""
         pipe = Pipeline(self.pool.files)
         restore = self._owed = Restore(self, saved, together or Together(), pipe)
         aborted: list[AbortedTxn] = []
@@ -204,7 +212,7 @@ class LogWriter:
                     aborted += self._write_chunk(chunk, pipe, saved is not None, marker)
             if aborted:
                 segment = self.active.segment
-                if segment is restore.active.segment:  # else it goes with the segment
+                if segment is restore.active.segment:  # else the `.txnindex` is removed with the segment
                     restore.aborts = index_size(self.pool.files, segment)
                 add_aborted(self.pool.files, segment, aborted)
         except BaseException as error:
@@ -251,7 +259,7 @@ class LogWriter:
         return aborted
 
     def _check_offsets(self, batches: NDArray[np.void]) -> None:
-        """OffsetsExhaustedError where there are too few left."""
+        """Raises OffsetsExhaustedError where too few offsets are left."""
         need = int((batches["last_offset"] - batches["base_offset"] + 1).sum())
         left = _MOST_END - self.active.next_offset
         if need > left:
@@ -261,7 +269,7 @@ class LogWriter:
             )
 
     def roll(self) -> None:
-        """Seal the active segment and go on in a new one. OSError."""
+        """Seal the active segment and go on in a new one. Raises OSError."""
         active = self.active
         if not active.segment.size:
             raise RecordTooLargeError(
@@ -270,15 +278,15 @@ class LogWriter:
         # Trimmed first: to other processes the next segment's name says that this one is sealed.
         active.trim()
         segment = _new_segment(self.pool, self.directory, active.next_offset, self.config)
-        self.segments.append(segment)  # first: `put_back` removes what was made of it, or fences
+        self.segments.append(segment)  # first: `take_back` removes the files that were made, or fences
         _make_files(segment)
         self.active = ActiveSegment(segment, self.config, active.next_offset)
         active.seal()
         self.rolled(segment.base_offset)
 
     def roll_apart(self) -> None:
-        """Roll outside of an append, when what a failed one has left was taken back. StorageError: the log
-        is as before.
+        """Roll outside of an append, after what a failed append left was taken back. Raises StorageError; the
+        log is as before then.
         """
         self.check()
         self._owed = Restore(self, None, Together())
@@ -294,16 +302,17 @@ class LogWriter:
     # --- taking back ----------------------------------------------------------------------
 
     def put_back(self, restore: Restore) -> None:
-        """Undo all that was written since `restore` was made, as `take_back`."""
+        """Undo all that was written since `restore` was made, as `take_back` does."""
         self._owed = restore
         self.take_back()
 
     def take_back(self) -> None:
         """Undo an append that was begun and not finished, if there is one. Where the disk has no room for
-        that it is tried again before the next; where it refuses, the partition is fenced. What else may be
-        raised, as by a signal handler, is raised: then the next append, or look, begins with the rest.
+        that, the undo is tried again before the next append; where the disk refuses, the partition is fenced.
+        Anything else, such as an error of a signal handler, is raised: then the next append, or view, begins
+        with the rest.
 
-        The end goes back in memory first: what failed is never shown, whatever the disk says.
+        The end goes back in memory first: what failed is never visible, whatever the disk says.
         """
         try:
             self.recall()
@@ -319,13 +328,14 @@ class LogWriter:
         self._owed = None
 
     def recall(self, but: Together | None = None) -> None:
-        """Let the log in memory end where it did before an append that was begun and not finished, `but` for
-        one that is just being finished; the disk is left as it is. May be repeated.
+        """Let the log in memory end where it did before an append that was begun and not finished, unless
+        that append belongs to `but`, which is just being finished; the disk is left as it is. May be
+        repeated.
         """
         owed = self._owed
         if owed is None or owed.together is but:
             return
-        if owed.together.done:  # it is finished
+        if owed.together.done:  # the append is finished
             self._owed = None
             return
         behind = self.segments.index(owed.active.segment) + 1
@@ -337,7 +347,7 @@ class LogWriter:
         self.producers.recall(owed.saved)
 
     def _undo(self, restore: Restore) -> None:
-        """May be repeated, whatever an earlier try has done. OSError."""
+        """Undo an append on disk. May be repeated, whatever an earlier try has done. Raises OSError."""
         mark, segment, rolled = restore.mark, restore.active.segment, restore.rolled or []
         if restore.pipe is not None:
             restore.pipe.end()  # no write comes late
@@ -354,11 +364,11 @@ class LogWriter:
             self.active.rewind(mark)
 
     def _reopen(self, restore: Restore, segment: Segment, mark: Mark) -> None:
-        """Go on in a segment that a roll had sealed. OSError: it is as before."""
+        """Go on in a segment that a roll had sealed. Raises OSError; the segment is as before then."""
         segment.sealed = False
         segment.attach(None)
         try:
-            # In one step: what is done again from here on is done to the new one.
+            # Both names change in one step: whatever is repeated from here on is done to the new object.
             restore.active = self.active = ActiveSegment(segment, self.config, mark.next_offset)
         except BaseException:
             segment.sealed = True

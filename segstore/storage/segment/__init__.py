@@ -1,1 +1,3 @@
-"""A segment: its log file, its indexes, what is known of it, and the scan of its batches."""
+"""A segment of a log: its files, its indexes, the scan of its batches, and the view that readers have of
+segments.
+"""

@@ -1,8 +1,8 @@
-"""Owns the files of a partition's active segment while they are written: log, offset index, time index.
+"""The active segment of a partition: its log, offset index and time index while they are written.
 
-Invariant: bytes of the log from `segment.size` on are nobody's; they are written over, or cut off by
-`rewind` or recovery. Index room is taken before the log is written, so that a full disk is met first.
-Threads: one at a time, the holder of the partition's append token.
+Invariant: bytes of the log from `segment.size` on belong to no batch; they are overwritten, or cut off by
+`rewind` or recovery. Room in the indexes is reserved before the log is written, so that a full disk shows
+there first. Threads: one at a time, the holder of the partition's append token.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class ActiveSegment:
     def __init__(
         self, segment: Segment, config: TopicConfig, next_offset: int, index_bytes: int | None = None
     ) -> None:
-        """Open what is there: `segment.size` bytes are valid, up to `next_offset`. OSError."""
+        """Open the files: `segment.size` bytes are valid, and `next_offset` is the offset behind them. Raises
+        OSError.
+        """
         self.segment, self.config, self.next_offset = segment, config, next_offset
         files: Files = segment.pool.files
         self._files = files
@@ -54,8 +56,8 @@ class ActiveSegment:
 
     @classmethod
     def reopened_at(cls, segment: Segment, config: TopicConfig, size: int, next_offset: int) -> ActiveSegment:
-        """Take the first `size` bytes of a segment for valid, its indexes too, whatever their limit is now.
-        OSError.
+        """Open a segment of which the first `size` bytes are valid, its indexes too, whatever limit is set
+        for these now. Raises OSError.
         """
         segment.size = size
         segment.attach(None)
@@ -74,14 +76,15 @@ class ActiveSegment:
         self._times = ActiveTimeIndex(self._files, segment.file(names.TIME_INDEX), index_bytes, times.entries)
         largest = timestamp, segment.base_offset + relative if times.entries else -1
         self._builder.state = (segment.size - position if last >= 0 else segment.size, *largest, timestamp)
-        # What a power cut took of the time index is missed by nobody: entries before the last offset's.
+        # A power cut may have taken time index entries: the largest timestamp is looked for from the last
+        # one's batch on.
         told = offsets.lookup(relative) if times.entries else None
         self._recall_largest(told[1] if told else 0)
         segment.attach((self._offsets, self._times))
 
     def _recall_largest(self, position: int) -> None:
-        """The largest timestamp may lie behind the last time entry's batch, which is at `position` or behind
-        it; the first batch tells when to roll.
+        """Find the largest timestamp, which may lie behind the last time index entry's batch, at `position`
+        or behind it; and the timestamp of the first batch, by which a roll is due.
         """
         since, timestamp, offset, entry = self._builder.state
         files, handle, end = self._files, self.handle, self.segment.size
@@ -96,7 +99,7 @@ class ActiveSegment:
 
     @property
     def handle(self) -> Handle:
-        """The open log; not kept, so that idle partitions hold no descriptor."""
+        """The open log. It is not kept, so that idle partitions hold no descriptor."""
         return self.segment.pool.get(self.segment.path, write=True)
 
     # --- appending ---------------------------------------------------------------------
@@ -105,9 +108,10 @@ class ActiveSegment:
         return Mark(self.segment.size, self.next_offset, self._builder.state, self.rolled_ms)
 
     def room(self, batches: NDArray[np.void], nbytes: int, now_ms: int) -> int:
-        """How many of these batches, `nbytes` in all, which get the next offsets, may go here; 0: roll first.
+        """How many of these batches, `nbytes` in all, which get the next offsets, fit into the segment; 0:
+        roll first.
 
-        org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
+        As org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
         """
         size, config = self.segment.size, self.config
         if not size:
@@ -147,15 +151,17 @@ class ActiveSegment:
         return latest - self.rolled_ms > self._most_ms()
 
     def _most_ms(self) -> int:
-        """How old it may become, by the settings of now. The jitter takes off less than that, whatever is set
-        (Kafka: LogConfig.randomSegmentJitter): else each record had a segment of its own.
+        """How old the segment may become, in ms, by the current settings. The jitter takes off less than
+        that, whatever is set (Kafka: LogConfig.randomSegmentJitter): else each record would get a segment of
+        its own.
         """
         most, jitter = self.config.max_segment_ms, self.config.segment_jitter_ms
         return most - int(self._jitter * min(jitter, most)) if jitter else most
 
     def outlived(self, now_ms: int) -> bool:
         """Whether the segment was begun more than segment.ms ago by the clock, whatever its records say: an
-        idle log must not keep old records for ever. One that was reopened counts from the first look.
+        idle log must not keep old records for ever. The age of a reopened segment counts from the first call
+        of this.
         """
         if not self.segment.size:
             return False
@@ -164,12 +170,12 @@ class ActiveSegment:
         return now_ms - self._born_ms > self._most_ms()
 
     def reserve(self, n: int) -> None:
-        """Take index room for `n` batches. OSError: nothing has changed."""
+        """Reserve room in the indexes for `n` batches. Raises OSError; nothing has changed then."""
         self._offsets.reserve(n)
         self._times.reserve(n + 1)
 
     def appended(self, batches: NDArray[np.void], next_offset: int) -> None:
-        """These batches were written at `segment.size`: index them and move on."""
+        """Index these batches, which were written at `segment.size`, and move the end behind them."""
         offset_entries, time_entries = self._builder.add(batches)
         self._offsets.append(offset_entries)
         self._times.append(time_entries)
@@ -179,26 +185,27 @@ class ActiveSegment:
         self.next_offset = next_offset
 
     def rewind(self, mark: Mark) -> None:
-        """Go back to `mark`: cut the log and the indexes. OSError where the disk refuses that too."""
+        """Go back to `mark`: cut the log and the indexes. Raises OSError where the disk refuses that."""
         self.recall(mark)
         relative = mark.next_offset - self.segment.base_offset
         self._offsets.truncate_to(relative)
         self._times.truncate_to(relative)
-        # A roll that failed may have left its closing entry, which is right, and must not come twice.
+        # A roll that failed may have left its closing time index entry, which is right, and must not come
+        # twice.
         last = self._times.entry(-1)[0] if self._times.entries else -1
         self._builder.state = (*mark.builder[:3], last)
         self._files.truncate(self.handle, mark.size)
 
     def recall(self, mark: Mark) -> None:
-        """Take the bytes behind `mark` for nobody's again."""
+        """Let the log end at `mark` in memory, so that the bytes behind belong to no batch again."""
         self._builder.state = mark.builder
         self.segment.size, self.next_offset, self.rolled_ms = mark.size, mark.next_offset, mark.rolled_ms
 
     # --- sealing -----------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Add the closing time index entry and trim both index files, as Kafka at a roll and at close.
-        OSError.
+        """Add the closing time index entry and trim both index files, as Kafka does at a roll and at close.
+        Raises OSError.
         """
         closing = self._builder.last_time_entry()
         self._times.append(closing)
@@ -206,7 +213,7 @@ class ActiveSegment:
         self._times.seal()
 
     def seal(self) -> None:
-        """Nothing will be appended any more. OSError."""
+        """Trim the segment, to which nothing will be appended any more. Raises OSError."""
         self.trim()
         self.segment.sealed = True
         self.segment.attach(None)

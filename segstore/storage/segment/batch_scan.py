@@ -1,6 +1,7 @@
-"""Walks the batches of a `.log` file in bounded steps: recovery, index rebuilds, check, time look-ups.
+"""Scans the batches of a `.log` file in bounded steps: for recovery, index rebuilds, check and look-ups by
+time.
 
-On disk: reads only. Threads: any; nothing is shared.
+On disk files are only read. Threads: any; nothing is shared.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK = 4 << 20
-LARGE = 16 << 10  # a header is sooner read alone than together with this many bytes
+LARGE = 16 << 10  # batches above this many bytes: reading headers alone is faster than reading all
 AT_A_TIME = 4096
 MOST_OFFSET = 2**63 - 1
 MOST_SEARCHED = 64 << 20  # bytes looked at in one piece for a whole batch behind damage
@@ -54,10 +55,10 @@ def walk(
 ) -> Iterator[Step]:
     """Steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
-    No batch begins below offset `least` or the one before it. `sparse`: of large batches headers alone
-    are read; the steps that they come in have no data.
-    The walk is whole when the last step's `stop.position` is `end`; else that is where the first
-    batch lies that is no batch, is cut off, or (with `check_crcs`) fails its CRC.
+    No batch begins below offset `least`, or below the batch before it. `sparse`: of large batches only the
+    headers are read; the steps with those have no data. All of the range was read when the last step's
+    `stop.position` is `end`; else that is where the first bytes lie that are no batch, are cut off, or (with
+    `check_crcs`) fail their CRC.
     """
     size = chunk
     while position < end:
@@ -84,14 +85,18 @@ def walk(
 def _rising(
     batches: NDArray[np.void], stop: ScanEnd, least: int, position: int
 ) -> tuple[NDArray[np.void], ScanEnd]:
-    """What was scanned, nothing of it where it begins below offset `least`: a scan knows of no other."""
+    """The scanned batches, or none of them where the first begins below offset `least`, which a scan does not
+    check.
+    """
     if len(batches) and batches["base_offset"][0] < least:
         return batches[:0], ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
     return batches, stop
 
 
 def _headers_alone(files: Files, handle: Handle, position: int, end: int, least: int) -> Step:
-    """Some thousand batches' headers, each read by itself; it ends early at what is no header."""
+    """Up to AT_A_TIME batches' headers, each read by itself; the step ends early at bytes that are no
+    header.
+    """
     batches = np.empty(AT_A_TIME, BATCH)
     out, n, at, last = batch_ptr(batches), 0, position, least - 1
     while n < AT_A_TIME and files.seek_batch(handle, at, end, 0, out + n) == 1 and out[n].base_offset > last:
@@ -101,9 +106,10 @@ def _headers_alone(files: Files, handle: Handle, position: int, end: int, least:
 
 
 def next_whole(files: Files, handle: Handle, position: int, end: int, least_offset: int) -> int | None:
-    """Where the first whole, valid batch at or behind `position` begins whose base offset is at least this.
+    """The position of the first whole, valid batch at or behind `position` whose base offset is at least
+    `least_offset`, None where there is none.
 
-    The way back behind a damaged batch: every byte is tried, and only a CRC that holds counts.
+    This finds the way behind a damaged batch: every byte is tried, and only a CRC that holds counts.
     """
     size = CHUNK
     while position < end:
@@ -131,9 +137,8 @@ def walk_past_damage(
     start: int = 0,
     chunk: int = CHUNK,
 ) -> Iterator[Step]:
-    """Steps over all that is left of a file whose batches may be damaged anywhere, from byte `start` on;
-    `sparse` and `chunk` as in `walk`. A step that does not begin where the one before stopped comes behind
-    damage.
+    """Steps over the rest of a file from byte `start` on, whose batches may be damaged anywhere; `sparse` and
+    `chunk` as in `walk`. A step that does not begin where the one before stopped comes behind damage.
     """
     position, least = start, 0
     while position < end:
@@ -147,7 +152,7 @@ def walk_past_damage(
         if last >= end:
             return
         if before is not None and not check_crcs and not _crc_holds(files, handle, before):
-            # Its last offset is as little worth: those of good batches may be below it.
+            # The damaged batch's last offset proves nothing either: good batches may have offsets below it.
             least = int(before["base_offset"]) + 1
             last -= 1
         found = next_whole(files, handle, last + 1, end, least)

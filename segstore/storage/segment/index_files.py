@@ -1,7 +1,7 @@
-"""Derives a segment's `.index` and `.timeindex` from its log, and tells whether they are whole.
+"""A segment's `.index` and `.timeindex` files: they are loaded, checked, and rebuilt from the log.
 
-On disk: replaces the two index files, by rename.
-Threads: `load` and `rebuild` are called with the segment's loading lock held.
+On disk a rebuild replaces the two index files, by rename. Threads: `load` and `rebuild` are called with the
+segment's loading lock held.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Indexed(Protocol):
 
 
 def load(segment: Indexed) -> Indexes:
-    """The segment's indexes, rebuilt first where they are missing, short, out of order or point outside."""
+    """The segment's indexes, rebuilt first where they are missing, too short, out of order, or point outside
+    of the log.
+    """
     found = _from_files(segment)
     return rebuild(segment) if found is None else found
 
@@ -60,13 +62,13 @@ def load(segment: Indexed) -> Indexes:
 def _from_files(segment: Indexed) -> Indexes | None:
     files, paths = segment.pool.files, (segment.file(names.INDEX), segment.file(names.TIME_INDEX))
     try:
-        # A live writer has gone on since the log was looked at: what is of later batches is left out.
+        # A live writer has gone on since the log was looked at: entries of later batches are left out.
         most = min(segment.visible - segment.base_offset, MOST_RELATIVE + 1)
         bounds = {"log_size": segment.size, "end_relative": most}
         offsets = SealedOffsetIndex(files, paths[0], mapped=segment.sealed, **bounds)
         times = SealedTimeIndex(files, paths[1], mapped=segment.sealed, **bounds)
     except OSError as error:
-        # They are hints: a bad sector under them is as good as no file. Few descriptors are no damage.
+        # Indexes are hints: one on a bad sector is as good as none. A lack of descriptors is no damage.
         if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EIO}:
             raise
         return None
@@ -79,7 +81,7 @@ def _from_files(segment: Indexed) -> Indexes | None:
 
 
 def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex) -> bool:
-    """Whether no batch behind the last entry should have had one, and no entry is of a batch that is gone."""
+    """Whether no batch behind the last entry should have an entry, and every entry's batch still exists."""
     last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
     end = last  # relative offset of the last batch
     builder = IndexBuilder(segment.base_offset, segment.interval)
@@ -90,7 +92,7 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
         if not len(batches) and step.stop.status == lib.SEG_SHORT:
             continue  # a batch that is larger than a step comes whole in the next
         if not len(batches):
-            return last < 0  # damage at the very place: reading will tell
+            return last < 0  # damage where the entry points to: a read will report it
         if (
             last >= 0
             and step.position == position
@@ -100,14 +102,14 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
         if builder.add(_fitting(segment, batches))[0]:
             return False
         end = int(batches["last_offset"][-1]) - segment.base_offset
-    # The offset index is bounded by the log's size; a time entry can only be told by its offset.
+    # The offset index is bounded by the log's size; a time index entry can only be judged by its offset.
     return not times.entries or (times.entry(-1)[1] <= end and _is_right(segment, offsets, *times.entry(-1)))
 
 
 def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
-    """Whether the batch with this offset has that largest timestamp, and ends there: a power cut may leave
-    half of an entry. True where damage hides it. For who only reads, the offset may be any of the batch's:
-    there are brokers that write the record's.
+    """Whether the batch with this offset has that largest timestamp, and ends at the offset: a power cut may
+    leave half of an entry. True where damage hides the batch. In a segment that is only read, the offset may
+    be that of any of the batch's records: some brokers write the record's own.
     """
     hint = offsets.lookup(relative)
     position, target = hint[1] if hint else 0, segment.base_offset + relative
@@ -121,19 +123,22 @@ def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative
 
 
 def _fitting(segment: Indexed, batches: NDArray[np.void]) -> NDArray[np.void]:
-    """The batches that can be this segment's: a base offset lies outside the CRC, and may be any."""
+    """The leading batches whose offsets can be this segment's: a base offset lies outside the CRC, and may
+    have any value.
+    """
     most = min(segment.base_offset + MOST_RELATIVE, segment.visible - 1)
     good = (batches["base_offset"] >= segment.base_offset) & (batches["last_offset"] <= most)
     return batches if good.all() else batches[: int(good.argmin())]
 
 
 def _timeless(segment: Indexed) -> bool:
+    """Whether no batch of the segment has a timestamp."""
     steps = walk(segment.pool.files, segment.handle, 0, segment.size, check_crcs=False)
     return all((step.batches["max_timestamp"][step.batches["count"] > 0] < 0).all() for step in steps)
 
 
 def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
-    """Entries of both indexes for the first `end` bytes of the log, the closing time entry included."""
+    """Entries of both indexes for the first `end` bytes of the log, the closing time index entry included."""
     builder = IndexBuilder(segment.base_offset, segment.interval)
     made = [
         builder.add(_fitting(segment, s.batches))
@@ -145,7 +150,7 @@ def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
 
 
 def sync(segment: Indexed) -> None:
-    """Make a sealed segment's indexes durable. OSError."""
+    """Make a sealed segment's indexes durable. Raises OSError."""
     for suffix in (names.INDEX, names.TIME_INDEX):
         with (
             suppress(FileNotFoundError),  # the segment was deleted meanwhile
@@ -155,8 +160,8 @@ def sync(segment: Indexed) -> None:
 
 
 def rebuild(segment: Indexed) -> Indexes:
-    """Make both indexes anew: in their files by the writer, in memory by anybody else, and where the disk has
-    no room for them.
+    """Make both indexes anew: the writer makes them in their files; anybody else in memory, as does the
+    writer where the disk has no room for them.
     """
     files = segment.pool.files
     offset_entries, time_entries = build(files, segment, segment.size)
@@ -166,6 +171,6 @@ def rebuild(segment: Indexed) -> Indexes:
             replace_index(files, segment.file(names.TIME_INDEX), time_entries, sync=segment.sealed)
         except OSError as error:
             if error.errno not in NO_ROOM or not segment.sealed:
-                raise  # what an active segment's files hold is gone on from
+                raise  # an active segment's index files must be whole: entries are appended to them
             log.warning("%s: no room for its indexes: they are rebuilt at the next open", segment.path)
     return SealedOffsetIndex.of(offset_entries), SealedTimeIndex.of(time_entries)

@@ -1,7 +1,8 @@
-"""What a partition's readers see: an immutable picture of its segments and its visible end.
+"""What readers see of a partition: an immutable view of its segments, its log start offset and its visible
+end.
 
-On disk: nothing. Threads: any; a view never changes, its owner replaces it whole, and so readers
-take no lock.
+Nothing of it is on disk. Threads: any; a view never changes, its owner replaces it whole, and so readers take
+no lock.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from segstore.storage.segment.segment import Segment
 class LogView(NamedTuple):
     """Segments in order with their base offsets, the last one visible up to byte `end_position`.
 
-    `stable_offset` is Kafka's last stable offset: below it every transaction is decided.
+    `stable_offset` is Kafka's last stable offset: below it every transaction is decided. -1: not known.
     """
 
     segments: tuple[Segment, ...]
@@ -28,28 +29,28 @@ class LogView(NamedTuple):
     stable_offset: int
 
     def check(self, offset: int, where: str) -> None:
-        """OffsetOutOfRangeError where `offset` is not in [start, end]."""
+        """Raises OffsetOutOfRangeError where `offset` is not in [start, end]."""
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset, where)
 
     def slot(self, offset: int) -> int:
-        """Which segment holds `offset`, or would."""
+        """The number of the segment that holds `offset`, or would hold it."""
         return bisect_right(self.bases, offset, 1) - 1
 
     def next_base(self, slot: int) -> int:
-        """The offset that all of segment `slot` that may be seen is below."""
+        """The offset below which all visible batches of segment `slot` lie."""
         slot += 1
         return self.end_offset if slot == len(self.bases) else min(self.bases[slot], self.end_offset)
 
     def end_of(self, slot: int) -> int:
-        """Up to which byte segment `slot` is visible."""
+        """The byte up to which segment `slot` is visible."""
         return self.end_position if slot == len(self.segments) - 1 else self.segments[slot].size
 
 
 class Together:
-    """Views of several partitions that become visible by one store, `done`, whatever thread is looking. What
-    was written for them stays from then on. `partitions`: the `Visible` of each one whose view
-    is replaced.
+    """Marks views of several partitions that become visible at once: setting `done` shows them to all
+    threads. What was written for them stays in the logs from then on. `partitions` has the `Visible` of each
+    partition whose view is replaced.
     """
 
     __slots__ = ("done", "partitions")
@@ -60,7 +61,7 @@ class Together:
 
 
 class Turning(NamedTuple):
-    """In place of a partition's view while several are replaced."""
+    """Stands in place of a partition's view while the views of several partitions are replaced at once."""
 
     before: LogView
     after: LogView

@@ -1,7 +1,8 @@
-"""Owns `.segstore/quarantine`: copies of what was taken out of logs. Nothing reads them; they are the user's.
+"""The quarantine, `.segstore/quarantine`: copies of bytes that were taken out of logs. Nothing reads them;
+they are the user's.
 
-A copy is `<partition>-<base offset>-at-<position>.log`, beside it there may be a `.txt` that says what it is.
-Threads: one, who takes the bytes out.
+A copy is `<partition>-<base offset>-at-<position>.log`; a `.txt` file beside it may say what it is. Threads:
+one, which takes the bytes out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ NOTE = ".txt"
 
 
 def keep(directory: str, segment: Segment, position: int, end: int) -> str:
-    """Copy bytes `position` to `end` of a segment's log: the copy's path, durable. OSError."""
+    """Copy bytes `position` to `end` of a segment's log; returns the path of the copy, which is durable.
+    Raises OSError.
+    """
     files = segment.pool.files
     files.ensure_directory(directory)
     path = _free_name(directory, segment, position, end)
@@ -32,13 +35,15 @@ def keep(directory: str, segment: Segment, position: int, end: int) -> str:
 
 
 def note(files: Files, path: str, said: dict[str, object]) -> None:
-    """Say beside a copy what it is, a line for each. OSError."""
+    """Write a `.txt` file beside a copy that says what it is, one line for each item. Raises OSError."""
     text = "".join(f"{name}: {value}\n" for name, value in said.items())
     files.write_atomic(path.removesuffix(names.LOG) + NOTE, text.encode())
 
 
 def _free_name(directory: str, segment: Segment, position: int, end: int) -> str:
-    """A name that nothing has, or that has these very bytes: a crash brings us here again."""
+    """A path that no file has, or whose file has these very bytes: after a crash the same copy is made
+    again.
+    """
     partition = os.path.basename(segment.directory)
     stem = os.path.join(directory, f"{partition}-{segment.base_offset:020d}-at-{position}")
     for n in itertools.count():

@@ -1,8 +1,8 @@
-"""Reads one segment: `<base offset>.log` and the two sparse indexes beside it.
+"""A segment as readers see it: `<base offset>.log` and the two sparse indexes beside it.
 
-Threads: any, without locks. Ends are handed in by the view that a reader holds, so that bytes behind the
-visible end are never looked at. An index is a hint: what it says is checked against the batch that it
-points to, and an index that was wrong is rebuilt from the log and the search begun again.
+Threads: any, without locks. The end up to which a segment is read comes from the view that a reader has, so
+that bytes behind the visible end are never looked at. An index is a hint: an entry is checked against the
+batch that it points to, and an index that was wrong is rebuilt from the log and the search begun again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _TIME_CHUNK = 1 << 20
 
 
 class Segment:
-    """A segment as readers see it. `size` is final for a sealed one and grows for the active one, of which
-    another process's reader may see what is below offset `visible`.
+    """One segment. `size` is final for a sealed segment and grows for the active one, of which a reader in
+    another process may see what is below offset `visible`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Segment:
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._held: Handle | None = None
         self.identity: tuple[int, ...] = ()
-        """Of another process's log: how `Files.identity` begins; whatever else has its name is not it."""
+        """Of another process's log: the first numbers of `Files.identity`, by which the file is recognised."""
         self._known: weakref.ref[Handle] | None = None
         self._largest: int | None = None
         self._loading = Mutex()
@@ -73,7 +73,9 @@ class Segment:
         return self._held or handle
 
     def _checked(self, handle: Handle) -> Handle:
-        """The handle, or a new one, of this very file. FileNotFoundError: compaction has replaced it."""
+        """A handle of this very file: the one given, or a new one. Raises FileNotFoundError where compaction
+        has replaced the file.
+        """
         files, n = self.pool.files, len(self.identity)
         if files.identity(handle)[:n] != self.identity:
             self.pool.forget(self.path)
@@ -84,26 +86,35 @@ class Segment:
         return handle
 
     def hold(self, handle: Handle, indexes: tuple[OffsetIndex, TimeIndex]) -> None:
-        """Read from this file and these indexes, whatever the names stand for, until `release`."""
+        """Read from this file and these indexes until `release`, whatever files have the names meanwhile."""
         with self._loading:
             self._held, self._indexes, self._largest = handle, indexes, None
-            self.writable = False  # what is rebuilt is not written under a name that may be another's
+            self.writable = False  # rebuilt indexes are not written under names that may be another segment's
 
     def retire(self) -> None:
-        """Another segment's files are about to get these names: who reads this one goes on with its own."""
+        """Keep the open files, since another segment's files are about to get these names: readers of this
+        segment go on with its own.
+        """
         self.hold(self.handle, self.indexes)
 
     def release(self) -> None:
-        """The names are this segment's now: let go of what is held. The pool has forgotten the path."""
+        """Let go of the files that `hold` was given: the names are this segment's now. The pool has forgotten
+        the path before.
+        """
         with self._loading:
             self.writable, self._held, self._indexes = True, None, None
 
     def attach(self, indexes: tuple[OffsetIndex, TimeIndex] | None) -> None:
-        """Use the writer's live indexes; None: load them from their files when they are asked for."""
+        """Use the writer's live indexes; with None the indexes are loaded from their files when they are
+        needed.
+        """
         self._indexes, self._largest = indexes, None
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """The offset index and the time index, loaded from their files where the writer's are not
+        attached.
+        """
         found = self._indexes
         if found is None:
             with self._loading:
@@ -113,16 +124,19 @@ class Segment:
         return found
 
     def distrust(self) -> None:
-        """An index entry pointed to the wrong place: make the indexes anew (the writer's own are right)."""
+        """Make the indexes anew, since an entry pointed to the wrong place (an active segment's own are
+        right).
+        """
         if self.sealed:
             with self._loading:
                 self._indexes, self._largest = index_files.rebuild(self), None
 
     def locate(self, target: int, end: int, handle: Handle | None = None) -> Any:
-        """Header (`seg_batch *`) of the batch that holds `target`, or the first one behind it, below byte
-        `end`.
+        """Header (`seg_batch *`) of the batch that holds offset `target`, or of the first batch behind it,
+        below byte `end`.
 
-        None where there is none. CorruptRecordError where `target` lies in a stretch that is no batch.
+        None where there is no such batch. Raises CorruptRecordError where `target` lies in bytes that are no
+        batch.
         """
         out = ffi.new("seg_batch *")
         hint = (self._indexes or self.indexes)[0].lookup(target - self.base_offset)
@@ -136,21 +150,24 @@ class Segment:
         return (out if code else None) if code >= 0 else self.locate_from(position, target, end, out)
 
     def locate_from(self, position: int, target: int, end: int, out: Any) -> Any:
-        """As `locate`, from a byte on where a batch begins that is not behind the wanted one."""
+        """As `locate`, but the search begins at byte `position`, where a batch begins that is not behind the
+        wanted one.
+        """
         while True:
             code = self._seek(self.handle, position, end, target, out)
             if code >= 0:
                 return out if code else None
             bad, least = self._first_damage(position, int(out.position))
-            # Offsets that don't rise may be the fault of the batch before: then that is the one.
+            # Offsets that don't rise may be the fault of the batch before, which is then the damaged one.
             reason = BAD[_FIRST_BAD - code if bad == out.position else lib.SEG_BAD_CRC]
             position = self.pass_by(bad, least, target, end, reason)
 
     def pass_by(self, bad: int, least: int, target: int, end: int, reason: str) -> int:
-        """Where the first whole batch behind the damaged one at byte `bad` begins, with an offset of at least
-        `least`.
+        """The position of the first whole batch behind the damaged one at byte `bad`, with an offset of at
+        least `least`.
 
-        CorruptRecordError where `target` lies before it, or where there is none (without `next_offset`).
+        Raises CorruptRecordError where `target` lies before that batch, or where there is none (without
+        `next_offset`).
         """
         found = next_whole(self.pool.files, self.handle, bad + 1, end, least)
         header = ffi.new("seg_batch *")
@@ -161,8 +178,8 @@ class Segment:
         return found
 
     def check_before(self, position: int, target: int, back: int) -> None:
-        """CorruptRecordError where a batch below byte `position`, from the index entry for `target` on, fails
-        its CRC: it may be the one that has `target`. Reading goes on at offset `back`.
+        """Raises CorruptRecordError where a batch below byte `position`, from the index entry for `target`
+        on, fails its CRC: that batch may be the one that holds `target`. Reading goes on at offset `back`.
         """
         hint = self.indexes[0].lookup(target - self.base_offset)
         start = 0 if hint is None or hint[1] >= position else hint[1]
@@ -171,8 +188,8 @@ class Segment:
             raise CorruptRecordError(self.path, bad, target, BAD[lib.SEG_BAD_CRC], back)
 
     def _first_damage(self, start: int, position: int) -> tuple[int, int]:
-        """The first batch from byte `start` to `position` that fails its CRC, else `position`; the least
-        offset that may come there.
+        """The position of the first batch from byte `start` to `position` that fails its CRC, else
+        `position`; and the least offset that a batch there may have.
         """
         at, least = start, self.base_offset
         for step in walk(self.pool.files, self.handle, start, position, check_crcs=True):
@@ -181,30 +198,34 @@ class Segment:
         return at, least
 
     def header_at(self, position: int, end: int, out: Any) -> int | None:
-        """Put the header of the batch at `position` into `out`: its last offset; None where there is none."""
+        """Put the header of the batch at `position` into `out`; returns its last offset, None where no batch
+        is there.
+        """
         if self._seek(self.handle, position, end, 0, out) != 1:
             return None
         return int(out.last_offset)
 
     def _seek(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
-        """`Files.seek_batch`. StorageError where the disk refuses, which is no damage."""
+        """`Files.seek_batch`. Raises StorageError where the disk refuses to read, which is no damage."""
         code = self.pool.files.seek_batch(handle, position, end, target, out)
         if _FIRST_BAD < code < 0:
             raise StorageError(-code, os.strerror(-code), self.path)
         return code
 
     def last_offset_before(self, position: int) -> int:
-        """The last offset of the batches below a position; one less than the base offset without any."""
+        """The last offset of the batches below a position; one less than the base offset where there is
+        none.
+        """
         last = self.base_offset - 1
         for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
             last = int(step.batches["last_offset"][-1]) if len(step.batches) else last
         return last
 
     def largest_timestamp(self, end: int, below: int) -> int | None:
-        """The largest timestamp (ms) of the batches below byte `end` and offset `below`, -1 for none; None
-        where damage may hold it.
+        """The largest timestamp (ms) of the batches below byte `end` and offset `below`, -1 without any; None
+        where damage may hide it.
 
-        The last time index entry tells, together with the batches behind the one that it is about.
+        It is in the last time index entry, or in the batches behind that entry's batch.
         """
         if self._largest is not None:
             return self._largest
@@ -236,7 +257,7 @@ class Segment:
         return timestamp, int(found.position)
 
     def position_for_time(self, timestamp: int, end: int) -> int:
-        """A position from which no batch with a timestamp of at least this one has been passed by."""
+        """A position before which no batch has a timestamp of at least `timestamp` (ms)."""
         hint = self.indexes[1].lookup(timestamp - 1)
         if hint is None:
             return 0
@@ -244,7 +265,7 @@ class Segment:
         return 0 if found is None or found.max_timestamp != hint[0] else int(found.position)
 
     def _of_entry(self, relative: int, end: int) -> Any:
-        """Header of the batch that a time index entry is about; None where it is gone or damaged."""
+        """Header of the batch that a time index entry points to; None where the batch is gone or damaged."""
         try:
             return self.locate(self.base_offset + relative, end)
         except CorruptRecordError:

@@ -1,11 +1,12 @@
-"""Finds a partition's segments, and finishes or undoes what a crash left half done.
+"""The files of a partition's segments: how they are found, created and removed, and how a crash's traces are
+cleared.
 
-On disk: removes `.cleaned` and `.tmp` files and orphaned indexes, renames `.swap` files into
-place.
-The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewrite is `.cleaned` until it
-is whole, `.swap` while it replaces older segments, and has the plain name when they are gone, its log as the
-first file. So `.cleaned` is undone, with every `.swap` at or above it (its originals are all still there),
-and a `.swap` alone is finished. Each step may be repeated after another crash, and is synced before the next.
+On disk `.cleaned` and `.tmp` files and orphaned indexes are removed, and `.swap` files are renamed into
+place. The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewritten segment is
+`.cleaned` until it is whole, `.swap` while it replaces older segments, and gets the plain name when these are
+gone, its log as the first file. So a `.cleaned` file is removed, with every `.swap` file at or above its base
+offset (the originals are all still there), and a swap without `.cleaned` files is finished. Each step may be
+repeated after another crash, and is synced before the next.
 
 Threads: one, before the partition is used. A reader of somebody else's directory calls `list_segments` only.
 """
@@ -27,7 +28,7 @@ Found = dict[int, set[str]]  # base offset -> suffixes
 
 
 def scan_directory(files: Files, directory: str) -> Found:
-    """Which files of which segments there are."""
+    """The files of segments in a directory: suffixes by base offset."""
     found: Found = defaultdict(set)
     for name in files.listdir(directory):
         parsed = names.parse_segment_file(name)
@@ -43,8 +44,8 @@ def list_segments(files: Files, directory: str) -> list[int]:
 
 
 def settle(files: Files, directory: str) -> tuple[list[int], list[str]]:
-    """Finish or undo what was half done: base offsets of the segments then, and paths of `.deleted` files,
-    which the caller lets go in their time. OSError.
+    """Finish or undo what a crash left half done; returns the base offsets of the segments, and the paths of
+    `.deleted` files, which the caller removes when their time has come. Raises OSError.
     """
     found = scan_directory(files, directory)
     changed = _undo_cleaned(files, directory, found)
@@ -77,7 +78,7 @@ def _undo_cleaned(files: Files, directory: str, found: Found) -> bool:
     if not cleaned:
         return False
     least = min(cleaned)
-    # The swaps first: while a `.cleaned` file is left, a second crash comes here again.
+    # The swaps first: as long as a `.cleaned` file is left, an open after a second crash comes here again.
     for ending in (names.SWAP, names.CLEANED):
         for base in sorted(b for b in found if b >= least):
             _remove(files, directory, base, {s for s in found[base] if s.endswith(ending)}, found)
@@ -89,7 +90,7 @@ def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
     half = sorted(b for b, suffixes in found.items() if any(s.endswith(names.SWAP) for s in suffixes))
     if not half:
         return False
-    # All of one rewrite: between two of them an original may have gone whole.
+    # All are of one rewrite: all files of an original segment between two of them may be gone.
     last = half[-1]
     log = names.LOG + names.SWAP if names.LOG + names.SWAP in found[last] else names.LOG
     end = _end_offset(files, _path(directory, last, log), last) if log in found[last] else last
@@ -126,7 +127,7 @@ _SUFFIXES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
 
 
 def create_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
-    """Make the files of an empty segment. OSError: what was made of it is gone again."""
+    """Make the files of an empty segment. Raises OSError; what was made is removed again then."""
     segment = _new_segment(pool, directory, base_offset, config)
     try:
         _make_files(segment)
@@ -151,7 +152,7 @@ def _make_files(segment: Segment) -> None:
 
 
 def remove_segment(segment: Segment) -> None:
-    """Remove a segment's files, and what an earlier try has left of them. OSError."""
+    """Remove a segment's files, and what an earlier try has left of them. Raises OSError."""
     bury_segment(segment, 0)
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
@@ -159,8 +160,8 @@ def remove_segment(segment: Segment) -> None:
 
 
 def bury_segment(segment: Segment, now_ms: int) -> list[str]:
-    """Take a segment's names away, the log's first: it is `.deleted` then, and a crash leaves it to the next
-    open, which sees by the files' times that this was at `now_ms`. The new paths. OSError.
+    """Rename a segment's files to `.deleted`, the log first; returns the new paths. A crash leaves the rest
+    to the next open, which sees by the files' times that this was at `now_ms`. Raises OSError.
     """
     files, pool = segment.pool.files, segment.pool
     pool.forget(segment.path)
@@ -176,8 +177,9 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
 
 
 def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
-    """Let what will be written in place of a partition have no name elsewhere: its last segment, or `every`
-    one, which recovery may cut. A staged file has its name in the inbox until it is adopted. OSError.
+    """Give files that will be written their own inode: those of a partition's last segment, or of `every`
+    segment, which recovery may cut. A file that was adopted from the inbox may have its name there too until
+    the adoption ends. Raises OSError.
     """
     segments = list_segments(files, directory)
     for base in segments if every else segments[-1:]:
