@@ -51,7 +51,7 @@ class Segment:
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._held: Handle | None = None
         self.identity: tuple[int, ...] = ()
-        """Of another process's log: the first numbers of `Files.identity`, by which the file is recognised."""
+        """Of another process's log: the first numbers of `Files.identity`, by which to know the file."""
         self._known: weakref.ref[Handle] | None = None
         self._largest: int | None = None
         self._loading = Mutex()

@@ -1,1 +1,1 @@
-"""A store: its partitions, topics and sweeps, for the process that writes it and for those that read."""
+"""A store: its topics, partitions and sweeps, for the process that writes it and for those that only read."""

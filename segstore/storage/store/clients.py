@@ -1,8 +1,8 @@
-"""`Clients`: the producers and consumers of an open store, and how they end when it is closed.
+"""`Clients`: the producers and consumers of an open store, and how they end when the store is closed.
 
-Nothing on disk. The storage layer knows clients by the `Client` protocol only: they attach themselves, and
-are held weakly, so that one that is dropped is not kept.
-Threads: any. One thread closes; another one waits for it, unless that one is waited for itself.
+Nothing is on disk. The storage layer knows clients by the `Client` protocol only: they attach themselves, and
+are referred to weakly, so that a client that is dropped is not kept. Threads: any. One thread closes the
+store; another that closes waits for it, unless the first thread waits for the second.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ CLOSE_TIMEOUT = 30.0
 
 
 def tell(what: str, error: BaseException) -> None:
-    """Log an error that is not raised; one that is not ours with its traceback."""
+    """Log an error that is not raised; one that is not a SegstoreError with its traceback."""
     log.error("%s: %s", what, error, exc_info=None if isinstance(error, SegstoreError) else error)
 
 
 class Turn(IntEnum):
-    """In which order clients end: what listeners of readers send is written still."""
+    """The order in which clients end: what listeners of readers send is still written."""
 
     READER = 0
     WRITER = 1
@@ -54,30 +54,30 @@ class Unwritten(NamedTuple):
 
 
 class Client(Protocol):
-    """What is used over a store, and ends with it."""
+    """An object that is used over a store, and ends with it."""
 
     turn: Turn
 
     def entered(self) -> bool:
-        """Whether this very thread is within one of its calls, or runs one of its callbacks."""
+        """Whether this very thread is within one of the client's calls, or runs one of its callbacks."""
 
     def begin_to_close(self) -> None:
-        """Take nothing more; nothing is waited for."""
+        """Take no more records; this waits for nothing."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """End, by `deadline` (monotonic seconds). `orderly`: no exception of the application's is the reason.
-        A second call does nothing.
+        """End, by `deadline` (monotonic seconds). `orderly`: the store is not closed because of an exception
+        of the application's. A second call does nothing.
         """
 
     def unwritten(self) -> Unwritten:
-        """What could not be written: asked once the store is closed."""
+        """The records that could not be written; called once the store is closed."""
 
 
 R = TypeVar("R")
 
 
 class Clients:
-    """Those of one store, whose path is `path`, in the order in which they attached themselves."""
+    """The clients of one store, whose path is `path`, in the order in which they attached themselves."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -87,7 +87,9 @@ class Clients:
         self._writers: list[Client] = []
 
     def attach(self, client: Client) -> None:
-        """StoreClosedError. Takes no lock: who closes sees the client, or the client sees that."""
+        """Attach a client. Raises StoreClosedError. No lock is taken: either the closing thread sees the
+        client, or this sees that the store is being closed.
+        """
         key = id(client)
         self._attached[key] = weakref.ref(client, lambda _: self._attached.pop(key, None))
         if self._refused:
@@ -99,15 +101,15 @@ class Clients:
         return [client for client in found if client is not None and client.turn is turn]
 
     def once(self, close: Callable[[], R]) -> R | None:
-        """Call `close`, when another thread's call is over; None within one, which does it.
-        InvalidArgumentError in a producer's callback, for which that producer waits.
+        """Call `close`, after another thread's call of it is over; returns None within such a call, which
+        does the work. Raises InvalidArgumentError in a producer's callback, for which that producer waits.
         """
         if any(client.entered() for client in self._live(Turn.WRITER)):
             raise InvalidArgumentError(
                 f"close() of {self._path} in a producer's callback would wait for itself"
             )
         if others_are_gone() and not self._is_free():
-            return None  # the interpreter ended a thread within its close: the next open recovers
+            return None  # the interpreter ended a thread in the midst of a close: the next open recovers
         # Another thread that closes waits for the reader whose listener makes this call.
         if any(client.entered() for client in self._live(Turn.READER)) and not self._is_free():
             return None
@@ -128,8 +130,9 @@ class Clients:
         return False
 
     def close(self, timeout: float, orderly: bool) -> None:
-        """End all, within `timeout` seconds. All are tried; an interrupt is raised first, and has the others
-        waited for no longer. What clients raise: the first, the others are logged.
+        """End all clients, within `timeout` seconds. All are tried; an interrupt is raised in preference to
+        other errors, and ends the wait for the remaining clients. Of the clients' errors the first is raised,
+        the others are logged.
         """
         self._refused = True
         ends = _Ends(time.monotonic() + timeout, orderly)
@@ -141,7 +144,9 @@ class Clients:
         ends.told()
 
     def unwritten(self) -> UnwrittenRecordsError | None:
-        """What of the writers' records is not in the log, now that the store is closed; it is logged."""
+        """Which of the producers' records are not in the log, now that the store is closed; this is
+        logged.
+        """
         counts: Counter[tuple[str, int]] = Counter()
         last: BaseException | None = None
         writers, self._writers = self._writers, []

@@ -1,7 +1,7 @@
-"""`PartitionLog`: one partition of a topic, as users see it. A façade: it checks arguments and delegates.
+"""`PartitionLog`, one partition of a topic as users see it: it checks arguments and delegates.
 
-On disk: nothing of its own; see `partition` (writing), `follower` (another process's log), `reader`.
-Threads: any number of readers and writers. Appends are ordered; reads take no lock.
+The files are those of `log.partition` (writing), `log.read_only_partition` (another process's log) and
+`log.read`. Threads: any number of readers and writers. Appends are ordered; reads take no lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
-_TRIES = 10  # segments may go between the view and the read: then the next view is asked
+_TRIES = 10  # segments may be removed between the view and the read: then the next view is tried
 
 
 class PartitionLog:
@@ -43,7 +43,7 @@ class PartitionLog:
         context: Context,
         source: Partition | Follower,
     ) -> None:
-        """`store` is only kept: without it nobody would flush in the background."""
+        """`store` is only referred to: without it nothing would be flushed in the background."""
         self.topic, self.partition, self._store = topic, partition, store
         self._context, self._source = context, source
         self._name = f"{topic}-{partition}"
@@ -63,12 +63,12 @@ class PartitionLog:
 
     @property
     def end_offset(self) -> int:
-        """The log end offset: the one that the next record gets."""
+        """The log end offset: the offset that the next record gets."""
         return self._source.view.end_offset
 
     @property
     def high_watermark(self) -> int:
-        """Up to where every in-sync replica is: without replicas, the log end offset."""
+        """The offset up to which every in-sync replica has the log: without replicas, the log end offset."""
         return self._source.view.end_offset
 
     @property
@@ -79,7 +79,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is committed or aborted (Kafka: LSO)."""
+        """The offset below which every transaction is committed or aborted (Kafka: LSO)."""
         return self._stable(self._source.view)
 
     def _stable(self, view: LogView) -> int:
@@ -96,12 +96,13 @@ class PartitionLog:
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> int:
-        """Append one record: its offset. `timestamp` in ms since the epoch, by default now. One that is
-        older than the topic's retention.ms, as seconds are, has the record deleted by a sweep.
+        """Append one record; returns its offset. `timestamp` is in ms since the epoch, by default now. A
+        record with a timestamp older than the topic's retention.ms, as seconds would be, is deleted by a
+        sweep.
 
-        InvalidTypeError, InvalidArgumentError, RecordTooLargeError, InvalidTopicError (of an internal topic):
-        nothing was written. StorageError: nothing is in the log. ReadOnlyError, StoreClosedError,
-        ForkedError.
+        Raises InvalidTypeError, InvalidArgumentError, RecordTooLargeError, InvalidTopicError (for an internal
+        topic): nothing was written then; StorageError: the record is not in the log; ReadOnlyError,
+        StoreClosedError, ForkedError.
         """
         if self._internal:
             self._refuse()
@@ -116,15 +117,14 @@ class PartitionLog:
         compression: str | None = None,
         batch_bytes: int = 65536,
     ) -> range:
-        """Append many records, contiguous and visible together: their offsets.
+        """Append many records with contiguous offsets, visible together; returns their offsets.
 
         `values` and `keys`: bytes or None each, as a list, a numpy array (S, V, object, or 2-D uint8) or a
-        pyarrow binary or string array, without a loop per record for the latter two; `timestamps`: int64 ms,
-        one per record, or one for all; `headers`: per record a sequence of (str, bytes or None).
-        `compression`: none, gzip,
-        snappy, lz4 or zstd, by default the topic's `compression.type`. Records are split into batches of
-        about
-        `batch_bytes` before compression. A crash may keep whole batches of it. Errors as `append`.
+        pyarrow binary or string array, without a loop per record for the latter two. `timestamps`: int64 ms,
+        one per record, or one for all. `headers`: per record a sequence of (str, bytes or None).
+        `compression`: none, gzip, snappy, lz4 or zstd, by default the topic's `compression.type`. Records are
+        split into batches of about `batch_bytes` before compression. A crash may keep some whole batches of
+        the append. Errors as `append`.
         """
         if self._internal:
             self._refuse()
@@ -133,14 +133,17 @@ class PartitionLog:
         )
 
     def flush(self) -> None:
-        """Make all that was appended durable (fdatasync). StorageError: the partition is fenced."""
+        """Make all that was appended durable (fdatasync). Raises StorageError; the partition is fenced
+        then.
+        """
         check_apart("flush()")
         self.partition_for_write().flush()
 
     def delete_records(self, before_offset: int) -> int:
-        """Move the log start offset up to `before_offset` (-1: the high watermark): the new start.
+        """Move the log start offset up to `before_offset` (-1: the high watermark); returns the new log start
+        offset.
 
-        Segments wholly below it are removed (Kafka: Admin.deleteRecords). OffsetOutOfRangeError;
+        Segments wholly below it are removed (Kafka: Admin.deleteRecords). Raises OffsetOutOfRangeError;
         InvalidTopicError where the topic is internal.
         """
         if self._internal:
@@ -155,7 +158,7 @@ class PartitionLog:
         check_not_internal(self.topic, "only consumer groups and transactions write it")
 
     def partition_for_write(self) -> Partition:
-        """The partition, for who appends in other ways. ReadOnlyError, StoreClosedError, ForkedError."""
+        """The partition, for other ways of appending. Raises ReadOnlyError, StoreClosedError, ForkedError."""
         self._context.check_writable()
         assert isinstance(self._source, Partition)
         return self._source
@@ -171,14 +174,14 @@ class PartitionLog:
         check_crcs: bool = True,
         times: tuple[int, int] | None = None,
     ) -> Records:
-        """Records from `offset` on, in whole batches up to `max_bytes` (as stored), at least one where
-        there is one.
+        """Records from `offset` on, in whole batches up to `max_bytes` (as stored), and at least one batch
+        where there is any.
 
-        Control records are left out; `read_committed` leaves out aborted ones too and ends at the last stable
-        offset. At the log's end the result is empty. With `times`, first and last ms, it has only records
-        stamped within them, which may be none: `next_offset` says how far was looked. Batches without any
-        are not decoded. OffsetOutOfRangeError where `offset` is not in [start_offset, end_offset];
-        CorruptRecordError where the first batch is damaged.
+        Control records are left out; `read_committed` leaves out aborted records too and ends at the last
+        stable offset. At the log's end the result is empty. With `times`, first and last ms, only records
+        stamped within them are returned, perhaps none: `next_offset` says how far the log was searched.
+        Batches without such records are not decoded. Raises OffsetOutOfRangeError where `offset` is not in
+        [start_offset, end_offset]; CorruptRecordError where the first batch is damaged.
         """
         self._context.check_open()
         if type(offset) is not int or abs(offset) > arguments.INT64_MAX:
@@ -202,8 +205,8 @@ class PartitionLog:
             )
 
     def with_view(self, use: Callable[[LogView], T]) -> T:
-        """What `use` makes of the log as it is now; of its next view where files have gone meanwhile.
-        StorageError, StoreClosedError, CorruptRecordError.
+        """The result of `use` for the log's current view; for its next view where files were removed
+        meanwhile. Raises StorageError, StoreClosedError, CorruptRecordError.
         """
         tries, doubted = 0, False
         while True:
@@ -216,7 +219,8 @@ class PartitionLog:
                 if isinstance(self._source, Follower):
                     self._source.refresh()
             except CorruptRecordError:
-                # Segments that a live writer has removed since look like a gap: only a second look tells.
+                # Segments that a live writer has removed meanwhile look like a gap: only a second look
+                # shows that.
                 if doubted or not isinstance(self._source, Follower):
                     _ = self._source.view  # StoreClosedError: the name is a new topic's, and its files
                     raise
@@ -255,19 +259,19 @@ class PartitionLog:
     def transfer(
         self, sink: Any, offset: int, max_bytes: int = 1 << 20, method: str = "sendfile"
     ) -> tuple[int, int]:
-        """Send whole batches as they are stored to `sink`: (bytes, next offset).
+        """Send whole batches as they are stored to `sink`; returns (bytes sent, next offset).
 
-        From the batch that holds `offset` on, up to `max_bytes`, at least one where there is one. `sink` is a
-        file descriptor, or has fileno(); a file is written where it stands, a non-blocking sink waited for.
-        `method`: sendfile; splice (through a pipe); mmap (mapped file and write); read (read and write
-        through a buffer); copy_file_range (to files); zerocopy (MSG_ZEROCOPY) and io_uring (its send_zc), to
-        TCP; auto (what the measured figures recommend for the sink and the size: sendfile, which takes 0.3 to
-        0.9 of read's CPU at 64 KiB; read where the sink is a device or appends. The figures are in
-        `storage.transfer.choosing`). `segstore.transfer_methods()` says what is available,
-        docs/transfer.md what each does.
+        The batches are those from the one that holds `offset` on, up to `max_bytes`, at least one where there
+        is any. `sink` is a file descriptor, or has fileno(); a file is written at its current position, a
+        non-blocking sink is waited for. `method`: sendfile; splice (through a pipe); mmap (mapped file and
+        write); read (read and write through a buffer); copy_file_range (to files); zerocopy (MSG_ZEROCOPY)
+        and io_uring (its send_zc), to TCP; auto (what the measured figures recommend for the sink and the
+        size: sendfile, which takes 0.3 to 0.9 of read's CPU at 64 KiB; read where the sink is a device or
+        appends. The figures are in `storage.transfer.transfer`). `segstore.transfer_methods()` says what is
+        available, docs/transfer.md what each does.
 
-        SinkError, SinkClosedError, with whole and partial batches sent. InvalidArgumentError,
-        InvalidTypeError, OffsetOutOfRangeError: nothing was sent. StorageError of the disk;
+        Raises SinkError, SinkClosedError, with whole and partial batches sent. Raises InvalidArgumentError,
+        InvalidTypeError, OffsetOutOfRangeError: nothing was sent then. Raises StorageError of the disk;
         CorruptRecordError where the first batch is damaged.
         """
         self._context.check_open()
@@ -283,8 +287,10 @@ class PartitionLog:
         return self.with_view(send)
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """The first offset whose record is stamped `timestamp_ms` or later; None where there is none."""
+        """The first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None where there is
+        none.
+        """
         self._context.check_open()
-        # Below -1, which stands for no timestamp, all are the same.
+        # -1 stands for no timestamp: smaller numbers ask for the same.
         timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
         return self.with_view(lambda view: reader.offset_for_time(view, timestamp))

@@ -1,7 +1,9 @@
-"""The partitions of a store that is open for writing: those that are open, and those that can't be.
+"""The partitions of a store that is open for writing: how they are made and opened, which are open, which
+can't be.
 
-On disk: through `partition_loader` and `partition`; what the root's checkpoints say of them.
-Threads: any; the store's lock is held while one is opened, and while topics or their settings change.
+On disk are a new partition's directory, the leader epoch file, and the root's checkpoints; `log.open` and the
+partitions write the rest. Threads: any; the store's lock is held while a partition is opened, and while
+topics or their settings change.
 """
 
 from __future__ import annotations
@@ -35,17 +37,17 @@ from segstore.storage.segment.segment_files import create_segment, list_segments
 
 # --- partition loader --------------------------------------------------------------------------
 
-# Makes partitions' directories, and opens them for writing by what checkpoints and published ends say.
-#
-# On disk: a new partition's directory, the leader epoch file; the rest through `opening`.
-# Threads: one at a time, under the store's lock.
-
 _TEMPORARIES = frozenset(n + names.TEMPORARY for n in (names.LEADER_EPOCHS, names.PARTITION_METADATA))
-_LAYOUTS = 1 << 32  # what is published of the count
+_LAYOUTS = 1 << 32  # the published layout number has 32 bits
 
 
 class PartitionLoader:
-    """`clean`: nothing has to be recovered; `left`: how the store was; `expiration_ms`: of producers."""
+    """Makes partitions' directories, and opens partitions for writing by what checkpoints and published ends
+    say.
+
+    Threads: one at a time, under the store's lock. `clean`: nothing has to be recovered; `left` says in what
+    state the store was found; `expiration_ms` is the time after which producers are forgotten.
+    """
 
     def __init__(
         self,
@@ -63,16 +65,16 @@ class PartitionLoader:
         self.recovered: list[Recovered] = []
 
     def make(self, info: TopicInfo) -> None:
-        """Make what is missing of a topic's partitions. OSError."""
+        """Make what is missing of a topic's partitions. Raises OSError."""
         made = [partition for partition in info.partition_ids if self._make(info, partition)]
         if made:
             self._context.files.sync_dir(self._context.root)
 
     def _make(self, info: TopicInfo, partition: int) -> bool:
-        """False where it is whole."""
+        """Make what is missing of a partition; False where nothing is missing."""
         files, directory = self._context.files, self._topic_files.partition_path(info.name, partition)
         if files.exists(directory) and files.is_symlink(directory):
-            return False  # whoever opens it is told
+            return False  # opening the partition raises the error
         if self._identified(info, partition):
             return False
         if not files.exists(directory):
@@ -87,7 +89,9 @@ class PartitionLoader:
         return True
 
     def _finish(self, info: TopicInfo, partition: int, directory: str) -> None:
-        """Write the last of a partition's files: what has it, has all. It may have been lost. OSError."""
+        """Write the last of a partition's files: a partition that has it has all. It may have been lost.
+        Raises OSError.
+        """
         files, metadata = self._context.files, os.path.join(directory, names.PARTITION_METADATA)
         logs = [names.segment_file(base, names.LOG) for base in list_segments(files, directory)]
         used = any(files.size(os.path.join(directory, log)) for log in logs)
@@ -100,8 +104,8 @@ class PartitionLoader:
             self._context.tell(metadata, "missing or empty", "made anew from the topic's settings")
 
     def _identified(self, info: TopicInfo, partition: int) -> bool:
-        """Whether the partition's metadata tell the topic's id; made anew where they tell what is wrong.
-        OSError.
+        """Whether the partition's metadata have the topic's id; they are made anew where the id in them is
+        wrong. Raises OSError.
         """
         try:
             held = self._topic_files.read_id(info.name, partition)
@@ -116,7 +120,9 @@ class PartitionLoader:
         return bool(held)
 
     def load(self, info: TopicInfo, partition: int, start_moved: Callable[[int], None]) -> Partition:
-        """Open a partition, recovered where that is due, and publish its ends. StorageError, OSError."""
+        """Open a partition, recover it where that is needed, and publish its ends. Raises StorageError,
+        OSError.
+        """
         context, key = self._context, slot_key(info.topic_id, info.name, partition)
         directory = self._topic_files.partition_path(info.name, partition)
         context.files.check_directory(directory)
@@ -151,7 +157,7 @@ class PartitionLoader:
         return Partition(context, info.settings, opened, epochs, producers, publisher, start_moved, layout)
 
     def _tell(self, directory: str, opened: Opened, expected: Expected) -> None:
-        """Say what was done to the log, and which of two that disagree about it was believed."""
+        """Report what was done to the log, and which of two sources that disagree about it was believed."""
         messages = (*expected.told, *opened.told)
         for message in messages:
             log.warning("%s: %s", directory, message)
@@ -163,7 +169,9 @@ class PartitionLoader:
             self.recovered.append(done)
 
     def _tell_producers(self, directory: str, base: int) -> None:
-        """What the log can't say of producers is in snapshots alone, and there is none."""
+        """Report that what the log can't say of producers is lost: only snapshots have that, and there is
+        none.
+        """
         path = os.path.join(directory, names.segment_file(base, names.SNAPSHOT))
         done = "producers are known by the batches that are left: one that has none is taken for a new one"
         self._context.tell(path, "there is no sound snapshot, and the log does not begin at offset 0", done)
@@ -196,11 +204,11 @@ class PartitionLoader:
         )
 
     def _log_start(self, key: TopicPartitionKey, published: Ends | None, told: list[str]) -> int:
-        """What counts where the published one and the checkpoint's disagree."""
+        """The log start offset that is taken where the published one and the checkpoint's disagree."""
         said = self._checkpoints.log_starts.get(key)
         checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
         taken = agreed_start(said, checked, published, self._ends.was_checked)
-        # Between the checkpoint and the publication a kill leaves the latter behind.
+        # A kill between the checkpoint and the publication leaves the published offset behind.
         behind = published is not None and published.start < (said or 0) and not self.clean
         if published is not None and published.start != (said or 0) and not behind:
             told.append(
@@ -210,8 +218,8 @@ class PartitionLoader:
         return taken
 
     def _doubt(self, key: int, published: Ends | None) -> None:
-        """A sync of recovery's may have failed, and what it found be on no disk: the next one, of another
-        process too, writes it anew.
+        """Note that a sync in recovery may have failed, so that what recovery read may not be on disk: the
+        next recovery, in another process too, writes it anew.
         """
         if published is None:
             self._ends.doubt()
@@ -220,8 +228,8 @@ class PartitionLoader:
             self._ends.publish([self._ends.claim(key)], [doubted])
 
     def _put_aside(self, directory: str) -> None:
-        """Move what has the name of a segment's file and is none out of the way: all but a log can be made
-        anew. OSError.
+        """Move anything away that has the name of a segment's file and is no regular file: all but a log can
+        be made anew. Raises OSError.
         """
         for name in sorted(self._context.files.irregular(directory)):
             parsed, path = names.parse_segment_file(name), os.path.join(directory, name)
@@ -233,15 +241,15 @@ class PartitionLoader:
     def _begin_epoch(
         self, directory: str, opened: Opened, clean: bool, published: Ends | None
     ) -> LeaderEpochs:
-        """The latest is the one to write under: a new one after an unclean shutdown, and where the file had
-        to be made anew, durable before any append. What a crash has left of the time before the log's start
-        is forgotten.
+        """The leader epochs, of which the latest is the one to write under: a new epoch after an unclean
+        shutdown, and where the file had to be made anew, durable before any append. Epochs before the log
+        start offset, which a crash has left, are removed.
         """
         path = os.path.join(directory, names.LEADER_EPOCHS)
         epochs, wrong = load_epochs(self._context.files, path, opened)
         latest, changed = epochs.latest, False
         if latest is None or wrong or not clean or opened.recovered is not None:
-            # An epoch in which nothing was written is in no batch: what was published may know of it.
+            # An epoch in which nothing was written is in no batch, but may have been published.
             latest = max(-1 if latest is None else latest, published.epoch if published and wrong else -1)
             epochs.truncate_from_end(opened.end_offset)
             epochs.assign(latest + 1, opened.end_offset)
@@ -260,7 +268,9 @@ log = Logger("segstore")
 
 
 class Partitions:
-    """`topics()` are those there are now. `lock` is the store's: who changes topics holds it, too."""
+    """The partitions of one store. `topics()` gives the current topics. `lock` is the store's: changes of
+    topics hold it, too.
+    """
 
     def __init__(
         self,
@@ -277,7 +287,7 @@ class Partitions:
     # --- one ------------------------------------------------------------------------------
 
     def get(self, topic: str, partition: int) -> Partition:
-        """The partition, opened if it was not. UnknownTopicOrPartitionError, StorageError."""
+        """The partition, opened if it was not. Raises UnknownTopicOrPartitionError, StorageError."""
         found = self._open.get((topic, partition))
         if found is None:
             with self.lock:
@@ -296,7 +306,9 @@ class Partitions:
         return found
 
     def open(self, topic: str, partition: int) -> None:
-        """One that can't be opened for what lies in its directory is told when it is asked for."""
+        """Open a partition. Where what lies in its directory prevents that, the error is kept, and `get`
+        raises it.
+        """
         try:
             self.get(topic, partition)
         except (SegstoreError, OSError) as error:
@@ -308,7 +320,9 @@ class Partitions:
             self._broken[topic, partition] = copy_of(error)
 
     def _move_start(self, info: TopicInfo, partition: int, start: int) -> None:
-        """Make a log start offset durable. StoreClosedError where the topic is another by now."""
+        """Make a log start offset durable. Raises StoreClosedError where another topic has the name by
+        now.
+        """
         with self.lock:
             self._context.check_open()
             held = self._topics().get(info.name)
@@ -324,9 +338,9 @@ class Partitions:
             partition.configure(info.settings)
 
     def load_all(self, info: TopicInfo) -> None:
-        """Open all that can be."""
+        """Open all partitions of a topic that can be opened."""
         for number in info.partition_ids:
-            with suppress(SegstoreError, OSError):  # who asks for it is told
+            with suppress(SegstoreError, OSError):  # `get` raises the error again
                 self._get(info.name, number)
 
     def ends_of(self, info: TopicInfo) -> dict[int, tuple[LogView, int]]:
@@ -337,7 +351,7 @@ class Partitions:
         return {n: p for (topic, n), p in self._open.items() if topic == info.name}
 
     def abandon(self, topic: str) -> None:
-        """It was deleted."""
+        """Abandon the partitions of a topic that was deleted."""
         for key in [k for k in self._open if k[0] == topic]:
             self._open.pop(key).abandon()
         self._broken = {k: e for k, e in self._broken.items() if k[0] != topic}
@@ -345,7 +359,7 @@ class Partitions:
     # --- all ------------------------------------------------------------------------------
 
     def keys(self) -> list[TopicPartitionKey]:
-        """Those that are open."""
+        """The keys of the partitions that are open."""
         return list(self._open)
 
     def expire_producers(self, after_ms: int) -> None:
@@ -354,7 +368,9 @@ class Partitions:
             partition.expire_producers(after_ms)
 
     def flush(self) -> None:
-        """Make all durable, and the checkpoints say so. StorageError: the first; all are tried."""
+        """Make all partitions durable, and write the checkpoints. Raises the first StorageError after all
+        were tried.
+        """
         errors: list[Exception] = []
         try:
             for partition in list(self._open.values()):
@@ -371,12 +387,14 @@ class Partitions:
             errors.clear()  # this frame is in their tracebacks
 
     def checkpoint(self, nonce: int = 0) -> None:
-        """Write recovery points, log starts and high watermarks; `nonce`: of a clean close. OSError."""
+        """Write recovery points, log start offsets and high watermarks; `nonce` is the number of a clean
+        close. Raises OSError.
+        """
         with self.lock:
             self.checkpoint_held(nonce)
 
     def checkpoint_held(self, nonce: int) -> None:
-        """As `checkpoint`, with the lock held."""
+        """As `checkpoint`; the caller holds the lock."""
         held = self._open
         changes = {
             names.RECOVERY_POINTS: {k: p.recovery_point for k, p in held.items()},
@@ -386,7 +404,7 @@ class Partitions:
         self._checkpoints.update(changes, nonce)
 
     def close(self) -> list[Exception]:
-        """Close all, and say what failed; with the lock held."""
+        """Close all partitions; returns the errors. The caller holds the lock."""
         errors: list[Exception] = []
         for partition in self._open.values():
             try:
@@ -396,5 +414,5 @@ class Partitions:
         return errors
 
     def settled(self) -> bool:
-        """Whether the next open has nothing to finish in any of them, nor to take back."""
+        """Whether the next open has nothing to finish or to take back in any partition."""
         return not self._broken and all(p.settled() for p in self._open.values())

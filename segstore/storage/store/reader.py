@@ -1,6 +1,7 @@
-"""The reading side of a store: a directory that this process does not write, live or not, ours or a broker's.
+"""The reading side of a store: a directory that this process does not write, live or not, segstore's or a
+broker's.
 
-On disk: reads only. Threads: any.
+On disk files are only read. Threads: any.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 
 POLL_SECONDS = 0.005
 _BELIEF_NS = 100_000_000  # how long ends are believed without another look at the marker
-_BLIND_SECONDS = 1.0  # how long is slept before a look at whether the ends are still a writer's
-_LAST_WAKE = 1.0  # seconds in which a thread that was woken leaves `wait`; of a parent's none will
+_BLIND_SECONDS = 1.0  # the longest sleep before a look at whether the ends are still a writer's
+_LAST_WAKE = 1.0  # seconds in which a woken thread leaves `wait`; threads of a parent process never do
 _PATIENCE = 50  # milliseconds for a writer that opens or closes the store just now
 
 
 class _Belief(NamedTuple):
-    """Whether ends with this number are the last writer's, looked up at `at` (ns, monotonic)."""
+    """Whether ends with this number are the last writer's, as found at `at` (ns, monotonic)."""
 
     at: int
     nonce: int
@@ -44,7 +45,7 @@ _NO_BELIEF = _Belief(-_BELIEF_NS, -1, False)
 
 
 class _Topics(NamedTuple):
-    """What was found at these stamps of the two directories, and since when the names are these."""
+    """The topics found at these time stamps of the two directories, and since when the names are these."""
 
     version: tuple[int, int]
     names: frozenset[tuple[str, int]]
@@ -54,7 +55,7 @@ class _Topics(NamedTuple):
 
 
 class StoreReader:
-    """Topics are looked up anew when a directory that has them has changed."""
+    """Reads a store. Topics are looked up anew when a directory that has them has changed."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -69,9 +70,9 @@ class StoreReader:
 
     @property
     def topics(self) -> dict[str, TopicInfo]:
-        """All topics by name. OSError, CorruptCheckpointError."""
-        # The stamps are taken first: what comes meanwhile is looked at again. A fresh one says nothing,
-        # since a change within the same tick of the file system's clock would not move it.
+        """All topics by name. Raises OSError, CorruptCheckpointError."""
+        # The stamps are taken first: what changes meanwhile is looked at again. A fresh stamp proves
+        # nothing, since a change within the same tick of the file system's clock would not move it.
         now, version, held = time.time_ns(), self._topic_files.version(), self._topics
         if version == held.version and held.settled and now - max(version) > _TICK_NS:
             return held.found
@@ -80,7 +81,7 @@ class StoreReader:
         since = held.since_ns if there == held.names else now
         same = there == held.names and version[1] == held.version[1] and held.settled
         if not same or now - version[1] <= _TICK_NS:
-            # Of a directory that has just come, the files may not all be there.
+            # A directory that has just been made may not have all its files yet.
             settled = now - max(since, version[1]) > _TICK_NS
             self._topics = held = _Topics(version, there, since, settled, self._topic_files.load()[0])
             self._forget_all_but(held.found)
@@ -89,8 +90,8 @@ class StoreReader:
         return held.found
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
-        """Partitions of topics that were deleted would keep their files mapped for as long as this store is
-        open. Who still has a log of one of them keeps it, and is told.
+        """Forget partitions of deleted topics, which would keep their files mapped for as long as this store
+        is open. Whoever still has a log of one keeps it, and gets an error from it.
         """
         with self._lock:
             for topic, number, topic_id in list(self._followers):
@@ -102,7 +103,7 @@ class StoreReader:
         return frozenset(one for one in parsed if one is not None)
 
     def partition(self, topic: str, partition: int) -> Follower:
-        """UnknownTopicOrPartitionError, which says what is there."""
+        """The reading side of a partition. Raises UnknownTopicOrPartitionError, which names what exists."""
         info = find_topic(self.topics, topic, partition)
         key = (topic, partition, info.topic_id)
         with self._lock:
@@ -127,10 +128,10 @@ class StoreReader:
         )
 
     def _sameness(self, info: TopicInfo, partition: int, directory: str) -> Callable[[], bool]:
-        """Tells whether a directory is still this topic's: by the id in it, and where that says something
-        else, by the topic's settings. Topics without ids, of old brokers, can't be told from each other.
+        """A function that says whether a directory is still this topic's: by the id in it, and where that is
+        another, by the topic's settings. Topics without ids, of old brokers, can't be told from each other.
         """
-        held: list[tuple[str, int]] = []  # what it told when it was
+        held: list[tuple[str, int]] = []  # id and inode of the directory when it was this topic's
 
         def same() -> bool:
             told = self._topic_files.told_id(info.name, partition)
@@ -146,8 +147,8 @@ class StoreReader:
         return same
 
     def _unpublished_start(self, topic: str, partition: int) -> Callable[[], int]:
-        """Gives the log start offset where no end is published. The files that say it are read again when one
-        of them is another.
+        """A function that gives the log start offset where no end is published. The files that have it are
+        read again when one of them was replaced.
         """
         places = [os.path.join(self.context.root, place) for place in LOG_START_FILES]
         read: dict[tuple[object, ...], int] = {}
@@ -172,13 +173,13 @@ class StoreReader:
         return read_log_start(self.context.files, self.context.root, (topic, partition), ends, published)
 
     def ends_of(self, keys: list[int]) -> dict[int, Ends]:
-        """What is published of some partitions, of one moment; nothing of a broker's directory."""
+        """What is published of some partitions, all at one moment; nothing for a broker's directory."""
         ends = self._ends if self._believed() else None
         return {} if ends is None else ends.get_all(keys)
 
     def _published(self, info: TopicInfo, partition: int) -> Callable[[], Ends | None]:
         key = slot_key(info.topic_id, info.name, partition)
-        counts: dict[int, int] = {}  # by what is published: the log start that counts
+        counts: dict[int, int] = {}  # by published log start offset: the one that is taken
 
         def get() -> Ends | None:
             ends, held = self._ends, self._belief
@@ -190,7 +191,7 @@ class StoreReader:
             if found is None or found.start == 0:
                 return found
             if found.start not in counts:
-                # A writer moves it in the checkpoints first: what is there is no older.
+                # A writer moves the offset in the checkpoints first: these are never older.
                 counts.clear()
                 counts[found.start] = self._log_start(info.name, partition, found)
             return found._replace(start=counts[found.start])
@@ -198,9 +199,9 @@ class StoreReader:
         return get
 
     def _believed(self) -> bool:
-        """Whether the published ends are those of the last writer: no broker was here since.
+        """Whether the published ends are those of the last writer, and no broker was here since.
 
-        They hold while there is no clean shutdown marker, or the one that was written with them.
+        They are where there is no clean shutdown marker, or the one that was written with the ends.
         """
         ends = self._look_for_ends()
         if ends is None:
@@ -214,18 +215,20 @@ class StoreReader:
         for _ in range(_PATIENCE):
             now, nonce = monotonic_ns(), ends.nonce
             marker = read_marker(self.context.files, self.context.root)
-            # Without checks, what a closed store has published is a claim: its logs say the same.
+            # Without checksums, what a closed store has published is not believed: its logs say the same.
             holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
             self._belief = held = _Belief(now, nonce, holds)
             if held.holds or not self._is_ours():
                 break
-            # The writer that opens or closes the store has done one of the two; the log is no witness
-            # meanwhile, for it will soon have an adoption's first half.
+            # The writer that opens or closes the store has written one of marker and ends; the log proves
+            # nothing meanwhile, for it may soon have the first half of an adoption.
             time.sleep(0.001)
         return held.holds
 
     def _is_ours(self) -> bool:
-        """Whether a writer has the store that publishes: Kafka's lock is one of its process."""
+        """Whether a writer that publishes has the store: Kafka's lock belongs to a process, segstore's to an
+        open file.
+        """
         path = os.path.join(self.context.root, names.LOCK)
         try:
             with self.context.files.open(path) as handle:
@@ -236,7 +239,7 @@ class StoreReader:
             return False
 
     def _is_there(self, info: TopicInfo, partition: int) -> bool:
-        """Whether this very topic is still there. OSError, CorruptCheckpointError."""
+        """Whether this very topic still exists. Raises OSError, CorruptCheckpointError."""
         found = self._topic_files.load()[0].get(info.name)
         return found is not None and (info.topic_id, True) == (
             found.topic_id,
@@ -250,12 +253,12 @@ class StoreReader:
         return ends.publications if ends is not None and self._believed() else 0
 
     def wait(self, seen: int, seconds: float) -> None:
-        """See `Store.wait`. Of a log that is not published nobody tells: it is looked at again and again."""
+        """See `Store.wait`. Nothing is published of a broker's log: it is looked at again and again."""
         ends, me = self._look_for_ends(), threading.get_ident()
         if ends is None or not self._believed():
             time.sleep(min(seconds, POLL_SECONDS))
             return
-        self._waiting.append(me)  # before it looks: `close` sees the one or this sees the other
+        self._waiting.append(me)  # before `closed` is read: `close` sees this thread, or this sees the close
         try:
             if not self.context.closed:
                 ends.wait(seen, min(seconds, _BLIND_SECONDS))
@@ -263,13 +266,13 @@ class StoreReader:
             self._waiting.remove(me)
 
     def wake(self) -> None:
-        """See `Store._wake`: who was about to wait may still do so."""
+        """See `Store._wake`. A thread that is about to wait may still do so."""
         if self._ends is not None:
             self._ends.wake()
 
     def _renewed(self, ends: EndsReader) -> EndsReader | None:
-        """The ends, mapped anew where another file has their name: nobody writes the one that is mapped, and
-        what it says is of a store that was here before. One that lost its name may still be a writer's.
+        """The ends, mapped anew where another file has their name: nobody writes the mapped file then, which
+        belongs to a store that was here before. A file that lost its name may still be a writer's.
         """
         try:
             if self.context.files.inode(self._ends_path) == ends.inode:
@@ -277,7 +280,7 @@ class StoreReader:
         except FileNotFoundError:
             return ends
         self._ends, self._belief = None, _NO_BELIEF
-        ends.wake()  # who waits for news of it looks again
+        ends.wake()  # threads that wait on it look again
         return self._look_for_ends()
 
     def _look_for_ends(self) -> EndsReader | None:
@@ -286,7 +289,7 @@ class StoreReader:
         return self._ends
 
     def abandon(self) -> None:
-        """Nobody can close the store any more: end its threads."""
+        """End the store's threads, since nothing refers to the store and nobody can close it."""
         self.context.scheduler.close()
 
     @property
@@ -295,11 +298,11 @@ class StoreReader:
 
     @property
     def locks(self) -> list[Any]:
-        """What a call that this store's end comes into may hold of it."""
+        """The locks of this store that an interrupted call may hold when the store is closed."""
         return [self._lock, self.context.pool.lock, *(each.lock for each in list(self._followers.values()))]
 
     def close(self) -> None:
-        """Those who wait in `wait` return: they are woken until they do."""
+        """Close the store. Threads in `wait` are woken until they return."""
         self.context.closed = True
         try:
             me, last = threading.get_ident(), time.monotonic() + _LAST_WAKE

@@ -1,8 +1,8 @@
-"""Puts right, when a store is opened for writing, the small files of ours that are of no topic: quotas,
-notes of sweeps, producer ids.
+"""Repairs, when a store is opened for writing, the small files that belong to no topic: quotas, notes of
+sweeps, producer ids.
 
-On disk: these files; what can't be made anew is moved to the quarantine. What was done is told
-(`Context.tell`). Threads: one, before they are used.
+On disk only these files change; one that can't be made anew is moved to the quarantine. What was done is
+reported (`Context.tell`). Threads: one, before the files are used.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from segstore.storage.meta.sweep_states import damaged_states, format_states
 
 
 def mend_small(context: Context) -> None:
-    """OSError."""
+    """Repair the small files. Raises OSError."""
     _mend_quotas(context)
     path, wrong = damaged_states(context.files, context.root)
     if wrong:
         context.remake(path, format_states({}), wrong, "nothing: it is known of no sweep any more")
     wrong = damage(context.files, context.root)
     if wrong:
-        # Missing, it is made anew by whoever asks for the next id: from what all logs know.
+        # A missing file is made anew for the next producer id that is asked for, from what all logs know.
         path = producer_id_path(context.root)
         context.tell(path, wrong, f"moved to {put_aside(context.files, context.root, path)}")
 
@@ -35,7 +35,7 @@ def _mend_quotas(context: Context) -> None:
     try:
         right, wrong = copies.look()
     except (CorruptCheckpointError, StorageError):
-        return  # clients are told, and what is in the files is still to be seen
+        return  # clients get the error, and the files stay as they are for a look
     if right.content is not None and not right.checked:
         _upgrade(context)
     for one in wrong:
@@ -44,7 +44,9 @@ def _mend_quotas(context: Context) -> None:
 
 
 def _upgrade(context: Context) -> None:
-    """From now on with a checksum, and in two copies; a full disk leaves that to the next open. OSError."""
+    """Write the quotas with a checksum, in two copies; a full disk leaves that to the next open. Raises
+    OSError.
+    """
     try:
         write_limits(context.files, context.root, read_limits(context.files, context.root))
     except OSError as error:

@@ -1,5 +1,8 @@
-"""What an operator wants to know of each partition: `store_stats`. On disk: reads headers of batches only,
-beside a live writer too. Threads: any.
+"""Statistics and metrics of each partition, for an operator.
+
+On disk only headers of batches are read, beside a live writer too. Threads: any. Names of metrics are Kafka's
+(kafka.log:type=Log, type=LogCleanerManager), and have Prometheus' form where that has one: bytes, offsets and
+ms, `_total` for what only grows.
 """
 
 from __future__ import annotations
@@ -28,23 +31,23 @@ if TYPE_CHECKING:
 
 
 class Measured(Protocol):
-    """What of a store its measures are taken from."""
+    """What of a store its statistics are taken from."""
 
     _context: Context
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """By name."""
+        """All topics by name."""
 
     def partition(self, topic: str, partition: int = 0) -> PartitionLog:
         """One partition's log."""
 
 
 class PartitionStats(NamedTuple):
-    """A partition now. `bytes`: of its logs, `index_bytes`: of the indexes beside them; `records`: without
-    control records; `dirty_ratio`: the part of the sealed segments' bytes that was not compacted yet, None
-    where the topic is not compacted (Kafka: LogToClean.cleanableRatio); `swept_ms`: ms since the epoch, -1
-    for never; `deleted_bytes`, `compacted_bytes`: what sweeps have freed. Of a partition that can't be
-    read, `error` says why; else what its last sweep failed at, if it did.
+    """Statistics of a partition now. `bytes` is the size of its logs, `index_bytes` of the indexes beside
+    them; `records` counts without control records; `dirty_ratio` is the part of the sealed segments' bytes
+    that was not compacted yet, None where the topic is not compacted (Kafka: LogToClean.cleanableRatio);
+    `swept_ms` is in ms since the epoch, -1 for never; `deleted_bytes` and `compacted_bytes` are what sweeps
+    have freed. `error` says why the partition can't be read; else why its last sweep failed, if it did.
     """
 
     topic: str
@@ -63,7 +66,9 @@ class PartitionStats(NamedTuple):
 
 
 def store_stats(store: Measured, *, records: bool = True) -> Iterator[PartitionStats]:
-    """Each partition of each topic in order. `records`: counts them, for which all headers are looked at."""
+    """Statistics of each partition of each topic in order. With `records`, records are counted, for which all
+    headers are read.
+    """
     context = store._context
     states = read_states(context.files, context.root)
     cleaned = _cleaned(context)
@@ -77,7 +82,7 @@ def _cleaned(context: Context) -> Mapping[tuple[str, int], int]:
     try:
         return read_offsets(context.files, os.path.join(context.root, names.CLEANER_OFFSETS))
     except (SegstoreError, OSError):
-        return {}  # `check` tells of it
+        return {}  # `check` reports the error
 
 
 def _one(
@@ -120,7 +125,7 @@ def dirty_ratio(view: LogView, cleaned: int) -> float:
     """The part of the sealed segments' bytes at and behind offset `cleaned`; 0 where there are none."""
     sealed = range(len(view.segments) - 1)
     total = sum(map(view.end_of, sealed))
-    # One outside of the log is another log's, for the cleaner too.
+    # An offset outside of the log belongs to another log, as it does for the cleaner.
     first = view.slot(cleaned) if view.start_offset <= cleaned <= view.end_offset else 0
     return sum(view.end_of(slot) for slot in sealed if slot >= first) / total if total else 0.0
 
@@ -129,14 +134,14 @@ def _index_bytes(view: LogView, files: Files) -> int:
     size = 0
     for segment in view.segments:
         for suffix in (names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
-            with suppress(FileNotFoundError):  # there is none, or its segment was deleted just now
+            with suppress(FileNotFoundError):  # there is no such file, or its segment was deleted just now
                 size += files.size(segment.file(suffix))
     return size
 
 
 def _count(view: LogView, files: Files) -> int:
-    """Records that a read_uncommitted reader gets. Those of damaged batches don't count; of the batch in
-    which the log starts, as many as its offsets leave room for.
+    """How many records a read_uncommitted reader gets. Records of damaged batches don't count; the batch in
+    which the log starts counts with as many as its offsets leave room for.
     """
     count, start = 0, view.start_offset
     for slot, segment in enumerate(view.segments):
@@ -151,14 +156,11 @@ def _count(view: LogView, files: Files) -> int:
 
 # --- metrics -----------------------------------------------------------------------------------
 
-# A store's metrics, as a dict and in Prometheus' text. Nothing on disk of its own. Threads: any.
-#
-# Names are Kafka's (kafka.log:type=Log, type=LogCleanerManager), in Prometheus' form where that has one:
-# bytes, offsets and ms, `_total` for what only grows.
-
 
 class Metric(NamedTuple):
-    """One measure of a partition: Kafka's name, Prometheus' name and kind, meaning, and where it is found."""
+    """One metric of a partition: Kafka's name, Prometheus' name and kind, meaning, and its field of
+    PartitionStats.
+    """
 
     name: str
     prometheus: str
@@ -198,7 +200,7 @@ METRICS = (
 
 
 def store_metrics(store: Measured) -> dict[str, dict[str, Any]]:
-    """{"topic-partition": {name: value}}; the error as its text, None where there is none."""
+    """{"topic-partition": {name: value}}; the error is its text, None where there is none."""
     return {
         f"{stats.topic}-{stats.partition}": {m.name: getattr(stats, m.field) for m in METRICS}
         for stats in store_stats(store, records=False)
@@ -208,7 +210,7 @@ def store_metrics(store: Measured) -> dict[str, dict[str, Any]]:
 def prometheus_text(store: Measured) -> str:
     """All metrics in Prometheus' text format, labelled by topic and partition.
 
-    MissingPackageError without the prometheus_client package (`segstore[metrics]`).
+    Raises MissingPackageError without the prometheus_client package (`segstore[metrics]`).
     """
     with needing("prometheus_client", "metrics", "metrics_text"):
         from prometheus_client import CollectorRegistry, generate_latest
@@ -219,7 +221,7 @@ def prometheus_text(store: Measured) -> str:
     class Families(Collector):
         def collect(self) -> Iterator[Any]:
             for metric in METRICS:
-                # Not Counter: it would tell when it was made, now, as if it had begun at 0 then.
+                # Not Counter: that would give the time of this call as the time when it began at 0.
                 kind: Any = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
                 family = kind(metric.prometheus, metric.doc, labels=("topic", "partition"))
                 for stats in rows:

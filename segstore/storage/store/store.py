@@ -1,8 +1,8 @@
-"""`Store` and `open`: a directory of topics, as users see it. A façade; see `store_writer` and
-`store_reader`.
+"""A store, a directory of topics, as users see it: `open` and `Store`, which delegates to `writer` or
+`reader`.
 
-On disk: a Kafka log directory, and `.segstore/` in it for what is ours alone.
-Threads: any. Processes: one that writes, any number that read.
+On disk is a Kafka log directory, with `.segstore/` in it for what Kafka has no file for. Threads: any.
+Processes: one that writes, any number that read.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ def open(
     files: Files | None = None,
     file_mode: int | None = None,
 ) -> Store:
-    """Open a store, a directory that is made where it is missing and `mode` is "rw".
+    """Open a store: a directory, which is created if it is missing and `mode` is "rw".
 
-    "rw": this process is the one writer; what a crash left is recovered first (`Store.recovered` says what
-    was done). "r": takes no lock and changes nothing; the directory may be a Kafka broker's. `config`:
-    settings of the store by Kafka's names; `clock` gives ms since the epoch. `file_mode`: of all files that
-    are made in a new store, whatever the umask, 0o600 by default (directories: 0o700); 0o640 lets a group
-    read. A store that is there keeps its own.
+    "rw": this process becomes the one writer; what a crash left is recovered first (`Store.recovered` says
+    what was done). "r": the store is opened without a lock, and nothing is changed; the directory may be a
+    Kafka broker's. `config` has settings of the store by Kafka's names; `clock` gives ms since the epoch.
+    `file_mode` is the mode of all files made in a new store, whatever the umask, by default 0o600
+    (directories: 0o700); 0o640 lets a group read. An existing store keeps its own mode.
 
-    StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
+    Raises StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
     """
     root = arguments.path("path", path)
     mode = arguments.one_of("mode", mode, MODES)
@@ -88,7 +88,7 @@ def open(
         try:
             return Store(context, StoreWriter(context, settings))
         except StoreLockedError:
-            if _is_within_open(sys._getframe(1)):  # a signal's handler opens what is just being opened
+            if _is_within_open(sys._getframe(1)):  # a signal handler opens the store that is being opened
                 raise
             let_go_of_lost(files, root)
         return Store(context, StoreWriter(context, settings))
@@ -114,16 +114,17 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> None:
 
 
 class Store:
-    """Topics in a directory. A context manager; `close` makes all durable."""
+    """Topics in a directory. A store is a context manager; `close` makes all durable."""
 
     def __init__(self, context: Context | None = None, side: StoreWriter | StoreReader | None = None) -> None:
-        """Called by `open`. InvalidTypeError where anybody else does."""
+        """Called by `open` only. Raises InvalidTypeError for any other caller."""
         if not isinstance(context, Context) or side is None:
             raise InvalidTypeError("a Store is not made by its class: segstore.open(path) opens or makes one")
         self._context, self._side = context, side
         if isinstance(side, StoreWriter):
             side.owner = weakref.ref(self)
-        # Weak: a log keeps its store, so that background work goes on for as long as anybody has the log.
+        # Weak references: a log refers to its store, so that background work goes on while the log is in
+        # use.
         self._logs: WeakValueDictionary[tuple[str, int], PartitionLog] = WeakValueDictionary()
         self._attached: dict[Callable[[], Any], Any] = {}
         self._attaching = Mutex()
@@ -148,8 +149,8 @@ class Store:
 
     @property
     def mended(self) -> tuple[Repaired, ...]:
-        """Small files that were found damaged since the store was opened for writing, and what was done about
-        each.
+        """Small files that were found damaged since the store was opened for writing, and how each was
+        repaired.
         """
         return tuple(self._context.mended)
 
@@ -164,9 +165,10 @@ class Store:
     def create_topic(
         self, name: str, partitions: int = 1, config: Mapping[str, Any] | None = None
     ) -> TopicInfo:
-        """Make a topic, durable when it returns. `config`: Kafka's topic settings by dotted name.
+        """Create a topic, which is durable when this returns. `config` has Kafka's topic settings by dotted
+        name.
 
-        TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidArgumentError, StorageError,
+        Raises TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidArgumentError, StorageError,
         ReadOnlyError.
         """
         count = arguments.whole("partitions", partitions, 1, 100_000)
@@ -175,13 +177,14 @@ class Store:
         return self._create_topic(name, count, {} if config is None else config)
 
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """For the engine's own topics too."""
+        """As `create_topic`, also for the engine's own topics."""
         with os_errors():
             return self._writer().topic_admin.create(name, partitions, config)
 
     def alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change some settings, from the next append on; a value of None goes back to the default. Errors
-        as above, InvalidTopicError too for the cleanup.policy of an internal topic, which stays compacted.
+        """Change some settings, from the next append on; the value None restores the default. Raises the
+        errors of `create_topic`, UnknownTopicOrPartitionError, and InvalidTopicError also for the
+        cleanup.policy of an internal topic, which stays compacted.
         """
         check_apart("alter_topic()")
         if isinstance(config, Mapping) and config.get("cleanup.policy", "compact") != "compact":
@@ -189,12 +192,12 @@ class Store:
         return self._alter_topic(name, config)
 
     def _alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """For the engine's own topics too."""
+        """As `alter_topic`, also for the engine's own topics."""
         with os_errors():
             return self._writer().topic_admin.alter(name, config)
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Let the topic have `total` partitions, more than now. InvalidArgumentError,
+        """Let the topic have `total` partitions, more than it has now. Raises InvalidArgumentError,
         UnknownTopicOrPartitionError; InvalidTopicError for an internal topic.
         """
         check_apart("add_partitions()")
@@ -205,29 +208,30 @@ class Store:
             )
 
     def delete_topic(self, name: str) -> None:
-        """Remove a topic; `Records` that were read stay valid. UnknownTopicOrPartitionError, StorageError;
-        InvalidTopicError for an internal topic.
+        """Delete a topic; `Records` that were read stay valid. Raises UnknownTopicOrPartitionError,
+        StorageError; InvalidTopicError for an internal topic.
         """
         check_apart("delete_topic()")
         check_not_internal(name, "what it holds of groups and transactions is deleted by theirs")
         self._delete_topic(name)
 
     def _delete_topic(self, name: str) -> None:
-        """Also one of the engine's own."""
+        """As `delete_topic`, also for the engine's own topics."""
         writer = self._writer()
         there = writer.topics
         try:
             with os_errors():
                 writer.topic_admin.delete(name)
         finally:
-            # Where it failed midway too: the rest is left for the next open, and the name may be given again.
+            # Also where the deletion failed midway: the next open does the rest, and the name may be used
+            # again.
             if writer.topics is not there and name not in writer.topics:
                 self._forget(name)
 
     @calls_out
     def _forget(self, name: str) -> None:
-        """The topic is gone: its logs, and what layers above know of it, are not another's of that name."""
-        for ref in self._logs.valuerefs():  # a list: handlers and other threads ask for logs meanwhile
+        """Forget a deleted topic's logs, also in layers above: a new topic of that name must not get them."""
+        for ref in self._logs.valuerefs():  # a list: handlers and other threads may ask for logs meanwhile
             log = ref()
             if log is not None and log.topic == name:
                 self._logs.pop((name, log.partition), None)
@@ -246,7 +250,9 @@ class Store:
     # --- partitions -----------------------------------------------------------------------
 
     def partition(self, topic: str, partition: int = 0) -> PartitionLog:
-        """A partition's log. UnknownTopicOrPartitionError, which says what is there."""
+        """A partition's log. Raises UnknownTopicOrPartitionError, which names the topics or partitions that
+        exist.
+        """
         self._context.check_open()
         number = arguments.whole("partition", partition, None)
         if not isinstance(topic, str):
@@ -264,17 +270,17 @@ class Store:
 
     @property
     def publications(self) -> int:
-        """How often anything was published in this store: what `wait` is given."""
+        """How often anything was published in this store: the number that `wait` takes."""
         self._context.check_open()
         return self._side.publications
 
-    @calls_out  # a signal's handler that comes here finds all at rest
+    @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait(self, seen: int, timeout_ms: float) -> None:
         """Sleep until something is published after `publications` was `seen`, or `timeout_ms` have passed.
 
-        Take `publications` first, then look for records, then wait: so none is missed. It may return
-        early. A writer in another process wakes readers too; a broker's log is looked at every 5 ms.
-        InvalidTypeError, InvalidArgumentError, StoreClosedError.
+        Read `publications` first, then look for records, then wait: so no record is missed. The call may
+        return early. A writer in another process wakes readers too; a broker's log is looked at every 5 ms.
+        Raises InvalidTypeError, InvalidArgumentError, StoreClosedError.
         """
         count = arguments.whole("seen", seen, 0, 2**32 - 1)
         seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
@@ -282,21 +288,23 @@ class Store:
         self._side.wait(count, seconds)
 
     def _wake(self) -> None:
-        """Have all who are in `wait` return early: one of them has something else to do."""
+        """Have all threads in `wait` return early: one of them has something else to do."""
         self._side.wake()
 
     def _nudge(self) -> None:
-        """Wake who waits in `wait`, although nothing was published: a client has news for another."""
+        """Wake the threads in `wait`, although nothing was published: one client has news for another."""
         self._writer().nudge()
 
     # --- all of it --------------------------------------------------------------------------
 
     def _attach_client(self, client: Client) -> None:
-        """Have `close` end this client of the store, as long as anybody has it. StoreClosedError."""
+        """Have `close` end this client of the store, as long as the client is referred to. Raises
+        StoreClosedError.
+        """
         self._clients.attach(client)
 
     def _attach(self, make: Callable[[], A]) -> A:
-        """The one `make()` that goes with this store; `close` closes it first."""
+        """The one result of `make()` that belongs to this store; `close` closes that first."""
         with self._attaching:
             if make not in self._attached:
                 self._attached[make] = make()
@@ -304,21 +312,23 @@ class Store:
         return attached
 
     def flush(self) -> None:
-        """Make all partitions durable, and the checkpoints in the root say so. StorageError."""
+        """Make all partitions durable, and write the checkpoints in the root. Raises StorageError."""
         check_apart("flush()")
         with os_errors():
             self._writer().partitions.flush()
 
     def sweep(self) -> tuple[Swept, ...]:
-        """Run retention and compaction now, as they also run in the background: what was done in each
-        partition where anything was, or why it failed there. ReadOnlyError, StorageError.
+        """Run retention and compaction now, as they also run in the background; returns what was done in each
+        partition where anything was, or why it failed there. Raises ReadOnlyError, StorageError.
         """
         check_apart("sweep()")
         with os_errors():
             return self._writer().sweeper.sweep()
 
     def stats(self) -> list[PartitionStats]:
-        """Segments, bytes, records, offsets, dirty ratio and sweeps of every partition. StorageError."""
+        """Segments, bytes, records, offsets, dirty ratio and sweeps of every partition. Raises
+        StorageError.
+        """
         self._context.check_open()
         with os_errors():
             return list(store_stats(self))
@@ -330,36 +340,38 @@ class Store:
             return store_metrics(self)
 
     def metrics_text(self) -> str:
-        """All metrics in Prometheus' text format; MissingPackageError without prometheus_client."""
+        """All metrics in Prometheus' text format. Raises MissingPackageError without prometheus_client."""
         self._context.check_open()
         with os_errors():
             return prometheus_text(self)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
-        """What is known of each partition's sweeps, by (topic, partition); another process's by its last
-        note.
+        """What is known of each partition's sweeps, by (topic, partition); where another process writes the
+        store, as that process last noted.
         """
         self._context.check_open()
         return read_states(self._context.files, self._context.root)
 
     def close(self, timeout: float | None = None) -> None:
-        """End the store's clients, make all durable, and let go of the directory. A second call does nothing.
+        """End the store's clients, make all durable, and release the directory. A second call does nothing.
 
-        In this order: consumers are closed, as by `Consumer.close`; producers send what they hold, and abort
-        the transactions that are open; then the store. `timeout`: seconds (a number of at least 0, by default
-        30) that clients may take altogether; with 0 what is not written yet is not waited for.
+        First consumers are closed, as by `Consumer.close`; then producers send what they hold, and abort the
+        transactions that are open; then the store is closed. `timeout` is the time in seconds (a number of at
+        least 0, by default 30) that all clients together may take; with 0 records that are not written yet
+        are not waited for.
 
-        UnwrittenRecordsError, with their number: records that producers had taken could not be written. It is
-        logged too, also where an interrupt, or the exception that leaves a `with` block, is raised instead.
-        StorageError: the next open recovers, as where Ctrl-C comes meanwhile. The directory is let go all the
-        same. InvalidArgumentError in a producer's callback: nothing was closed.
+        Raises UnwrittenRecordsError, with their number, where records that producers had taken could not be
+        written. This is logged too, also where an interrupt, or the exception that leaves a `with` block, is
+        raised instead. Raises StorageError: the next open recovers then, as it does after Ctrl-C in this
+        call; the directory is released all the same. Raises InvalidArgumentError in a producer's callback;
+        nothing was closed then.
         """
         unwritten = self._close(arguments.seconds("timeout", timeout, CLOSE_TIMEOUT), orderly=True)
         if unwritten is not None:
             raise copy_of(unwritten)
 
     def _close(self, timeout: float, orderly: bool) -> UnwrittenRecordsError | None:
-        """`close`, which gives what it is to raise."""
+        """As `close`, but an UnwrittenRecordsError is returned, not raised."""
         context = self._context
         if context.inherited:
             if context.writable:
@@ -367,14 +379,14 @@ class Store:
             else:
                 self._side.close()
             return None
-        # The close of a reader needs no lock but its own: those of another store are no matter.
+        # The close of a reader needs no lock but its own: locks of another store don't matter.
         check_apart("close()", of=self._side.locks if isinstance(self._side, StoreReader) else None)
         let_go_of_left()
         try:
             return self._clients.once(lambda: self._close_all(timeout, orderly))
         except Exception:
             raise
-        except BaseException:  # wherever an interrupt came, the directory is let go
+        except BaseException:  # wherever an interrupt came, the directory is released
             self._side.close()
             raise
 
@@ -395,7 +407,7 @@ class Store:
         return self._clients.unwritten()
 
     def _close_in_order(self, timeout: float, orderly: bool) -> None:
-        """The first error is raised; one that comes behind it is logged."""
+        """Close the clients, then the store. The first error is raised; an error behind it is logged."""
         try:
             self._clients.close(timeout, orderly)
         except BaseException:
@@ -423,13 +435,13 @@ class Store:
             return
         try:
             self._close(CLOSE_TIMEOUT, orderly=False)
-        except Exception as failed:  # what leaves the block is what is raised
+        except Exception as failed:  # the exception that leaves the block is raised, not this one
             tell(f"{self._context.root} could not be closed cleanly", failed)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # Not closed: the lock goes with its descriptor, and the next open recovers, as after a kill. An
-        # interpreter that ends may have taken a module's names away before.
-        if not hasattr(self, "_side"):  # Ctrl-C came before there was any
+        # The store was not closed: the lock is released with its descriptor, and the next open recovers, as
+        # after a kill. An interpreter that ends may have cleared a module's names before.
+        if not hasattr(self, "_side"):  # Ctrl-C came within `__init__`
             return
         if not is_finalizing() and not self._context.closed and not self._context.forked:
             self._side.abandon()

@@ -1,10 +1,11 @@
-"""The sweeper of a store: retention and compaction, in the background and when asked for.
+"""The sweeper of a store: retention and compaction, in the background and on request.
 
-On disk: through `sweeping`; `sweep_states` keeps what is known of each partition's sweeps.
-Threads: one thread of its own, and one for each call of `sweep`: Ctrl-C ends the wait for it, and leaves no
-step of a sweep half done. One sweep at a time, but retention of the other
-partitions that falls due while one is compacted is done in the midst of that, by the same thread. An error in
-one partition is noted, and the sweep goes on with the others.
+On disk partitions and the cleaner change logs; `meta.sweep_states` keeps notes of each partition's sweeps.
+Threads: one thread of its own, and one for each call of `sweep`: Ctrl-C ends the wait for that thread, and
+leaves no step of a sweep half done. There is one sweep at a time, but retention of other partitions that
+falls due while one is compacted is done in the midst of the compaction, by the same thread. An error in one
+partition is noted, and the sweep goes on with the others. A topic without segstore's settings (a broker's) is
+never swept.
 """
 
 from __future__ import annotations
@@ -34,17 +35,13 @@ from segstore.threads import Latch, apart
 
 # --- sweeping ----------------------------------------------------------------------------------
 
-# What a sweep does to one partition: retention, and compaction. On disk: through `partition` and `cleaner`.
-#
-# Threads: one sweep at a time. A topic without settings of ours (a broker's) is never swept.
-
 Topics = Callable[[], Mapping[str, TopicInfo]]
 Open = Callable[[str, int], Partition]
 
 
 class Swept(NamedTuple):
-    """What a sweep did to a partition: segments and bytes that retention let go, records that compaction
-    removed and bytes that this freed; `error`: why it failed.
+    """What a sweep did to a partition: segments and bytes that retention removed, records that compaction
+    removed and bytes that this freed; `error` says why it failed.
     """
 
     topic: str
@@ -56,11 +53,11 @@ class Swept(NamedTuple):
     error: str | None = None
 
     def failed(self, error: Exception) -> Swept:
-        """The same, and then an error."""
+        """The same, with this error."""
         return self._replace(error=str(error) or type(error).__name__)
 
     def plus(self, other: Swept) -> Swept:
-        """Both, of the same partition; the later error, if there is any."""
+        """The sum of both, of the same partition, with the later error, if there is any."""
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return self._replace(error=other.error or self.error, **counts)
 
@@ -69,13 +66,15 @@ _COUNTS = ("deleted_segments", "deleted_bytes", "compacted_records", "compacted_
 
 
 class Step(Protocol):
-    """One kind of sweep."""
+    """One kind of sweep: retention or compaction."""
 
     def due(self, now: int) -> list[TopicPartitionKey]:
-        """The partitions that it may have something to do in, in order."""
+        """The partitions in which there may be something to do, in order."""
 
     def run(self, key: TopicPartitionKey, now: int) -> Swept | None:
-        """Sweep one; None where there was nothing to do. SegstoreError, OSError; or it is the `error`."""
+        """Sweep a partition; None where there was nothing to do. Raises SegstoreError, OSError, or returns
+        the error as `error`.
+        """
 
 
 def _swept(topics: Topics, wanted: Callable[[TopicInfo], bool]) -> Iterator[TopicPartitionKey]:
@@ -85,7 +84,7 @@ def _swept(topics: Topics, wanted: Callable[[TopicInfo], bool]) -> Iterator[Topi
 
 
 class Retention:
-    """Rolls segments that are old, and lets those go that the settings no longer keep."""
+    """Rolls segments that are old, and removes those that the settings no longer keep."""
 
     def __init__(self, topics: Topics, partition: Open) -> None:
         self._topics, self._partition = topics, partition
@@ -99,7 +98,7 @@ class Retention:
         try:
             partition.roll_if_old(now)
         except StorageError as error:
-            failed = error  # what goes now may be what makes room for it
+            failed = error  # the segments that are removed now may make room for the roll
         gone = partition.log_start.retain(now)
         done = Swept(*key, gone.segments, gone.bytes)
         return done.failed(failed) if failed else done if gone.segments else None
@@ -129,7 +128,7 @@ class Compaction:
         try:
             dirty = cleanable(self._partition(*key), self._cleaned.get(key), now)
         except (SegstoreError, OSError):
-            return math.inf  # `run` meets it again, and says so
+            return math.inf  # `run` meets the error again, and reports it
         return -1.0 if dirty is None else dirty.ratio
 
     def run(self, key: TopicPartitionKey, now: int) -> Swept | None:
@@ -139,7 +138,7 @@ class Compaction:
             return None
 
         def advanced(offset: int) -> None:
-            with partition.names_held():  # else the line may be that of a topic made anew
+            with partition.names_held():  # else the line may be that of a new topic of that name
                 cleaned.update({key: offset})
 
         freed: Swept | None = None
@@ -182,10 +181,10 @@ log = Logger("segstore")
 
 
 class Sweeper:
-    """`topics()` are those there are now; `partition(topic, n)` opens one; `cleaned` is the cleaner's
-    checkpoint; `checkpoint` writes those of the store.
+    """Sweeps one store. `topics()` gives the current topics; `partition(topic, n)` opens a partition;
+    `cleaned` is the cleaner's checkpoint; `checkpoint` writes the checkpoints of the store.
 
-    A partition that could not be compacted is left alone by the background until the store is opened anew
+    The background leaves a partition alone that could not be compacted, until the store is opened anew
     (Kafka: LogCleanerManager.markPartitionUncleanable); `sweep` tries it again.
     """
 
@@ -207,12 +206,12 @@ class Sweeper:
         rate = config.log_cleaner_io_max_bytes_per_second
         throttle = GivingWay(rate, self._meanwhile, stopping=self._closing)
         self._retained = time.monotonic()  # when retention was last done, seconds
-        self._compacted: TopicPartitionKey | None = None  # the one that is just being
+        self._compacted: TopicPartitionKey | None = None  # the partition that is being compacted
         self._retention = Retention(topics, partition)
         self._compaction = Compaction(topics, partition, config, cleaned, throttle, checkpoint)
 
     def start(self) -> None:
-        """Sweep from now on, as often as the settings say."""
+        """Begin to sweep in the background, as often as the settings say."""
         config = self._config
         self._every(config.log_retention_check_interval_ms, self._retention)
         if config.log_cleaner_threads:
@@ -222,8 +221,9 @@ class Sweeper:
         self._scheduler.every(interval_ms / 1000, lambda: self._run(step))
 
     def sweep(self) -> tuple[Swept, ...]:
-        """Retention, then compaction, of every partition whose topic's settings ask for it: what was done, or
-        failed, in each where anything was. OSError of the note alone.
+        """Apply retention, then compaction, to every partition whose topic's settings ask for it; returns
+        what was done, or failed, in each partition where anything was. Raises OSError only where the notes
+        can't be written.
         """
         run = partial(self._run, self._retention, self._compaction, by_hand=True)
         return apart(run, "segstore-sweep")
@@ -243,8 +243,8 @@ class Sweeper:
         return tuple(found[key] for key in sorted(found))
 
     def _meanwhile(self) -> float:
-        """Retention where it falls due in the midst of a compaction, which may be held to a low rate for
-        hours: in how many seconds it does next.
+        """Apply retention where it falls due in the midst of a compaction, which may be held to a low rate
+        for hours; returns in how many seconds it falls due next.
         """
         interval = self._config.log_retention_check_interval_ms / 1000
         left = self._retained + interval - time.monotonic()
@@ -252,8 +252,8 @@ class Sweeper:
             return max(left, 0.0)
         self._clear()
         for _ in self._step(self._retention, by_hand=False):
-            pass  # it is in the notes
-        with suppress(OSError):  # the compaction's end comes here again
+            pass  # the results are in the notes
+        with suppress(OSError):  # the end of the compaction saves again
             self._save()
         self._retained = time.monotonic()
         return interval
@@ -263,7 +263,7 @@ class Sweeper:
         self.states.save(lambda key: key[0] in topics and key[1] in topics[key[0]].partition_ids)
 
     def _forget_gone(self) -> None:
-        """What is known of a topic that was deleted must not be said of one made anew under its name."""
+        """Forget what is known of deleted topics: it must not be said of a new topic under such a name."""
         ids = {name: info.topic_id for name, info in self._topics().items()}
         same = {name for name, topic_id in ids.items() if self._ids.get(name, topic_id) == topic_id}
         self._ids = ids
@@ -274,7 +274,7 @@ class Sweeper:
         now = self._context.clock()
         due = step.due(now)
         for key in self._failed.keys() - set(due):
-            if self._failed[key].pop(step, None) is not None:  # its settings are others now
+            if self._failed[key].pop(step, None) is not None:  # its settings have changed
                 self._note(key, None, self.states[key].swept_ms)
         for key in due:
             if self._closing.is_open:
@@ -308,7 +308,9 @@ class Sweeper:
             self._compacted = None
 
     def _note(self, key: TopicPartitionKey, done: Swept | None, now: int) -> None:
-        """The error is that of any step, until this one goes well or is not asked for."""
+        """Note a step's result. The noted error is that of any step, until that step succeeds or is not asked
+        for.
+        """
         error = next(iter(self._failed[key].values()), None)
         deleted, compacted = (done.deleted_bytes, done.compacted_bytes) if done else (0, 0)
 
@@ -318,18 +320,22 @@ class Sweeper:
         self.states.note(key, after)
 
     def stop(self) -> None:
-        """Let the sweep that runs end soon, and wait for it."""
+        """Let the sweep that runs end soon, and wait for that."""
         self._closing.open()
         self._scheduler.close()
 
     def close(self) -> None:
-        """As `stop`, and remove what waits to be, but for what an open has found or put aside."""
+        """As `stop`, and remove the files that wait for that, except those that an open has found or put
+        aside.
+        """
         self.stop()
         with self._sweeping:
             self._clear(closing=True)
 
     def _clear(self, *, closing: bool = False) -> None:
-        """A file that can't be removed keeps nothing from being swept, nor the store from being closed."""
+        """Remove deleted segments. A file that can't be removed prevents neither a sweep nor the close of the
+        store.
+        """
         try:
             self._context.graveyard.clear(closing=closing)
         except OSError as error:

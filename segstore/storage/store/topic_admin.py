@@ -1,9 +1,8 @@
-"""Makes, alters, grows and deletes topics of a store that is open for writing.
+"""Creates, alters, grows and deletes topics of a store that is open for writing.
 
-On disk: settings and directories through `topics` and `partition_loader`, lines of the root's checkpoints,
-slots of the published ends. What is begun is finished or undone here where a step fails, and by the next open
-after a crash.
-Threads: any; the store's lock is held around each change. `topics` is replaced whole.
+On disk are settings and directories (`meta.topics`, `partitions`), lines of the root's checkpoints, and slots
+of the published ends. A change that was begun is finished or undone here where a step fails, and by the next
+open after a crash. Threads: any; the store's lock is held around each change. `topics` is replaced whole.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from segstore.storage.store.topic_mending import mend_settings
 
 
 class TopicAdmin:
-    """`topics`: all there are, by name."""
+    """The topics of one store; `topics` has all by name."""
 
     def __init__(
         self,
@@ -35,12 +34,12 @@ class TopicAdmin:
         loader: PartitionLoader,
         partitions: Partitions,
     ) -> None:
-        """Deletions that were begun are finished. OSError."""
+        """Load the topics, and finish deletions that were begun. Raises OSError."""
         self._context, self._topic_files, self._ends = context, topic_files, ends
         self._checkpoints, self._loader, self._partitions = checkpoints, loader, partitions
         self._lock = partitions.lock
         self._dying: set[str] = set()
-        """Topics that are deleted, or were not made, and whose directories could not be moved away."""
+        """Topics whose deletion or failed creation left directories that could not be moved away."""
         found, dying = topic_files.load()
         self.topics = {
             name: mend_settings(context, topic_files, info, ends.keys()) for name, info in found.items()
@@ -50,13 +49,15 @@ class TopicAdmin:
         topic_files.remove_buried()
 
     def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """Durable when it returns. TopicAlreadyExistsError, InvalidTopicError, ConfigError, StorageError."""
+        """Create a topic, which is durable when this returns. Raises TopicAlreadyExistsError,
+        InvalidTopicError, ConfigError, StorageError.
+        """
         info = new_topic(name, partitions, config)
         with self._lock:
             self._context.check_open()
             if name in self.topics:
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")
-            if name in self._dying:  # what its deletion has left must not be the new one's
+            if name in self._dying:  # what a deletion has left must not become the new topic's
                 self._bury(name)
                 self._dying.discard(name)
             self._checkpoints.forget(name)
@@ -64,7 +65,7 @@ class TopicAdmin:
                 self._make(info)
             except OSError:
                 self._dying.add(name)
-                with suppress(OSError):  # else whoever makes it next, or the next open, finishes it
+                with suppress(OSError):  # else the next `create` of the name, or the next open, does this
                     self._bury(name)
                     self._dying.discard(name)
                     self._topic_files.remove_buried()
@@ -73,13 +74,15 @@ class TopicAdmin:
         return info
 
     def _make(self, info: TopicInfo) -> None:
-        """The settings, then what is missing of the partitions. OSError."""
+        """Write the settings, then make what is missing of the partitions. Raises OSError."""
         self._topic_files.write(info)
         self._loader.make(info)
         self._begin_recovery_points(info)
 
     def _begin_recovery_points(self, info: TopicInfo) -> None:
-        """Recovery tells compaction's gaps from those of a power cut by these lines. OSError."""
+        """Add lines to the recovery point checkpoint, by which recovery tells compaction's gaps from those of
+        a power cut. Raises OSError.
+        """
         if info.gapped:
             held, keys = self._checkpoints.recovery_points, ((info.name, n) for n in info.partition_ids)
             held.update({key: 0 for key in keys if held.get(key) is None})
@@ -90,14 +93,14 @@ class TopicAdmin:
             self._ends.begin_empty(slot_key(info.topic_id, info.name, partition))
 
     def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """Change settings; None goes back to the default. ConfigError, UnknownTopicOrPartitionError."""
+        """Change settings; None restores the default. Raises ConfigError, UnknownTopicOrPartitionError."""
         with self._lock:
             self._context.check_open()
             before = find_topic(self.topics, name)
             info = with_config(before, config)
             if forgets(before, info):
                 self._partitions.load_all(before)
-            # The settings first: no compaction begins any more behind where there may be gaps.
+            # The settings first: no compaction begins any more above the offsets below which gaps may be.
             self._partitions.configure(info)
             try:
                 info = remembering(before, info, self._partitions.ends_of(before))
@@ -112,8 +115,8 @@ class TopicAdmin:
         return info
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
-        """Have `total` partitions from now on (Kafka: createPartitions). InvalidArgumentError where that is
-        fewer.
+        """Let a topic have `total` partitions from now on (Kafka: createPartitions). Raises
+        InvalidArgumentError where it has as many already.
         """
         with self._lock:
             self._context.check_open()
@@ -141,14 +144,15 @@ class TopicAdmin:
         return info
 
     def delete(self, name: str) -> None:
-        """Readers keep what they have read; all else goes. UnknownTopicOrPartitionError."""
+        """Delete a topic; readers keep what they have read. Raises UnknownTopicOrPartitionError."""
         with self._lock:
             self._context.check_open()
             info = find_topic(self.topics, name)
             try:
                 self._topic_files.write(info, deleting=True)
             except OSError:
-                # It may say so all the same, and the topic goes on: the next open must not delete it.
+                # The file may say `deleting` all the same, and the topic lives on: the next open must not
+                # delete it.
                 with suppress(OSError):
                     self._topic_files.write(info)
                 raise

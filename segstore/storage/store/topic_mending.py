@@ -1,11 +1,11 @@
-"""Puts settings files right that were found damaged, and the topic ids in them, when a store is opened for
-writing.
+"""Repairs damaged settings files, and the topic ids in them, when a store is opened for writing.
 
-On disk: both copies of `.segstore/topics/<topic>`; see `topics`. What was done is told (`Context.tell`).
-Threads: one, before the topics are used.
+On disk both copies of `.segstore/topics/<topic>` may change; see `meta.topics`. What was done is reported
+(`Context.tell`). Threads: one, before the topics are used.
 
 A topic's id is in three places: its settings, each partition's metadata, the keys of the published ends.
-Settings with a checksum are right. Those that an older segstore wrote have none: there the majority counts.
+Settings with a checksum are right. Those that an older segstore wrote have none: then the id that most places
+have is taken.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from segstore.storage.meta.topics import TopicFiles, TopicInfo
 def mend_settings(
     context: Context, topic_files: TopicFiles, info: TopicInfo, published: Set[int]
 ) -> TopicInfo:
-    """The topic, whose settings are sound in both copies then. `published`: keys of the published ends.
-    OSError.
+    """The topic, after both copies of its settings were made sound. `published` has the keys of the published
+    ends. Raises OSError.
     """
     if info.lost is not None:
         done = "its partitions and its id are known by its directories; nothing of it is deleted or compacted"
@@ -48,7 +48,7 @@ def mend_settings(
 def _identified(
     context: Context, topic_files: TopicFiles, held: Copy[Settings], published: Set[int]
 ) -> TopicInfo:
-    """By settings without a checksum, with the id that most places have."""
+    """The topic of settings without a checksum, with the id that most places have."""
     assert held.content is not None
     info = held.content.info
     told = topic_files.read_ids(info.name, info.partition_ids) + Counter([info.topic_id])
@@ -63,7 +63,9 @@ def _identified(
 
 
 def _upgrade(context: Context, topic_files: TopicFiles, info: TopicInfo, deleting: bool) -> None:
-    """From now on with a checksum, and in two copies; a full disk leaves that to the next open. OSError."""
+    """Write the settings with a checksum, in two copies; a full disk leaves that to the next open. Raises
+    OSError.
+    """
     try:
         topic_files.write(info, deleting=deleting)
     except OSError as error:

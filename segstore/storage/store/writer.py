@@ -1,7 +1,7 @@
-"""The writing side of a store: its parts put together; opens and closes them.
+"""The writing side of a store: its parts put together, opened and closed.
 
-On disk: `.lock`, and through its parts the root and `.segstore/`.
-Threads: any; see the parts.
+On disk are `.lock`, and the files of its parts: the root's and those in `.segstore/`. Threads: any; each part
+says what its own calls hold.
 """
 
 from __future__ import annotations
@@ -36,29 +36,31 @@ from segstore.threads import others_are_gone
 
 
 class StoreWriter:
-    """Opens what is there, and finishes what a crash left: topic changes, swaps, torn tails."""
+    """Opens a store for writing, and finishes what a crash left: topic changes, swaps, torn tails."""
 
     def __init__(self, context: Context, config: StoreConfig) -> None:
         self.context, self.config = context, config
         self._closing, self._tried = Mutex(), False
         self._thread = threading.get_ident()
-        self.owner: Callable[[], object] | None = None  # the store, as long as anybody has it
+        self.owner: Callable[[], object] | None = None  # gives the store, None once it is not referred to
         root, me = context.files.real_path(context.root), weakref.ref(self)
         self._held = _take_lock(context)
-        _begun[root] = me  # nothing is called in between: no interrupt comes there
+        _begun[root] = me  # no call lies between this line and the lock: no interrupt comes there
         try:
             self._open()
         except BaseException:
             try:
                 self.let_go()
-            finally:  # a second interrupt may have come into that
+            finally:  # a second interrupt may have come within that call
                 self.let_go()
             raise
 
     # --- opening --------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Where this fails, what runs already is ended: the directory is the next one's."""
+        """Open the parts. Where this fails, the caller ends what runs already: the directory may be opened
+        again.
+        """
         context, config = self.context, self.config
         files, root = context.files, context.root
         check_readable(files, root)
@@ -73,7 +75,7 @@ class StoreWriter:
         )
         left = Left.of(marker, nonce or 0, ours=self._ends.found or checkpoints.copied)
         if not left.ends_hold:
-            # Gone before the number is: a second crash must not find them believable.
+            # The ends are cleared before their number is: after a second crash they must not be believed.
             self._ends.clear()
         if self._ends.lost and not left.clean:
             self._ends.doubt()
@@ -92,7 +94,7 @@ class StoreWriter:
         self._begin()
 
     def _tell_damage(self, moved: list[tuple[str, str]], *, unclean: bool) -> bool:
-        """Say which small files were not as they were written: whether there are any."""
+        """Report which small files were not as they were written; returns whether there are any."""
         root, tell = self.context.root, self.context.tell
         for path, where in moved:
             tell(path, "no regular file", f"moved to {where}")
@@ -105,7 +107,9 @@ class StoreWriter:
         return bool(moved or self._ends.damage or self._checkpoints.told or unclean)
 
     def _prepare(self) -> TopicFiles:
-        """The directories of ours. Another process may have made the store since it was looked for."""
+        """Make the directories in `.segstore/`. Another process may have made the store since it was looked
+        for.
+        """
         files, root = self.context.files, self.context.root
         ours = os.path.join(root, names.OURS)
         if files.exists(ours):
@@ -116,7 +120,9 @@ class StoreWriter:
         return topic_files
 
     def _open_adopted(self) -> None:
-        """Partitions whose adoption a crash has left to be finished: all of it becomes visible at once."""
+        """Open partitions whose adoption a crash has left to be finished: all of it becomes visible at
+        once.
+        """
         finished = self.inbox.settle()
         if finished:
             self._loader.clean = False
@@ -125,8 +131,9 @@ class StoreWriter:
                     self.partitions.open(*key)
 
     def _open_partitions(self, left: Left, *, every: bool) -> None:
-        """After a clean close a partition is opened when it is asked for; else now, to be recovered. `every`
-        one is where small files were damaged, so that these are made anew from all.
+        """Open the partitions that must be recovered; after a clean close a partition is opened when it is
+        asked for. `every` partition is opened where small files were damaged, so that these are made anew
+        from all.
         """
         known = self._ends.keys()
         live = set()
@@ -142,7 +149,7 @@ class StoreWriter:
             self._ends.release(key)
 
     def _begin(self) -> None:
-        """What is done in the background from now on."""
+        """Begin the background work."""
         context, config = self.context, self.config
         seconds = config.log_flush_offset_checkpoint_interval_ms / 1000
         context.scheduler.every(seconds, self.partitions.checkpoint)
@@ -173,11 +180,13 @@ class StoreWriter:
         return self.partitions.get(topic, partition)
 
     def opened(self) -> list[TopicPartitionKey]:
-        """Partitions that are open: after an unclean shutdown all that can be."""
+        """Partitions that are open: after an unclean shutdown all that can be opened."""
         return self.partitions.keys()
 
     def unstable(self) -> list[TopicPartitionKey]:
-        """Partitions in which a transaction is open, by what is published: none is opened for it."""
+        """Partitions in which a transaction is open, by what is published; no partition is opened to find
+        out.
+        """
         found = []
         for info in self.topics.values():
             for partition in info.partition_ids:
@@ -187,11 +196,13 @@ class StoreWriter:
         return found
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """What cleaner-offset-checkpoint says of a partition."""
+        """The offset in cleaner-offset-checkpoint up to which a partition was cleaned, None without one."""
         return self._checkpoints.cleaner_offsets.get((topic, partition))
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
-        """Let that say nothing: all of the log is dirty. OSError."""
+        """Remove a partition's line from cleaner-offset-checkpoint: all of its log is dirty then. Raises
+        OSError.
+        """
         self._checkpoints.cleaner_offsets.update({(topic, partition): None})
 
     @property
@@ -213,8 +224,10 @@ class StoreWriter:
     # --- closing --------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Nobody can close the store any more: end its threads. The next open recovers."""
-        if hasattr(self, "inbox"):  # else an interrupt kept it from being made
+        """End the store's threads, since nothing refers to the store and nobody can close it. The next open
+        recovers.
+        """
+        if hasattr(self, "inbox"):  # without it, an interrupt came within `_open`
             self.inbox.close()
         if hasattr(self, "sweeper"):
             self.sweeper.stop()
@@ -222,11 +235,13 @@ class StoreWriter:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nobody has the store, or ever will: Ctrl-C came while it was opened."""
+        """Whether nothing refers to the store, or ever will: Ctrl-C came while it was opened."""
         return self._thread == threading.get_ident() if self.owner is None else self.owner() is None
 
     def let_go(self) -> None:
-        """Of the directory, the lock last, when nothing of ours runs any more. It may be repeated."""
+        """Release the directory, the lock last, when no thread of the store runs any more. May be
+        repeated.
+        """
         self.abandon()
         self.context.closed = True
         self.context.pool.close()
@@ -235,12 +250,12 @@ class StoreWriter:
 
     @property
     def closed(self) -> bool:
-        """Whether all is let go."""
+        """Whether the directory is released."""
         return self._held.closed
 
     def close(self) -> None:
-        """Close cleanly. The first error is raised when all is let go; the next open recovers then, as where
-        an interrupt came: a second call lets go of what that has left.
+        """Close cleanly. The first error is raised after the directory was released; the next open recovers
+        then, as it does after an interrupt in this call: a second call releases what that has left.
         """
         with self._closing:
             first, self._tried = not self._tried, True
@@ -254,17 +269,17 @@ class StoreWriter:
         self.inbox.close()
         self.sweeper.close()
         self.context.closed = True
-        self.wake()  # those who wait find that it is closed
+        self.wake()  # threads in `wait` find that the store is closed
         self.context.scheduler.close()
         with self.partitions.lock:
             errors = self.partitions.close()
             if errors:
                 raise first_of(errors)
-            # Threads that ended with the interpreter may have left work half done: the next open looks.
+            # Threads that ended with the interpreter may have left work half done: the next open recovers.
             if self.partitions.settled() and not others_are_gone():
                 nonce = new_nonce()
                 self.partitions.checkpoint_held(nonce)
-                self._ends.sync()  # what the marker says holds after a power cut
+                self._ends.sync()  # so that the marker is right after a power cut too
                 put_marker(self.context.files, self.context.root, nonce)
                 self._ends.set_nonce(nonce)
 
@@ -273,8 +288,9 @@ _begun: dict[str, weakref.ref[StoreWriter]] = {}
 
 
 def let_go_of_lost(files: Files, root: str) -> None:
-    """End a writer of this directory that nobody has, where Ctrl-C came while this thread, or one that has
-    handed it over, opened or closed it. The collector finds stores first that nobody has.
+    """End a writer of this directory to which nothing refers, where Ctrl-C came while this thread, or a
+    thread that handed the writer over, opened or closed it. The garbage collector runs first, to find stores
+    that nothing refers to.
     """
     gc.collect()
     begun = _begun.get(files.real_path(root))
