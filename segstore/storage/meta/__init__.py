@@ -1,1 +1,3 @@
-"""The small files of a store: checkpoints, topics, epochs, published ends, the clean shutdown marker."""
+"""The small files of a store: checkpoints, topic settings, published ends, quotas, the clean shutdown
+marker.
+"""

@@ -1,8 +1,8 @@
-"""Looks at a store's small files before anything is opened for writing: what lies in their places and is no
-file goes to the quarantine. A directory, symbolic link, FIFO or the like is renamed, never followed or
-removed.
+"""A look at the places of a store's small files before it is opened for writing: what is no file goes to the
+quarantine.
 
-On disk: through `small_files`. Threads: one, with the store's lock held.
+A directory, symbolic link, FIFO or the like is renamed, never followed or removed. Threads: one, with the
+store's lock held.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _MOST = 1 << 28
 
 
 def check_readable(files: Files, root: str) -> None:
-    """Read every small file that is of no topic. An error that may pass (EMFILE, EIO, EACCES) is raised
-    before anything was changed, and nothing is taken for damaged because of it. OSError.
+    """Read every small file that belongs to no topic. An error that may pass (EMFILE, EIO, EACCES) is raised
+    before anything was changed, and no file is taken for damaged because of it. Raises OSError.
     """
     for place in _ALL:
         try:
@@ -43,8 +43,9 @@ def check_readable(files: Files, root: str) -> None:
 
 
 def free_lock(files: Files, root: str) -> str:
-    """Move a directory that lies in the place of the lock file into the quarantine, for a repair: its path
-    there, "" where there is none. A lock file that another process has made there meanwhile stays. OSError.
+    """Move a directory that lies in the place of the lock file into the quarantine, for a repair; returns its
+    path there, "" where there is none. A lock file that another process has made there meanwhile stays.
+    Raises OSError.
     """
     path = os.path.join(root, names.LOCK)
     if not files.exists(path) or files.is_symlink(path) or not files.is_directory(path):
@@ -56,8 +57,8 @@ def free_lock(files: Files, root: str) -> str:
 
 
 def set_aside(files: Files, root: str) -> list[tuple[str, str]]:
-    """Free these places, and those where they are written before they get their names: the paths that
-    something else had, and where that is now. OSError.
+    """Move what is no file away from the places of small files, and from their temporary names; returns pairs
+    of the old path and the new. Raises OSError.
     """
     places = [os.path.join(root, place + ending) for place in _PLACES for ending in ("", names.TEMPORARY)]
     taken = [path for path in places if files.exists(path) and not files.is_file(path)]

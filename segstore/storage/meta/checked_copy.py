@@ -1,12 +1,11 @@
-"""Owns `.segstore/checkpoints`: what the four offset checkpoints of the root say, with a CRC, which Kafka's
-text has not.
+"""The checked copy of the root's offset checkpoints, `.segstore/checkpoints`: their numbers with a CRC.
 
-One framed line: {"version": 0, "nonce": n, "offsets": {file's name: [[topic, partition, offset], ...]},
-"claims": [[topic, partition, offset], ...]}. It is written, synced, before the text that says the same, so
-that a crash between the two leaves the text behind, never ahead. `nonce` is the clean shutdown marker's
-number after a clean close, 0 before. `claims` are log start offsets that were taken from a text without a
-checksum; a copy that an older segstore wrote has none.
-Threads: functions without state.
+Kafka's texts have none. The file is one framed line: {"version": 0, "nonce": n, "offsets": {file's name:
+[[topic, partition, offset], ...]}, "claims": [[topic, partition, offset], ...]}. It is written, synced,
+before the texts with the same numbers, so that a crash between the two leaves the texts behind, never ahead.
+`nonce` is the clean shutdown marker's number after a clean close, 0 before. `claims` are log start offsets
+that were taken from a text without a checksum; a copy that an older segstore wrote has none. Threads:
+functions without state.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from segstore.storage.meta.small_files import NOT_A_FILE
 
 Key = tuple[str, int]
 Offsets = Mapping[str, Mapping[Key, int]]
-"""By file and partition."""
+"""Offsets by file and partition."""
 
 _VERSION = 0
 _MOST = 1 << 28
@@ -40,15 +39,16 @@ class Standing(Enum):
 
 
 class CheckedCopy(NamedTuple):
-    """What it says."""
+    """The content of the copy."""
 
     nonce: int
     offsets: dict[str, dict[Key, int]]
     claims: frozenset[tuple[Key, int]] = frozenset()
 
     def standing(self, marker: int | None, published: int | None, copied: bool) -> Standing:
-        """By the numbers of the clean shutdown marker and the published ends, None where there are none.
-        `copied`: False where the ends are an older segstore's, which made no copy.
+        """Whether the copy is the last writer's, by the numbers of the clean shutdown marker and the
+        published ends, None where there are none. `copied` is False where the ends are an older segstore's,
+        which made no copy.
         """
         if not copied or (marker and marker != self.nonce):
             return Standing.STALE
@@ -62,7 +62,7 @@ def path_of(root: str) -> str:
 
 
 def write_copy(files: Files, root: str, offsets: Offsets, nonce: int, claims: Mapping[Key, int]) -> None:
-    """Replace it, durable when this returns. OSError."""
+    """Replace the copy, durable when this returns. Raises OSError."""
     held = {name: _rows(lines) for name, lines in offsets.items()}
     said = {"version": _VERSION, "nonce": nonce, "offsets": held, "claims": _rows(claims)}
     files.write_atomic(path_of(root), frame(said))
@@ -73,7 +73,7 @@ def _rows(lines: Mapping[Key, int]) -> list[list[Any]]:
 
 
 def read_copy(files: Files, root: str) -> tuple[CheckedCopy | None, str]:
-    """What it says; or None and why it says nothing, "" where it is missing. OSError."""
+    """The copy; or None and why it can't be used, "" where it is missing. Raises OSError."""
     try:
         return _parse(unframe(files.read_file(path_of(root), _MOST))), ""
     except FileNotFoundError:

@@ -1,9 +1,10 @@
-"""Owns `.kafka_cleanshutdown`: there while the store was closed cleanly and nobody has opened it since.
-With the published ends it tells how the store was left.
+"""The clean shutdown marker, `.kafka_cleanshutdown`: it exists while the store was closed cleanly and not
+opened since.
 
-The content is Kafka's (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler), its broker
-epoch a random number that the published ends hold too: so a broker's own clean shutdown is told from ours.
-Threads: one, at open and at close; `read_marker` any.
+With the published ends it says how the store was left. The content is Kafka's
+(org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler), its broker epoch a random number
+that the published ends hold too: so a broker's clean shutdown is distinguished from segstore's. Threads: one,
+at open and at close; `read_marker` any.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from segstore.storage.meta.small_files import NOT_A_FILE, parse_json
 class Left(NamedTuple):
     """How a store was left.
 
-    `clean`: by a clean shutdown; `ends_hold`: what is published is the last writer's, no broker closed the
+    `clean`: by a clean shutdown; `ends_hold`: the published ends are the last writer's, no broker closed the
     directory since; `gaps_known`: no broker that was killed has compacted logs since.
     """
 
@@ -31,20 +32,22 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
-        """By the marker's number and that of the published ends. `ours`: whether a writer of ours was here,
-        who leaves no marker without a number.
+        """How a store was left, by the marker's number and that of the published ends. `ours`: whether a
+        segstore writer was here, which leaves no marker without a number.
         """
         clean = marker is not None and not (marker == 0 and ours)
-        # A broker that was killed has left a number of ours without a marker.
+        # After a broker that was killed, the published ends have a number and there is no marker.
         return cls(clean, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0)
 
 
 def read_marker(files: Files, root: str) -> int | None:
-    """The marker's number (0 where it holds none, or is no file), None where there is no marker. OSError."""
+    """The marker's number (0 where it holds none, or is no file), None where there is no marker. Raises
+    OSError.
+    """
     try:
         held = parse_json(files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096))
         return int(held["brokerEpoch"])
-    except FileNotFoundError:  # or taken just now
+    except FileNotFoundError:  # or another process has just removed it
         return None
     except (ValueError, KeyError, TypeError, OverflowError):
         return 0
@@ -55,7 +58,7 @@ def read_marker(files: Files, root: str) -> int | None:
 
 
 def take_marker(files: Files, root: str) -> int | None:
-    """Remove the marker, durably: what `read_marker` said. OSError."""
+    """Remove the marker, durably; returns what `read_marker` gave. Raises OSError."""
     nonce = read_marker(files, root)
     if nonce is not None:
         files.unlink(os.path.join(root, names.CLEAN_SHUTDOWN))
@@ -69,6 +72,6 @@ def new_nonce() -> int:
 
 
 def put_marker(files: Files, root: str, nonce: int) -> None:
-    """Write the marker with a number, durably. OSError."""
+    """Write the marker with a number, durably. Raises OSError."""
     content = json.dumps({"version": 0, "brokerEpoch": nonce}, separators=(",", ":"))
     files.write_atomic(os.path.join(root, names.CLEAN_SHUTDOWN), content.encode())

@@ -1,9 +1,9 @@
-"""Owns `.segstore/quotas.json` and its second copy `quotas.copy`: byte rates that clients were given, by
-client id. Their form is `small_files`'s.
+"""Client quotas, `.segstore/quotas.json` and its second copy `quotas.copy`: byte rates of clients, by client
+id.
 
-The file is believed whole or not at all: a limit that is not as it is written here could stop a client, or
-let one pass. It is replaced in one step, so that a crash leaves the limits of before or after.
-Threads: any may read; who writes holds the lock of `segstore.coordinator.quotas`.
+Their form is that of `small_files`. The file is believed whole or not at all: a wrong limit could stop a
+client, or fail to limit one. It is replaced in one step, so that a crash leaves the old limits or the new.
+Threads: any may read; a thread that writes holds the lock of `segstore.coordinator.quotas`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ DEFAULT = "<default>"
 MOST_RATE = (1 << 63) - 1
 
 Limits = dict[str, dict[str, int]]
-"""Client id or DEFAULT, then the rate's name: bytes a second."""
+"""Bytes a second by client id or DEFAULT, then by the rate's name."""
 
 _VERSION = 1
 _MOST_BYTES = 1 << 24
 
 
 def quota_path(root: str) -> str:
-    """Where the limits of a store are kept."""
+    """The path of a store's quotas."""
     return os.path.join(root, names.OURS, names.QUOTAS)
 
 
@@ -43,20 +43,20 @@ def quota_copies(files: Files, root: str) -> Copies[Limits]:
 
 
 def read_limits(files: Files, root: str) -> Limits:
-    """What was given; nothing where there is no file. CorruptCheckpointError, StorageError: both copies are
-    damaged; OSError.
+    """The limits; none where there is no file. Raises CorruptCheckpointError, StorageError where both copies
+    are damaged; OSError.
     """
     return quota_copies(files, root).read() or {}
 
 
 def write_limits(files: Files, root: str, limits: Mapping[str, Mapping[str, int]]) -> None:
-    """Replace the limits, durable when this returns. OSError: those of before hold."""
+    """Replace the limits, durable when this returns. Raises OSError; the old limits hold then."""
     held = {"version": _VERSION, "clients": {client: dict(limits[client]) for client in sorted(limits)}}
     quota_copies(files, root).write(seal(held))
 
 
 def parse_limits(data: bytes, where: str) -> tuple[Limits, bool]:
-    """What `write_limits` wrote, and whether it has a checksum. CorruptCheckpointError, which names
+    """The limits in the bytes, and whether these have a checksum. Raises CorruptCheckpointError, which names
     `where`.
     """
     try:

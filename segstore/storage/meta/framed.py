@@ -1,8 +1,8 @@
-"""The form of small files of ours, those of the inbox among them: lines of a CRC and JSON. Nothing on disk of
-its own.
+"""Lines with a checksum: the form of segstore's small files that have a CRC and JSON in each line, as in the
+inbox.
 
-A line is eight hex digits, the CRC-32C of the JSON; a blank; the JSON, in ASCII without line breaks.
-Threads: any; functions without state.
+A line is eight hex digits, the CRC-32C of the JSON; a blank; the JSON, in ASCII without line breaks. Threads:
+any; functions without state.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def compact(held: Any) -> bytes:
 
 
 def frame(held: Mapping[str, Any]) -> bytes:
-    """The line."""
+    """A line for an object."""
     body = compact(held)
     return b"%08x %s\n" % (crc(body), body)
 
 
 def unframe(line: bytes) -> dict[str, Any]:
-    """What `frame` was given. ValueError, which says what is wrong."""
+    """The object that `frame` was given. Raises ValueError, which says what is wrong."""
     digits, _, body = line.removesuffix(b"\n").partition(b" ")
     if len(digits) != 8 or not line.endswith(b"\n"):
         raise ValueError("it is cut off, or no line with a CRC")

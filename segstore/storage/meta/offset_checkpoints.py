@@ -1,11 +1,11 @@
-"""Owns Kafka's text checkpoints: offsets by partition in the root, leader epochs in a partition's directory.
+"""Kafka's text checkpoints: offsets by partition in the root, leader epochs in a partition's directory.
 
-A version line (0), a line with the number of entries, a line per entry, each ended by a newline
-(org.apache.kafka.server.common.CheckpointFile): "topic partition offset" or "epoch startOffset".
-A file that is missing or empty has no entries; whatever else is not this form is an error, never a guess.
-Files are replaced in one step and synced, so that a crash leaves the old content or the new.
+A file has a version line (0), a line with the number of entries, and a line per entry, each ended by a
+newline (org.apache.kafka.server.common.CheckpointFile): "topic partition offset" or "epoch startOffset". A
+file that is missing or empty has no entries; any other content that has not this form is an error, never a
+guess. Files are replaced in one step and synced, so that a crash leaves the old content or the new.
 
-Threads: the functions any; a `LeaderEpochs` belongs to who holds the partition's lock.
+Threads: the functions any; a `LeaderEpochs` is used under the partition's lock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMBER = re.compile(rb"[0-9]{1,19}")
 
 
 def parse_offsets(data: bytes, where: Path) -> dict[tuple[str, int], int]:
-    """Offsets by (topic, partition). CorruptCheckpointError with the line in `where`."""
+    """Offsets by (topic, partition). Raises CorruptCheckpointError with the line in `where`."""
     found: dict[tuple[str, int], int] = {}
     for line, (topic, partition, offset) in _entries(data, where, 3):
         key = _topic(topic, where, line), _number(partition, MAX_PARTITION, where, line)
@@ -42,12 +42,14 @@ def parse_offsets(data: bytes, where: Path) -> dict[tuple[str, int], int]:
 
 
 def format_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """What `parse_offsets` takes back, in order of topic and partition."""
+    """The bytes that `parse_offsets` reads, in order of topic and partition."""
     return _format(f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
 
 
 def parse_leader_epochs(data: bytes, where: Path) -> list[tuple[int, int]]:
-    """(epoch, start offset) as they stand in the file. CorruptCheckpointError with the line in `where`."""
+    """Pairs of epoch and start offset as they are in the file. Raises CorruptCheckpointError with the line in
+    `where`.
+    """
     return [
         (_number(epoch, MAX_EPOCH, where, line), _number(start, MAX_OFFSET, where, line))
         for line, (epoch, start) in _entries(data, where, 2)
@@ -55,7 +57,7 @@ def parse_leader_epochs(data: bytes, where: Path) -> list[tuple[int, int]]:
 
 
 def format_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
-    """What `parse_leader_epochs` takes back."""
+    """The bytes that `parse_leader_epochs` reads."""
     return _format(f"{epoch} {start}" for epoch, start in epochs)
 
 
@@ -105,13 +107,15 @@ def _shown(text: bytes) -> str:
 
 
 def read_offsets(files: Files, path: Path) -> dict[tuple[str, int], int]:
-    """Offsets by (topic, partition); none where the file is missing. CorruptCheckpointError, OSError."""
+    """Offsets by (topic, partition); none where the file is missing. Raises CorruptCheckpointError,
+    OSError.
+    """
     return parse_offsets(_read(files, path), path)
 
 
 def try_offsets(files: Files, path: Path) -> tuple[dict[tuple[str, int], int] | None, str]:
-    """As `read_offsets`; None where the file is missing, or is none of that form: then why. OSError that may
-    pass.
+    """As `read_offsets`, with a text that says why the file can't be used; None where the file is missing or
+    can't be used. Raises an OSError that may pass.
     """
     try:
         data = files.read_file(path)
@@ -127,7 +131,7 @@ def try_offsets(files: Files, path: Path) -> tuple[dict[tuple[str, int], int] | 
 
 
 def write_offsets(files: Files, path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Replace the file, durable when it returns. OSError."""
+    """Replace the file, durable when this returns. Raises OSError."""
     files.write_atomic(path, format_offsets(offsets))
 
 
@@ -139,7 +143,8 @@ def _read(files: Files, path: Path) -> bytes:
 
 
 class LeaderEpochs:
-    """Which leader epoch an offset was written under (Kafka: LeaderEpochFileCache).
+    """The leader epochs of a partition: under which epoch an offset was written (Kafka:
+    LeaderEpochFileCache).
 
     Epochs and their start offsets both rise. Changes are in memory until `save`.
     """
@@ -152,25 +157,25 @@ class LeaderEpochs:
 
     @classmethod
     def load(cls, files: Files, path: Path) -> LeaderEpochs:
-        """From the file; none where it is missing. As in Kafka, entries that do not
-        rise give way to later ones.
+        """The epochs in the file; none where it is missing. As in Kafka, entries that do not rise are
+        replaced by later ones.
 
-        CorruptCheckpointError, OSError.
+        Raises CorruptCheckpointError, OSError.
         """
         return cls(files, path, parse_leader_epochs(_read(files, path), path))
 
     def save(self) -> None:
-        """Replace the file, durable when it returns. OSError."""
+        """Replace the file, durable when this returns. Raises OSError."""
         self._files.write_atomic(self._path, format_leader_epochs(self._entries))
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
-        """(epoch, start offset), rising."""
+        """Pairs of epoch and start offset, rising."""
         return tuple(self._entries)
 
     @property
     def latest(self) -> int | None:
-        """The newest epoch."""
+        """The newest epoch, None where there is none."""
         return self._entries[-1][0] if self._entries else None
 
     @property
@@ -179,9 +184,10 @@ class LeaderEpochs:
         return self._entries[-1][0] if self._entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Offsets from `start_offset` on are of `epoch`; entries that this contradicts are dropped.
+        """Let offsets from `start_offset` on have `epoch`; entries that contradict this are dropped.
 
-        Nothing changes where `epoch` is the newest and began no later. InvalidArgumentError below 0.
+        Nothing changes where `epoch` is the newest and began no later. Raises InvalidArgumentError for
+        numbers below 0.
         """
         if epoch < 0 or start_offset < 0:
             raise InvalidArgumentError(f"epoch {epoch} from offset {start_offset}: both must be at least 0")
@@ -192,13 +198,13 @@ class LeaderEpochs:
         self._entries.append((epoch, start_offset))
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch that an offset is of; None below the first start offset."""
+        """The epoch of an offset; None below the first start offset."""
         return next((epoch for epoch, start in reversed(self._entries) if start <= offset), None)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest known epoch up to `epoch`, the offset after its last); (-1, -1) where unknown.
+        """(largest known epoch up to `epoch`, the offset behind its last); (-1, -1) where unknown.
 
-        An epoch before the first one ends where that begins (Kafka: OffsetsForLeaderEpoch).
+        An epoch before the first known one ends where that begins (Kafka: OffsetsForLeaderEpoch).
         """
         if self._entries and self._entries[-1][0] == epoch:
             return epoch, log_end_offset
@@ -209,13 +215,13 @@ class LeaderEpochs:
         return floor, higher
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """The log was cut: forget epochs that began at `end_offset` or after."""
+        """Forget epochs that began at `end_offset` or later, since the log was cut there."""
         while self._entries and self._entries[-1][1] >= end_offset:
             self._entries.pop()
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """The log's beginning was deleted: its epoch begins at `start_offset`, older ones are forgotten.
-        Whether this changes anything.
+        """Forget epochs that ended at `start_offset` or before, since the log's beginning was deleted; the
+        epoch of `start_offset` begins there. Returns whether this changes anything.
         """
         before = self.entries
         kept = [entry for entry in self._entries if entry[1] > start_offset]

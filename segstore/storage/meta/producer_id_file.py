@@ -1,7 +1,7 @@
-"""Owns the form of `.segstore/producer-ids`: up to where producer ids were handed out.
+"""The producer id file, `.segstore/producer-ids`: the first producer id that was not handed out.
 
-One line: version 1, the first id that was not handed out, and the CRC-32 (hex) of what is before it.
-Threads: any; functions without state.
+It is one line: version 1, the id, and the CRC-32 (hex) of what is before it. Threads: any; functions without
+state.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ _DIGITS = len(str(MOST_ID))
 
 
 def producer_id_path(root: str) -> str:
-    """Where a store keeps them."""
+    """The path of a store's producer id file."""
     return os.path.join(root, names.OURS, names.PRODUCER_IDS)
 
 
 def read_producer_id(files: Files, root: str) -> int | None:
-    """What the file says; None where it is missing or damaged: `damage` tells which. OSError."""
+    """The id in the file; None where the file is missing or damaged, between which `damage` distinguishes.
+    Raises OSError.
+    """
     try:
         return parse(files.read_file(producer_id_path(root), _MOST_BYTES))
     except OSError as error:
@@ -34,7 +36,7 @@ def read_producer_id(files: Files, root: str) -> int | None:
 
 
 def damage(files: Files, root: str) -> str:
-    """What is wrong with the file, "" for nothing, also where there is none. OSError."""
+    """What is wrong with the file, "" for nothing, also where there is no file. Raises OSError."""
     path = producer_id_path(root)
     if not files.exists(path) or read_producer_id(files, root) is not None:
         return ""
@@ -43,13 +45,13 @@ def damage(files: Files, root: str) -> str:
 
 
 def write_producer_id(files: Files, root: str, first: int) -> None:
-    """Durable when it returns. OSError."""
+    """Write the id, durable when this returns. Raises OSError."""
     line = f"1 {first}"
     files.write_atomic(producer_id_path(root), f"{line} {zlib.crc32(line.encode()):08x}\n".encode())
 
 
 def parse(data: bytes) -> int | None:
-    """The id in the file's content; None for what was never written."""
+    """The id in the file's content; None for content that was never written."""
     line, _, crc = data.rpartition(b" ")
     if crc != b"%08x\n" % zlib.crc32(line):
         return None

@@ -1,16 +1,17 @@
-"""Owns `.segstore/ends`: the visible end of every partition, mapped, under one sequence lock.
+"""The published ends, `.segstore/ends`: the visible end of every partition, mapped, under one sequence lock.
 
-A header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition: key, log start offset, log
-end offset, high watermark, last stable offset, recovery point, layout (counts changes of the segment files)
-and leader epoch, and a check of them all (_native/ends.c). The key is a hash of topic id and partition, so
-that a slot says itself whose it is. A slot whose check is wrong is damaged, and says nothing. Files of before
-slots had checks are `checked` no sooner than the next writer has them: what they say is a claim, that needs
-another one beside it. Host byte order: the file is of use on this machine only, and what an open store has
-published until the machine is booted anew: a power cut leaves any mixture of what was and is.
+The file has a header of 64 bytes (`ends_header`), then a slot of 64 bytes for each partition: key, log start
+offset, log end offset, high watermark, last stable offset, recovery point, layout (counts changes of the list
+of segments) and leader epoch, and a check of them all (_native/ends.c). The key is a hash of topic id and
+partition, so that a slot itself says whose it is. A slot whose check is wrong is damaged, and ignored. A file
+from before slots had checks is not `checked` until the next writer has opened it: its numbers are claims,
+which something else must confirm. Numbers are in host byte order: the file is of use on this machine only,
+and what an open store has published only until the machine is booted anew, since a power cut leaves any
+mixture of old and new.
 
-Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file
-only grows, in place, and is never truncated, so that a mapping of it is always safe; a header or slot that is
-damaged is made anew in place, so that readers that have the file mapped go on.
+Threads and processes: one writer (the store's), any number of `EndsReader`s in any process. The file only
+grows, in place, and is never truncated, so that a mapping of it is always safe; a damaged header or slot is
+made anew in place, so that readers that have the file mapped go on.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _INT63 = (1 << 63) - 1
 
 
 class Ends(NamedTuple):
-    """What is published of one partition: of its recovery point the complement where a sync has failed."""
+    """What is published of one partition; `recovery_point` is its complement where a sync has failed."""
 
     key: int
     start: int
@@ -56,7 +57,7 @@ class Ends(NamedTuple):
 
     @property
     def synced(self) -> int:
-        """The recovery point, in doubt or not."""
+        """The recovery point, whether a sync has failed or not."""
         return max(self.recovery_point, ~self.recovery_point)
 
 
@@ -67,7 +68,7 @@ def slot_key(topic_id: str, topic: str, partition: int) -> int:
 
 
 class _Mapped:
-    """The mapping that both sides share: keys of slots, look-up of a key."""
+    """The mapping that writer and readers share: keys of slots, and the look-up of a key."""
 
     def __init__(self, files: Files, path: str, *, write: bool) -> None:
         self._files, self._path, self._write = files, path, write
@@ -79,7 +80,9 @@ class _Mapped:
             if not HEADER <= size <= ends_header.MOST:
                 raise OSError(errno.EINVAL, f"no published ends are {size} bytes", self._path)
             self._memory: mmap.mmap = self._files.map(handle, size, write=self._write)
-            self.inode = self._files.inode(handle)  # of no other file as long as this one is mapped
+            self.inode = self._files.inode(
+                handle
+            )  # no other file can have this inode while this one is mapped
         self._bytes = held("uint8_t[]", self._memory)
         self._size = size
         self._generation = self._read_generation()
@@ -101,7 +104,9 @@ class _Mapped:
         return header is None or header.checked
 
     def damaged(self) -> list[int]:
-        """Slots whose check is wrong; none where a publication is under way, or a killed one never ends."""
+        """The slots whose check is wrong; none while a publication is under way, also one that a killed
+        writer never ends.
+        """
         keys = (self._numbers(list(range((self._size - HEADER) // SLOT))) or [])[::8]
         return [slot for slot, key in enumerate(keys) if key == lib.SEG_ENDS_DAMAGED]
 
@@ -119,7 +124,7 @@ class _Mapped:
 
     @property
     def nonce(self) -> int:
-        """What the last clean close wrote; the clean shutdown marker holds the same number."""
+        """The number that the last clean close wrote; the clean shutdown marker holds the same."""
         return int(struct.unpack_from("<q", self._memory, ends_header.NONCE_AT)[0])
 
     @property
@@ -127,7 +132,7 @@ class _Mapped:
         """How often ends were published, modulo 2^32."""
         return int(struct.unpack_from("<I", self._memory, ends_header.PUBLICATIONS_AT)[0])
 
-    @calls_out  # a signal's handler comes here mostly, and finds all at rest
+    @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait(self, seen: int, seconds: float) -> None:
         """Return when `publications` is no longer `seen`, after `seconds`, or at a signal."""
         code = lib.seg_await(self._bytes, self._size, seen, max(0, int(min(seconds, _LONGEST_WAIT) * 1e9)))
@@ -135,7 +140,7 @@ class _Mapped:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def wake(self) -> None:
-        """Have all who `wait`, in other processes too, return early. OSError."""
+        """Have all threads in `wait`, in other processes too, return early. Raises OSError."""
         code = lib.seg_wake(self._bytes, self._size)
         if code < 0:
             raise OSError(-code, os.strerror(-code), self._path)
@@ -147,7 +152,9 @@ class _Mapped:
         return [Ends(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
 
     def _numbers(self, slots: list[int]) -> list[int] | None:
-        """What some slots hold, eight numbers each, the key first; None where a publication does not end."""
+        """The content of some slots, eight numbers each, the key first; None where a publication does not
+        end.
+        """
         n = len(slots)
         values = ffi.new("int64_t[]", 8 * n)
         code = lib.seg_snapshot(self._bytes, self._size, ffi.new("int64_t[]", slots), values, n, _SPINS)
@@ -157,9 +164,9 @@ class _Mapped:
 class EndsWriter(_Mapped):
     """The store's side. Publications of all partitions pass one lock, held for nanoseconds.
 
-    `damage` says what was wrong with the file: that is put right, and what was lost of it published nowhere.
-    `found`: whether there was a header to be believed; `was_checked`: whether what is published had checks
-    when it was found; `lost`: whether anything of it was damaged, or half published.
+    `damage` says what was wrong with the file: that is put right, and what it made unreadable counts as not
+    published. `found`: whether the file had a sound header; `was_checked`: whether what was published had
+    checks when the file was opened; `lost`: whether anything was damaged, or half published.
     """
 
     def __init__(self, files: Files, path: str) -> None:
@@ -177,13 +184,13 @@ class EndsWriter(_Mapped):
         self._boot = int(struct.unpack_from("<q", self._memory, ends_header.BOOT_AT)[0])
         self.lock = Mutex()
         self._gathered: dict[int, Ends] | None = None
-        self._claimed = False  # a slot, in which nothing may be published yet
+        self._claimed = False  # whether a slot was claimed, in which nothing may be published yet
         self.was_checked = self.checked
         self._settle()
         self._free = self._find_free()
 
     def _fill_up(self, files: Files, path: str) -> None:
-        """Let the file have the size of whole steps again."""
+        """Extend the file to a size of whole steps again."""
         size = files.size(path)
         if size % STEP:
             self.damage.append(f"its size is {size} bytes, not a multiple of {STEP}")
@@ -191,8 +198,9 @@ class EndsWriter(_Mapped):
                 files.allocate(handle, size, STEP - size % STEP)
 
     def _settle(self) -> None:
-        """Let the sequence be even, every slot have its check, and none be damaged."""
-        # A writer that was killed within a publication left the lock odd: nothing reads in between now.
+        """Make the sequence even, give every slot its check, and free damaged slots."""
+        # A writer that was killed within a publication left the sequence odd: readers get nothing until it
+        # is even.
         torn = self.cut_short
         if torn:
             struct.pack_into("<q", self._memory, 0, _after(self._sequence()))
@@ -227,8 +235,8 @@ class EndsWriter(_Mapped):
         return found[0] if found and found[0].key == key else None
 
     def claim(self, key: int) -> int:
-        """The slot of `key`, taken from the free ones if it has none yet: nothing is published in it then,
-        until its owner does. OSError where there is no room.
+        """The slot of `key`, taken from the free slots if it has none yet: then nothing is published in it
+        until its owner does. Raises OSError where there is no room.
         """
         with self.lock:
             if key not in self._slots:
@@ -239,7 +247,7 @@ class EndsWriter(_Mapped):
             return self._slots[key]
 
     def begin_empty(self, key: int) -> None:
-        """Publish a partition that was just made, and so has nothing. OSError as `claim`."""
+        """Publish a partition that was just made, and so is empty. Raises OSError, as `claim`."""
         if key not in self._slots:
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
 
@@ -264,7 +272,7 @@ class EndsWriter(_Mapped):
                 self._bump_generation()
 
     def clear(self) -> None:
-        """Forget all that is published: another writer was here."""
+        """Forget all that is published, since another writer, such as a broker, used the directory."""
         for key in self.keys():
             self.release(key)
 
@@ -277,7 +285,7 @@ class EndsWriter(_Mapped):
             if any(
                 end.key and self._slots.get(end.key) != slot for slot, end in zip(slots, ends, strict=True)
             ):
-                # A topic was deleted meanwhile: the slot is another's.
+                # A topic was deleted meanwhile: its slot may be another partition's.
                 pairs = zip(slots, ends, strict=True)
                 held = [(s, e) for s, e in pairs if not e.key or self._slots.get(e.key) == s]
                 if not held:
@@ -291,7 +299,7 @@ class EndsWriter(_Mapped):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """All that is published within becomes visible at once, at its end. One thread at a time."""
+        """A block at whose end all that is published within becomes visible at once. One thread at a time."""
         self._gathered = {}
         try:
             yield
@@ -311,24 +319,27 @@ class EndsWriter(_Mapped):
 
     @property
     def doubted(self) -> bool:
-        """Whether a recovery has failed of which nothing is published, since the last clean close."""
+        """Whether a recovery failed, since the last clean close, of a partition of which nothing is
+        published.
+        """
         return self._doubt
 
     def doubt(self) -> None:
-        """From now on that is so."""
+        """Note that such a recovery failed."""
         self._doubt = True
         self._write_header(self.nonce)
 
     def begin(self) -> None:
-        """What is published from now on is an open store's. Durable: else the last shutdown's number could be
-        there again after a power cut, and a broker would seem to have been here. OSError.
+        """Mark what is published from now on as an open store's. The mark is durable: else the last clean
+        shutdown's number could be back after a power cut, and a broker would seem to have used the directory.
+        Raises OSError.
         """
         self._boot = self._files.boot()
         self.set_nonce(0)
         self.sync()
 
     def sync(self) -> None:
-        """Make durable what is published, and the file's name. OSError."""
+        """Make durable what is published, and the file's name. Raises OSError."""
         with self._files.open(self._path, write=True) as handle:
             self._files.sync(handle)
         self._files.sync_dir(os.path.dirname(self._path))
@@ -338,7 +349,7 @@ class EndsWriter(_Mapped):
 
 
 class EndsReader(_Mapped):
-    """Another process's side, or a reader's in this one: takes no lock, changes nothing."""
+    """The side of another process, or of a reader in this one: it takes no lock and changes nothing."""
 
     def __init__(self, files: Files, path: str) -> None:
         super().__init__(files, path, write=False)
@@ -347,13 +358,13 @@ class EndsReader(_Mapped):
     def get(self, key: int) -> Ends | None:
         """What is published under `key`; None where nothing is.
 
-        A writer that was killed in the middle of a publication leaves the lock taken: then
-        the last consistent values that this reader saw are given.
+        A writer that was killed in the middle of a publication leaves the sequence odd: then the last
+        consistent values that this reader saw are given.
         """
         return self.get_all([key]).get(key)
 
     def get_all(self, keys: list[int]) -> dict[int, Ends]:
-        """What is published under some keys, all of one moment; a dead writer's as `get` says."""
+        """What is published under some keys, all at one moment; a dead writer's as `get` says."""
         if self._read_generation() != self._generation:
             self._map()
         slots = [slot for slot in map(self._slots.get, keys) if slot is not None]
@@ -361,7 +372,7 @@ class EndsReader(_Mapped):
         for _ in range(_PATIENCE):
             if found is not None:
                 break
-            # A writer that lost its processor within a publication goes on soon; a dead one never.
+            # A writer that was preempted within a publication goes on soon; a dead one never does.
             time.sleep(0.001)
             found = self._read(slots)
         self._last.update((ends.key, ends) for ends in found or () if ends.key > 0)
@@ -370,7 +381,7 @@ class EndsReader(_Mapped):
 
 
 def _after(number: int) -> int:
-    """The next of an int64 that counts: whatever the file says, it fits."""
+    """The next number of an int64 counter: whatever the file says, it fits."""
     return (number + 1) & _INT63
 
 
@@ -386,11 +397,11 @@ def _create(files: Files, path: str) -> None:
 
 
 def _wipe(files: Files, path: str, size: int) -> None:
-    """Let a file that may be mapped be one in which nothing is published."""
+    """Clear a file that readers may have mapped, so that nothing is published in it."""
     with files.open(path, write=True) as handle:
         files.allocate(handle, 0, size)  # where it has holes
         files.pwrite(handle, bytes(size - HEADER), HEADER)
-        # Another one than any before: who has it mapped looks for slots anew.
+        # A generation unlike any before: readers that have the file mapped look for slots anew.
         _write_anew(files, handle, secrets.randbits(62))
 
 
@@ -400,7 +411,7 @@ def _write_anew(files: Files, handle: Handle, generation: int = 0) -> None:
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
-    """The published ends, None where there are none, the file is no such, or it is what the machine's end has
-    left of an open store's. OSError.
+    """The published ends; None where there is no such file, or the file holds an open store's ends from
+    before the machine was booted. Raises OSError.
     """
     return None if ends_header.look(files, path).header is None else EndsReader(files, path)

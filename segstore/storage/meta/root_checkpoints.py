@@ -1,13 +1,13 @@
-"""Owns the checkpoint files of the root: recovery points, log start offsets, high watermarks, cleaner
-offsets.
+"""The checkpoint files of the root: recovery points, log start offsets, high watermarks, cleaner offsets.
 
-Each is Kafka's text of (topic, partition, offset), which has no checksum: `checked_copy` says the same with
-one. Where the copy is the last writer's, it counts, and the text is made anew from it. Where it may be older
-(a broker may have been killed here), the text counts, but of two log start offsets the smaller one, which
-keeps more records. Where there is no such copy (a broker was here, it is damaged, or from before there were
-copies) the texts are all there is, and nothing is deleted because of them: a log start offset that only a
-text had is a claim, noted in the copy from then on, until the log start is moved on purpose.
-Partitions that were not loaded since the store was opened keep what their line said.
+Each is Kafka's text of (topic, partition, offset), which has no checksum: `checked_copy` has the same numbers
+with one. Where the copy is the last writer's, it is believed, and the text is made anew from it. Where the
+copy may be older (a broker may have been killed here), the text is believed, but of two log start offsets the
+smaller one, which keeps more records. Where there is no such copy (a broker was here, it is damaged, or from
+before there were copies) there are only the texts, and nothing is deleted because of them: a log start offset
+that only a text had is a claim, noted in the copy from then on, until the log start is moved on purpose.
+Partitions that were not loaded since the store was opened keep their lines.
+
 Threads: any; one lock, held while files are written.
 """
 
@@ -27,22 +27,22 @@ from segstore.storage.meta.published_ends import Ends, EndsReader
 TopicPartitionKey = tuple[str, int]
 Lines = dict[TopicPartitionKey, int]
 Changes = Mapping[TopicPartitionKey, int | None]
-"""New offsets; None where a line goes."""
+"""New offsets; None where a line is removed."""
 LOG_START_FILES = (
     names.LOG_STARTS,
     names.CLEAN_SHUTDOWN,
     os.path.join(names.OURS, names.CHECKPOINTS),
     os.path.join(names.OURS, names.ENDS),
 )
-"""What `read_log_start` looks at, below the root."""
+"""The files that `read_log_start` reads, below the root."""
 
 
 class RootCheckpoints:
-    """The four of them. `told` is what was wrong: the file's name below the root, that, and what is done
-    about it.
+    """The four checkpoints. `told` says what was wrong: the file's name below the root, the damage, and what
+    is done about it.
 
     `marker` and `published` are the numbers of the clean shutdown marker and the published ends as they were
-    found, None where there was none. `copied`: whether who published makes copies of the texts.
+    found, None where there was none. `copied`: whether the writer that published makes copies of the texts.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RootCheckpoints:
         if damage or (copy is None and copied and marker and published == marker):
             self.told.append((os.path.join(names.OURS, names.CHECKPOINTS), damage or "missing", "made anew"))
         self.copied = copy is not None or bool(damage)
-        """Whether a writer of ours has left a copy, whole or not."""
+        """Whether a segstore writer has left a copy, sound or not."""
         standing = Standing.STALE if copy is None else copy.standing(marker, published, copied)
         current = standing is Standing.CURRENT
         held = None if standing is Standing.STALE else copy
@@ -87,16 +87,17 @@ class RootCheckpoints:
         return lines
 
     def is_checked(self, name: str, key: TopicPartitionKey) -> bool:
-        """Whether a copy with a checksum said the same of a partition when the store was opened."""
+        """Whether a copy with a checksum had the same offset of a partition when the store was opened."""
         return _is_checked(name, key, self._held[name].get(key), self._copy, self._current)
 
     def lines(self, name: str) -> Mapping[TopicPartitionKey, int]:
-        """What one of the files says."""
+        """The lines of one of the files."""
         return self._held[name]
 
     def update(self, changes: Mapping[str, Changes], nonce: int = 0) -> None:
         """Write files with these changes (by file), synced, and the copy before them; nothing is written
-        where none changes anything. `nonce`: of a clean close, which always writes the copy. OSError.
+        where nothing changes. `nonce` is the number of a clean close, which always writes the copy. Raises
+        OSError.
         """
         with self._lock:
             held = {name: _changed(lines, changes.get(name, {})) for name, lines in self._held.items()}
@@ -111,20 +112,20 @@ class RootCheckpoints:
             self._held = held
 
     def claim(self, key: TopicPartitionKey, log_start: int) -> None:
-        """That a partition's log begins there is a claim, which nothing with a checksum says, until it begins
-        elsewhere. It is durable with the next copy that is written.
+        """Note that a partition's log start offset is a claim, which nothing with a checksum confirms, until
+        the log start is another. The note is durable with the next copy that is written.
         """
         with self._lock:
             self._claims[key] = log_start
 
     def is_claim(self, key: TopicPartitionKey) -> bool:
-        """Whether what is held of this partition's log start was a claim when that was found first."""
+        """Whether this partition's log start offset was a claim when it was first read."""
         at = self._claims.get(key)
         return at is not None and at == self._held[names.LOG_STARTS].get(key)
 
     def forget(self, topic: str, but: tuple[int, ...] = ()) -> None:
-        """Drop the lines of a topic's partitions, those of `but` excepted: what is said of some that are gone
-        must not be said of new ones. OSError.
+        """Remove the lines of a topic's partitions, except those of `but`: lines of partitions that are gone
+        must not be taken for new ones'. Raises OSError.
         """
         self.update(
             {
@@ -139,7 +140,7 @@ def _changed(lines: Lines, changes: Changes) -> Lines:
 
 
 class OffsetCheckpoint:
-    """One of the files, and what it says."""
+    """One of the files, and its lines."""
 
     def __init__(self, all_of_them: RootCheckpoints, name: str) -> None:
         self._all, self._name = all_of_them, name
@@ -148,15 +149,15 @@ class OffsetCheckpoint:
         return self._all.lines(self._name).get(key)
 
     def update(self, changes: Changes) -> None:
-        """Write the file with these changes, synced. OSError."""
+        """Write the file with these changes, synced. Raises OSError."""
         self._all.update({self._name: changes})
 
 
 def settled(
     name: str, text: Mapping[TopicPartitionKey, int] | None, copy: Lines | None, current: bool
 ) -> Lines:
-    """What counts, where the text of the file `name` and its copy say this; None where one says nothing.
-    `current`: whether the copy is the last writer's.
+    """The lines that are believed, given those of the text `name` and of its copy, None where one can't be
+    used. `current`: whether the copy is the last writer's.
     """
     if copy is None or text is None or current:
         return dict(copy if copy is not None else text or {})
@@ -172,8 +173,9 @@ def _is_checked(
 
 
 def agreed_start(said: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
-    """The log start offset that counts, of what checkpoints say (None where nothing) and what is published,
-    each with a checksum or without: what has one, and of two alike the smaller one, which keeps more records.
+    """The log start offset that is believed, of the checkpoints' (None without one) and the published one,
+    each with a checksum or without: one with a checksum, and of two alike the smaller one, which keeps more
+    records.
     """
     if published is None:
         return said or 0
@@ -185,7 +187,7 @@ def agreed_start(said: int | None, checked: bool, published: Ends | None, ends_c
 def differences(
     text: Mapping[TopicPartitionKey, int], counts: Mapping[TopicPartitionKey, int]
 ) -> Iterator[str]:
-    """In words, what a text says and what counts instead."""
+    """Sentences on what a text says and what is believed instead."""
     for key in sorted(text.keys() | counts.keys()):
         says, taken = (str(held[key]) if key in held else "nothing" for held in (text, counts))
         if says != taken:
@@ -196,8 +198,8 @@ def differences(
 def read_log_start(
     files: Files, root: str, key: TopicPartitionKey, ends: EndsReader | None, published: Ends | None
 ) -> int:
-    """Where a partition's log starts by what counts, for a reader that changes nothing: `published` is what
-    the last writer has published of it in `ends`. OSError that may pass.
+    """The log start offset of a partition that is believed, for a reader that changes nothing: `published` is
+    what the last writer has published of the partition in `ends`. Raises an OSError that may pass.
     """
     text, _ = try_offsets(files, os.path.join(root, names.LOG_STARTS))
     copy, _ = read_copy(files, root)

@@ -1,10 +1,9 @@
-"""The form of the small files that are ours alone and replaced whole: JSON with a checksum, most of them in
-two copies; and where to what has no business in a file's place goes.
+"""The form of small files that are segstore's own: JSON with a checksum, most of them in two copies.
 
 A file is a JSON object whose last member is "crc32c": eight hex digits, the CRC-32C of the bytes before that
 member. Files that an older segstore wrote have no such member; they are believed where nothing contradicts
-them. The second copy is written after the first one, which therefore counts where both are sound and differ.
-Files are replaced in one step and synced. On disk: what it is asked to write; moves other things than files
+them. The second copy is written after the first one, so the first is believed where both are sound and
+differ. Files are replaced in one step and synced; anything else that lies in a small file's place is moved
 into `.segstore/quarantine`. Threads: any; one writer for each file.
 """
 
@@ -26,12 +25,13 @@ from segstore.files import Files
 
 T = TypeVar("T")
 
-# What is said of a FIFO, link, directory or overlong file in a small file's place: it will not go by itself.
-# Any other error may pass (EMFILE, EIO, ENOMEM, EACCES): nothing is taken for damaged because of it.
+# Errors for a FIFO, link, directory or overlong file in a small file's place, which do not pass by
+# themselves. Any other error may pass (EMFILE, EIO, ENOMEM, EACCES): no file is taken for damaged because
+# of it.
 NOT_A_FILE = frozenset({errno.EINVAL, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENXIO, errno.EFBIG})
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 CHECKSUM = "crc32c"
-_DEEPEST = 20  # brackets that are open at once in what is written here, and more
+_DEEPEST = 20  # open brackets: more than any file that is written here has at once
 # A checksum whose name is damaged; no file of an older segstore ends so.
 _NAMELESS = re.compile(rb',\n "[^"\n]{6}": "[0-9a-f]{8}"\n}\n\Z')
 _TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
@@ -46,14 +46,14 @@ def crc(data: bytes) -> int:
 
 
 def seal(held: Mapping[str, Any]) -> bytes:
-    """What `unseal` takes back. The mapping has at least one member."""
+    """The bytes that `unseal` reads. The mapping has at least one member."""
     head = json.dumps(held, indent=1).encode().removesuffix(b"\n}")
     return b'%s,\n "%s": "%08x"\n}\n' % (head, CHECKSUM.encode(), crc(head))
 
 
 def parse_json(data: bytes) -> Any:
-    """The JSON value. ValueError where it is none, or nested too deeply; RecursionError where the caller's
-    own calls are, which is no fault of the data.
+    """The JSON value. Raises ValueError where the data is no JSON, or nested too deeply; RecursionError where
+    the caller's own calls are too deep, which is no fault of the data.
     """
     try:
         return json.loads(data)
@@ -73,7 +73,9 @@ def _nesting(data: bytes) -> int:
 
 
 def unseal(data: bytes) -> tuple[Any, bool]:
-    """The JSON value without its checksum, and whether it had one. ValueError where that does not fit."""
+    """The JSON value without its checksum, and whether it had one. Raises ValueError where the checksum does
+    not match.
+    """
     held = parse_json(data)
     tail = _TAIL.search(data)
     if tail is None:
@@ -91,8 +93,8 @@ def unseal(data: bytes) -> tuple[Any, bool]:
 
 @dataclass(frozen=True)
 class Copy(Generic[T]):
-    """One of two copies as it was found. `data` is None where it is missing or can't be read; `checked`: it
-    has a checksum that fits; `error` says why there is no content, None where the file is missing.
+    """One of two copies as it was read. `data` is None where the file is missing or can't be read; `checked`:
+    it has a checksum that matches; `error` says why there is no content, None where the file is missing.
     """
 
     path: str
@@ -106,7 +108,7 @@ class Copy(Generic[T]):
         return 0 if self.content is None else 1 + self.checked
 
     def wrong(self, right: Copy[T]) -> str:
-        """In which way it is not like the copy that counts."""
+        """How this copy differs from the one that is believed."""
         if self.error is not None:
             return reason(self.error)
         return (
@@ -115,7 +117,9 @@ class Copy(Generic[T]):
 
 
 class Copies(Generic[T]):
-    """`parse(data, where)` gives the content and whether it had a checksum. CorruptCheckpointError."""
+    """The two copies of a file. `parse(data, where)` gives the content and whether it had a checksum, or
+    raises CorruptCheckpointError.
+    """
 
     def __init__(
         self, files: Files, path: str, copy: str, most: int, parse: Callable[[bytes, str], tuple[T, bool]]
@@ -123,13 +127,15 @@ class Copies(Generic[T]):
         self._files, self.paths, self._most, self._parse = files, (path, copy), most, parse
 
     def read(self) -> T | None:
-        """The content; None where there is neither file. CorruptCheckpointError, StorageError, OSError."""
+        """The content; None where there is neither file. Raises CorruptCheckpointError, StorageError,
+        OSError.
+        """
         first = self._look(self.paths[0])
         right = first if first.checked else self._right(first, self._look(self.paths[1]))
         return right.content
 
     def look(self) -> tuple[Copy[T], list[Copy[T]]]:
-        """The copy that counts, and those that are not like it; the errors of `read`."""
+        """The copy that is believed, and those that differ from it. Errors as `read`."""
         first, second = (self._look(path) for path in self.paths)
         right = self._right(first, second)
         return right, [one for one in (first, second) if one.data != right.data]
@@ -152,14 +158,14 @@ class Copies(Generic[T]):
         return Copy(path, data, content, checked)
 
     def write(self, data: bytes) -> None:
-        """Replace both, durable when this returns. OSError: the first one may say so already."""
+        """Replace both copies, durable when this returns. Raises OSError; the first copy may be the new one
+        then.
+        """
         for path in self.paths:
             self._files.write_atomic(path, data)
 
     def forget(self) -> None:
-        """Remove both: the second copy first, durably, so that none is left that says what is no longer so.
-        OSError.
-        """
+        """Remove both copies: the second first, durably, so that no outdated copy is left. Raises OSError."""
         for path in reversed(self.paths):
             if self._files.exists(path):
                 self._files.unlink(path)
@@ -167,7 +173,7 @@ class Copies(Generic[T]):
 
 
 def unreadable(error: CorruptCheckpointError | OSError, path: str) -> CorruptCheckpointError | StorageError:
-    """What is wrong with a small file. An error that may pass is raised."""
+    """The error that says what is wrong with a small file. An error that may pass is raised."""
     if not isinstance(error, OSError):
         return error
     if error.errno not in NOT_A_FILE:
@@ -189,9 +195,9 @@ def reason(error: Exception) -> str:
 
 
 def put_aside(files: Files, root: str, path: str, *, directory_only: bool = False) -> str:
-    """Move what lies in the place of a small file into the quarantine, whatever it is: its path there.
-    `directory_only`: ENOTDIR where it is no directory any more. OSError, where it can't be moved (a mount
-    point).
+    """Move what lies in the place of a small file into the quarantine, whatever it is; returns its path
+    there. With `directory_only` ENOTDIR is raised where it is no directory any more. Raises OSError where it
+    can't be moved (a mount point).
     """
     directory = os.path.join(root, names.OURS, names.QUARANTINE)
     for made in (os.path.dirname(directory), directory):

@@ -1,7 +1,7 @@
-"""Owns `.segstore/sweeps.json`: when each partition was swept last, and what went wrong there.
+"""Notes of sweeps, `.segstore/sweeps.json`: when each partition was swept last, and what went wrong.
 
-Other processes read it (`segstore topics`, `segstore stats`). It is a note, never evidence: written whole,
-not synced, and one that can't be read, or whose checksum does not fit, counts as none.
+Other processes read them (`segstore topics`, `segstore stats`). The file is a note, never evidence: it is
+written whole, not synced, and one that can't be read, or whose checksum does not match, counts as missing.
 Threads: any; one lock.
 """
 
@@ -24,9 +24,10 @@ _LATEST_MS = 253_402_300_799_999  # the year 9999
 
 
 class SweepState(NamedTuple):
-    """`swept_ms`: by the store's clock, -1 for never; `error`: why the last sweep failed, None if it did
-    not; `deleted_bytes`, `compacted_bytes`: what sweeps have freed since the partition was made. The latter
-    is negative where compacted segments are larger than they were.
+    """What is known of a partition's sweeps. `swept_ms` is by the store's clock, -1 for never; `error` says
+    why the last sweep failed, None if it did not; `deleted_bytes` and `compacted_bytes` are what sweeps have
+    freed since the partition was made. The latter is negative where compacted segments are larger than they
+    were.
     """
 
     swept_ms: int = NEVER
@@ -57,14 +58,14 @@ class SweepStates:
             self._changed = True
 
     def keep(self, there: Callable[[TopicPartitionKey], bool]) -> None:
-        """Forget those that are not `there`."""
+        """Forget partitions that are not `there`."""
         with self._lock:
             held = {key: state for key, state in self._held.items() if there(key)}
             self._changed |= len(held) < len(self._held)
             self._held = held
 
     def save(self, there: Callable[[TopicPartitionKey], bool]) -> None:
-        """Write what changed, without partitions that are not `there`. OSError."""
+        """Write what changed, without partitions that are not `there`. Raises OSError."""
         with self._lock:
             self._held = {key: state for key, state in self._held.items() if there(key)}
             if self._changed:
@@ -73,12 +74,12 @@ class SweepStates:
 
 
 def format_states(held: Mapping[TopicPartitionKey, SweepState]) -> bytes:
-    """What `parse_states` takes back."""
+    """The bytes that `parse_states` reads."""
     return seal({"sweeps": [[*key, state._asdict()] for key, state in sorted(held.items())]})
 
 
 def parse_states(data: bytes, where: str) -> dict[TopicPartitionKey, SweepState]:
-    """What the file says; an older segstore wrote the list alone. CorruptCheckpointError, which names
+    """The notes; an older segstore wrote the list alone. Raises CorruptCheckpointError, which names
     `where`.
     """
     try:
@@ -90,13 +91,13 @@ def parse_states(data: bytes, where: str) -> dict[TopicPartitionKey, SweepState]
 
 
 def states_path(root: str) -> str:
-    """Where a store keeps them."""
+    """The path of a store's notes."""
     return os.path.join(root, names.OURS, names.SWEEPS)
 
 
 def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
-    """What the file says; nothing where it is damaged or not there: who checks is told by `damaged_states`.
-    OSError that may pass.
+    """The notes; none where the file is damaged or missing: `damaged_states` says which. Raises an OSError
+    that may pass.
     """
     path = states_path(root)
     try:
@@ -109,7 +110,9 @@ def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
 
 
 def damaged_states(files: Files, root: str) -> tuple[str, str]:
-    """The file's path, and what is wrong with it: "" for nothing, also where there is none. OSError."""
+    """The file's path, and what is wrong with it: "" for nothing, also where there is no file. Raises
+    OSError.
+    """
     path = states_path(root)
     try:
         parse_states(files.read_file(path, _MOST), path)
@@ -129,6 +132,6 @@ def _state(held: Mapping[str, Any]) -> SweepState:
     # A compaction may need more bytes than there were: a batch that keeps its last offset alone is a new one.
     if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted < 1 << 63 and abs(compacted) < 1 << 63):
         raise ValueError(f"no such time or size: {swept}, {deleted}, {compacted}")
-    # A path in it may be no text.
+    # A path in the error's text may be no valid UTF-8.
     text = None if error is None else str(error).encode("utf-8", "backslashreplace").decode()
     return SweepState(swept, text, deleted, compacted)

@@ -1,8 +1,7 @@
-"""What is known of a topic, and the form in which it is kept: the content of `.segstore/topics/<topic>.json`.
+"""A topic's settings, partitions and id as values, and the content of `.segstore/topics/<topic>.json`.
 
-On disk: nothing of its own; see `topics`. The content is believed whole or not at all: a word of it that is
-not as it is written here could hide or delete a topic.
-Threads: any; values and functions without state.
+`topics` has the files. The content is believed whole or not at all: a single wrong word in it could hide or
+delete a topic. Threads: any; values and functions without state.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ HELD: Mapping[str, str | int | float | bool] = {
     "cleanup.policy": "delete",
     "flush.messages": 1,
 }
-"""The settings of a topic whose own are lost: nothing goes, and what is acknowledged is durable."""
+"""The settings of a topic whose own are lost: nothing is deleted, and what is acknowledged is durable."""
 _KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting"}
 
 
@@ -38,13 +37,13 @@ _KNOWN = _NEEDED | {"version", "partition_ids", "compacted", "deleting"}
 class TopicInfo:
     """A topic as `Store.topics()` shows it.
 
-    `partitions` is their number, `partition_ids` says which (a copied broker's directory may
-    hold only some); `config` the settings that were made, by Kafka's names; `settings` all of them.
-    `ours` is False for a topic that has no settings of ours. `error` says why they can't be read: whoever
-    asks for the topic is told, and the other topics are not touched. `lost` says why its settings are not
-    known although its id and partitions are: until `Store.alter_topic` or a repair states settings, nothing
-    of it is deleted or compacted, and each append is synced. `compacted` has pairs of partition and offset:
-    below that offset the log was compacted when the settings were others.
+    `partitions` is their number, `partition_ids` says which they are (a copied broker's directory may hold
+    only some); `config` has the settings that were made, by Kafka's names; `settings` all of them. `ours` is
+    False for a topic without a settings file of segstore's. `error` says why the settings can't be read: any
+    use of the topic raises it, and the other topics are not affected. `lost` says why the settings are not
+    known although id and partitions are: until `Store.alter_topic` or a repair states settings, nothing of
+    the topic is deleted or compacted, and each append is synced. `compacted` has pairs of partition and
+    offset: below that offset the log was compacted under earlier settings.
     """
 
     name: str
@@ -70,13 +69,15 @@ class TopicInfo:
 
     @property
     def gapped(self) -> bool:
-        """Whether there may be gaps anywhere: what a broker did with its topic, our settings don't say."""
+        """Whether there may be gaps anywhere, also in a broker's topic, whose compactions segstore's settings
+        don't show.
+        """
         return not self.ours or "compact" in self.settings.cleanup_policy
 
     def gaps_end(self, partition: int, cleaned: int | None, flushed: int | None = None) -> int:
-        """Below which offset compaction may have left gaps: -1 for anywhere. `cleaned`: the cleaner's offset,
-        which says less than `compacted` where a compaction was stopped. `flushed`: the recovery point that
-        our own checkpoint has, which is written before a compaction changes anything below it.
+        """The offset below which compaction may have left gaps, -1 for anywhere. `cleaned` is the cleaner's
+        offset, which is below that of `compacted` where a compaction was stopped. `flushed` is the recovery
+        point in segstore's own checkpoint, which is written before a compaction changes anything below it.
         """
         if self.gapped and (flushed is None or not self.ours):
             return -1
@@ -84,13 +85,13 @@ class TopicInfo:
 
 
 def check_not_internal(topic: object, why: str) -> None:
-    """InvalidTopicError where only the engine itself may do this to the topic; `why` says what it is."""
+    """Raises InvalidTopicError where only the engine itself may do this to the topic; `why` explains it."""
     if isinstance(topic, str) and topic in INTERNAL:
         raise InvalidTopicError(f"topic {topic!r} is internal, which anybody may read: {why}")
 
 
 def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:
-    """What `parse_settings` takes back."""
+    """The bytes that `parse_settings` reads."""
     held = {
         "version": VERSION,
         "topic_id": info.topic_id,
@@ -116,7 +117,9 @@ class Settings(NamedTuple):
 
 
 def parse_settings(topic: str, data: bytes, where: str) -> tuple[Settings, bool]:
-    """What the file says, and whether it has a checksum. CorruptCheckpointError, which names `where`."""
+    """The content of the file, and whether it has a checksum. Raises CorruptCheckpointError, which names
+    `where`.
+    """
     try:
         held, checked = unseal(data)
         names.check_topic(topic)

@@ -1,15 +1,15 @@
-"""Owns `.segstore/topics/<topic>.json` and its second copy `<topic>.copy`: a topic's settings, number of
-partitions and id. Their form is `small_files`'s.
+"""Topics on disk: `.segstore/topics/<topic>.json`, its second copy `<topic>.copy`, and the partitions'
+directories.
 
-The file is the authority for a topic of ours: it is written, synced, before the first partition
-directory is made and removed after the last one is gone, so that a crash within `create`,
-`add_partitions` or `delete` is finished by `finish` at the next open. A topic that has only
-directories (a broker's) is known by them and has no settings of ours. So is one whose settings are damaged in
-both copies: its partitions and its id are known by its directories, its settings by nothing
-(`TopicInfo.lost`). One that has no logs either is listed with its `error`, and does not keep the others from
-being opened.
+A settings file has a topic's settings, number of partitions and id, in the form of `small_files`. It is the
+authority for a topic of segstore's: it is written, synced, before the first partition directory is made and
+removed after the last one is gone, so that `create`, `add_partitions` or `delete` of `TopicAdmin` is finished
+at the next open after a crash. A topic that has only directories (a broker's) is known by these and has no
+settings file. A topic whose settings are damaged in both copies is known by its directories too, and its
+settings are not known (`TopicInfo.lost`). Where such a topic has no logs either, it is listed with its
+`error`, and does not prevent the others from being opened.
 
-Threads: the store's administration lock is held around every change; `all()` may be read by any.
+Threads: the store's lock is held around every change; any thread may read.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = ["INTERNAL", "NOT_A_FILE", "TopicFiles", "TopicInfo", "find_topic", "n
 
 log = Logger("segstore")
 
-# What is said of something in a grave that is not ours to remove.
+# Errors for files in a deleted partition's directory that are not segstore's to remove.
 NOT_OURS = frozenset({errno.EISDIR, errno.EPERM, errno.EACCES, errno.EBUSY, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
@@ -76,17 +76,19 @@ class TopicFiles:
         return os.path.join(self._root, names.partition_dir(topic, partition))
 
     def version(self) -> tuple[int, int]:
-        """Changes whenever a topic is made, altered or deleted: stamps of the two directories. OSError."""
+        """A pair that changes whenever a topic is made, altered or deleted: time stamps of the two
+        directories. Raises OSError.
+        """
         return self._files.modified(self._root), self._files.modified(self._directory)
 
     def prepare(self) -> None:
-        """Make the directory for settings; OSError."""
+        """Make the directory for settings. Raises OSError."""
         self._files.ensure_directory(self._directory)
 
     def load(self) -> tuple[dict[str, TopicInfo], list[str]]:
-        """Topics, and the names of those whose deletion was begun and not finished.
+        """Topics by name, and the names of topics whose deletion was begun and not finished.
 
-        Where another process makes and deletes topics meanwhile, the look is taken again.
+        Where another process makes and deletes topics meanwhile, the directories are read again.
         """
         for left in reversed(range(_TRIES)):
             settled = self._settled()
@@ -124,7 +126,7 @@ class TopicFiles:
         return sorted({n.removesuffix(s) for n in found for s in (_FORM, _COPY) if n.endswith(s)})
 
     def _foreign(self, topic: str, ids: list[int]) -> TopicInfo:
-        """By the first partition that tells the topic's id."""
+        """A topic without settings, with the id that the first partition with one has."""
         error = None
         for number in ids:
             try:
@@ -139,8 +141,8 @@ class TopicFiles:
         return TopicInfo(topic, tuple(ids), "", ours=False)
 
     def read_id(self, topic: str, partition: int) -> str:
-        """The topic's id by a partition's metadata, "" where that tells none. CorruptCheckpointError,
-        StorageError: what lies there is no such file; OSError.
+        """The topic's id by a partition's metadata, "" where there is none in them. Raises
+        CorruptCheckpointError, StorageError where the path holds something else; OSError.
         """
         directory = self.partition_path(topic, partition)
         path = os.path.join(directory, names.PARTITION_METADATA)
@@ -155,14 +157,14 @@ class TopicFiles:
             raise unreadable(error, path) from error
 
     def told_id(self, topic: str, partition: int) -> str:
-        """As `read_id`, "" also where what lies there can't be read."""
+        """As `read_id`, but "" also where the metadata can't be read."""
         try:
             return self.read_id(topic, partition)
         except (CorruptCheckpointError, StorageError):
             return ""
 
     def read_ids(self, topic: str, ids: Collection[int]) -> Counter[str]:
-        """How many partitions' metadata tell which id."""
+        """How many partitions' metadata have which id."""
         told: Counter[str] = Counter()
         for number in ids:
             told[self.told_id(topic, number)] += 1
@@ -191,7 +193,7 @@ class TopicFiles:
     def _without_settings(
         self, topic: str, ids: list[int], error: CorruptCheckpointError | InvalidTopicError | OSError
     ) -> TopicInfo:
-        """What the directories tell of a topic whose settings can't be read."""
+        """What the directories say of a topic whose settings can't be read."""
         path = self.settings(topic).paths[0]
         if isinstance(error, InvalidTopicError):
             error = CorruptCheckpointError(path, 0, f"no topic settings: {error}")
@@ -203,12 +205,12 @@ class TopicFiles:
         return TopicInfo(topic, tuple(ids), topic_id, TopicConfig.parse(HELD), ours=False, lost=wrong)
 
     def write(self, info: TopicInfo, *, deleting: bool = False) -> None:
-        """Write a topic's settings, whole or not at all; OSError."""
+        """Write a topic's settings, whole or not at all. Raises OSError."""
         self.settings(info.name).write(format_settings(info, deleting=deleting))
 
     def restore(self, info: TopicInfo) -> None:
-        """Say again what was there before a write that failed: its name may have been given, and a topic goes
-        on by other settings than the next open would find. OSError.
+        """Write the settings from before a failed write again: the new file may have got its name, and the
+        next open would find other settings than the topic goes on with. Raises OSError.
         """
         if info.ours:
             self.write(info)
@@ -216,12 +218,12 @@ class TopicFiles:
             self.forget(info.name)
 
     def forget(self, topic: str) -> None:
-        """Remove a topic's settings: its directories are gone."""
+        """Remove a topic's settings, after its directories are gone."""
         self.settings(topic).forget()
 
     def bury(self, topic: str, but: Collection[int] = ()) -> list[str]:
-        """Move a topic's directories out of sight, in the form that Kafka gives to deleted ones: their old
-        paths. Those of the partitions `but` stay.
+        """Rename a topic's directories to the form that Kafka gives to deleted ones; returns their old paths.
+        The directories of the partitions `but` stay.
         """
         gone = []
         for name in self._files.directories(self._root):
@@ -234,13 +236,13 @@ class TopicFiles:
         return gone
 
     def buried(self) -> list[str]:
-        """Paths of the directories of deleted partitions. OSError."""
+        """Paths of the directories of deleted partitions. Raises OSError."""
         found = filter(names.is_deleted_dir, self._files.directories(self._root))
         return [os.path.join(self._root, name) for name in sorted(found)]
 
     def remove_buried(self) -> None:
-        """Remove the files of all deleted partitions. What is not ours to remove stays, with a warning.
-        OSError.
+        """Remove the files of all deleted partitions. A file that is not segstore's to remove stays, with a
+        warning. Raises OSError.
         """
         for grave in self.buried():
             left = self._remove_grave(grave)
@@ -249,7 +251,9 @@ class TopicFiles:
         self._files.sync_dir(self._root)
 
     def _remove_grave(self, grave: str) -> list[str]:
-        """Remove the files in it, then itself: the names of what could not be removed."""
+        """Remove the files in a deleted partition's directory, then the directory; returns the names of what
+        could not be removed.
+        """
         if self._files.is_symlink(grave):
             self._files.unlink(grave)
             return []
@@ -270,7 +274,7 @@ class TopicFiles:
 def _advised(
     error: CorruptCheckpointError | StorageError, path: str
 ) -> CorruptCheckpointError | StorageError:
-    """What is wrong with the settings of a topic without logs, and what can be done."""
+    """The error for settings of a topic without logs, with what can be done."""
     stem = os.path.basename(path).removesuffix(_FORM)
     advice = (
         f"the topic has no log: restore the file from a backup, or remove {stem}{_FORM} and {stem}{_COPY}"
@@ -281,18 +285,20 @@ def _advised(
 
 
 def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-    """A topic that is not there yet; ConfigError, InvalidTopicError."""
+    """A topic that does not exist yet. Raises ConfigError, InvalidTopicError."""
     settings = TopicConfig.parse(config)
     return TopicInfo(names.check_topic(name), tuple(range(partitions)), names.new_topic_id(), settings)
 
 
 def with_config(info: TopicInfo, config: Mapping[str, Any]) -> TopicInfo:
-    """The topic with some settings changed; a value of None goes back to the default. ConfigError."""
+    """The topic with some settings changed; the value None restores the default. Raises ConfigError."""
     return replace(info, settings=info.settings.replace(config), ours=True, lost=None)
 
 
 def find_topic(topics: Mapping[str, TopicInfo], name: str, partition: int | None = None) -> TopicInfo:
-    """UnknownTopicOrPartitionError, which says what is there; InvalidTypeError; the topic's own `error`."""
+    """The topic. Raises UnknownTopicOrPartitionError, which names what exists; InvalidTypeError; the topic's
+    own `error`.
+    """
     if not isinstance(name, str):
         raise InvalidTypeError(f"topic must be a str, not {type(name).__name__}")
     if name not in topics:

@@ -1,1 +1,1 @@
-"""What a partition knows of its producers: sequences, snapshots, transactions."""
+"""What a partition knows of its producers: epochs, sequences, transactions, and the snapshots of these."""

@@ -1,8 +1,8 @@
-"""Which transactions of a partition were aborted: what `read_committed` leaves out.
+"""Outcomes of a partition's transactions by the control batches of its log: what `read_committed` leaves out.
 
-On disk: reads the control batches of the logs, once, and what has come behind them since. A `.txnindex` is no
-evidence (an empty one looks like none was aborted), and to hold it against the log takes the same look.
-Threads: any; what was found is kept, under a lock.
+On disk the control batches of the logs are read once, and then what was appended since. A `.txnindex` proves
+nothing (an empty one looks as if no transaction was aborted), and checking one against the log takes the same
+reads. Threads: any; what was read is kept, under a lock.
 """
 
 from __future__ import annotations
@@ -31,23 +31,21 @@ T = TypeVar("T")
 
 # --- outcomes ----------------------------------------------------------------------------------
 
-# How a partition's transactions ended: for who reads the log as it is and judges the records himself.
-#
-# On disk: reads the control batches of the logs, through `transactions`. Threads: any.
+# For readers that read the log as it is and decide by themselves which records to use.
 
 COMMITTED, ABORTED, OPEN = range(3)
 
 
 class Outcomes(NamedTuple):
-    """`aborted`: a row for each AbortedTxn, by last offset; `ongoing`: of each producer with an open
-    transaction, where it began.
+    """How transactions ended. `aborted` has a row for each AbortedTxn, by last offset; `ongoing` the first
+    offset of each open transaction by producer id.
     """
 
     aborted: NDArray[np.int64]
     ongoing: dict[int, int]
 
     def of(self, records: Records) -> NDArray[np.int8]:
-        """For each record COMMITTED, which records outside of transactions are too, ABORTED or OPEN."""
+        """For each record COMMITTED (also for records outside of transactions), ABORTED or OPEN."""
         batches = records.batches
         found = np.full(len(batches), COMMITTED, np.int8)
         if not (batches["attributes"] & TRANSACTIONAL_FLAG).any():
@@ -63,16 +61,16 @@ class Outcomes(NamedTuple):
 
 
 class Viewed(Protocol):
-    """A log that gives its view to who looks at it, and its next one where files have gone meanwhile."""
+    """A log that gives its view to a function, and its next view where files were removed meanwhile."""
 
     aborted_transactions: AbortedTransactions
 
     def with_view(self, use: Callable[[LogView], T]) -> T:
-        """StorageError, StoreClosedError, CorruptRecordError."""
+        """The result of `use` for the view. Raises StorageError, StoreClosedError, CorruptRecordError."""
 
 
 def outcomes(log: Viewed) -> Outcomes:
-    """As of the log's present end. StorageError, CorruptRecordError."""
+    """How transactions ended, up to the log's current end. Raises StorageError, CorruptRecordError."""
     return log.with_view(log.aborted_transactions.outcomes)
 
 
@@ -82,7 +80,7 @@ _NO_MARKER = "the end of the batch's transaction is not in the log"
 
 
 class _Found(NamedTuple):
-    """What the log says up to byte `position` of `segment`.
+    """What was read of the log, up to byte `position` of `segment`.
 
     `aborted`: int64 (n, 4), a row for each AbortedTxn, by last offset.
     """
@@ -94,7 +92,9 @@ class _Found(NamedTuple):
 
 
 class AbortedTransactions:
-    """Looks only where batches of transactions are read."""
+    """The aborted transactions of one partition; the log is read only when batches of transactions are
+    read.
+    """
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -115,13 +115,14 @@ class AbortedTransactions:
     def outcomes(self, view: LogView) -> Outcomes:
         """How the transactions up to the view's end ended."""
         self._replay(view)
-        # What is open is taken first: if it ends meanwhile, it is among the aborted ones too, or committed.
+        # Open transactions are copied first: one that ends meanwhile is among the aborted ones too, or
+        # committed.
         ongoing = dict(self._state.ongoing)
         return Outcomes(self._found.aborted, ongoing)
 
     def without(self, view: LogView, records: Records) -> Records:
-        """The records that do not belong to an aborted transaction, up to the first of which that can't be
-        told: CorruptRecordError where that is the very first.
+        """The records that do not belong to an aborted transaction, up to the first record of which that is
+        not known. Raises CorruptRecordError where that is the very first record.
         """
         batches = records.batches
         open_to_doubt = (batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) == TRANSACTIONAL_FLAG
@@ -138,7 +139,7 @@ class AbortedTransactions:
             bad |= hit
             if end in self._damaged:
                 reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), self._damaged[end].reason)
-        # Below the last stable offset no transaction is open: of one that seems so, the marker is gone.
+        # Below the last stable offset no transaction is open: where one seems open, its marker is gone.
         for producer_id, begin in self._state.ongoing.items():
             hit = open_to_doubt & (batches["producer_id"] == producer_id) & (batches["base_offset"] >= begin)
             reasons |= dict.fromkeys(hit.nonzero()[0].tolist(), _NO_MARKER)
@@ -147,7 +148,7 @@ class AbortedTransactions:
         return records.take(~bad[records.batch_indexes()]) if bad.any() else records
 
     def _replay(self, view: LogView) -> NDArray[np.int64]:
-        """All aborted transactions up to the view's end, from the control batches."""
+        """All aborted transactions up to the view's end, by the control batches."""
         with self._lock:
             if self._found.end_offset > view.end_offset:
                 self._forget()
@@ -155,12 +156,12 @@ class AbortedTransactions:
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
-                    # Where compaction or a roll put another in its place, what is known of it is passed over.
+                    # Where compaction put another segment in its place, batches that are known are skipped.
                     same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
                         self._take_in(view, at, done.position if at == slot and same else 0)
                 except BaseException:
-                    self._forget()  # half of it would be told twice
+                    self._forget()  # else a part would be taken in twice
                     raise
                 self._found = self._found._replace(end_offset=view.end_offset)
             return self._found.aborted
@@ -185,7 +186,7 @@ class AbortedTransactions:
 
 
 def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
-    """The records before those of a batch; CorruptRecordError where there are none."""
+    """The records before those of a batch. Raises CorruptRecordError where there are none."""
     n = int(np.searchsorted(records.batch_indexes(), batch))
     if n:
         return records[:n]
@@ -198,17 +199,15 @@ def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
 
 # --- commits -----------------------------------------------------------------------------------
 
-# Which transactions a partition's markers tell to be committed: what a power cut left of a decision.
-#
-# On disk: reads the batch headers of the log, and the markers. Threads: any; a function without state.
+# Which transactions were committed by a partition's markers: what a power cut left of a decision to commit.
 
 log = Logger("segstore")
 
 
 def committed(source: Viewed, producer_ids: Collection[int]) -> set[tuple[int, int]]:
-    """(producer id, epoch) of each transaction of these producers that has a marker of a commit, which has
-    the next epoch (KIP-890). Where commits left the epoch as it was, nothing is told: there an epoch may have
-    many transactions. StorageError.
+    """(producer id, epoch) of each transaction of these producers that was committed by a marker with the
+    next epoch (KIP-890). Transactions whose markers have their own epoch are left out: there one epoch may
+    have many transactions. Raises StorageError.
     """
     return source.with_view(lambda view: _committed(view, producer_ids))
 
@@ -231,7 +230,7 @@ def _committed(view: LogView, producer_ids: Collection[int]) -> set[tuple[int, i
 
 
 def _commits(segment: Segment, marker: NDArray[np.void]) -> bool:
-    """One that compaction has emptied, or that is damaged, tells nothing."""
+    """Whether a marker commits; False for a marker that compaction has emptied, or that is damaged."""
     try:
         return bool(marker["count"][0]) and read_marker(segment, marker)[0] == COMMIT
     except CorruptRecordError as error:

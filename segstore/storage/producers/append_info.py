@@ -1,10 +1,10 @@
-"""Kafka's rules for a batch of a producer with an id: its epoch, its sequences, its transaction.
+"""Kafka's rules for an append by a producer with an id: its epoch, its sequences, its transaction.
 
-On disk: nothing. The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, for all
-batches of an append at once, whose sequences follow each other.
+The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, for all batches of an append
+at once, whose sequences follow each other. Nothing is on disk.
 
-Threads: who holds the partition's append token: what is judged is then written before anything else, so
-that of two threads which send the same batch one writes it, and the other is told where it is.
+Threads: the holder of the partition's append token. An append is written right after it was judged: of two
+threads that send the same batch one writes it, and the other gets the offset of that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _HALF = SEQUENCES // 2
 
 
 class Claim:
-    """Who writes an append. `repeated` is set where all of it was there already: the batches that it repeats.
+    """The producer of an append. `repeated` is set where all of the append was written before: to the batches
+    that it repeats.
 
     `sequenced`: whether its sequences are judged (Kafka: AppendOrigin.CLIENT).
     """
@@ -41,7 +42,9 @@ class Claim:
 
 
 def claim_of(template: Template, sequenced: bool) -> Claim | None:
-    """None for records without a producer. InvalidArgumentError for a header that no producer writes."""
+    """The claim for a batch header, None for records without a producer id. Raises InvalidArgumentError for a
+    header that no producer writes.
+    """
     if template.producer_id < 0:
         if template.attributes & TRANSACTIONAL_FLAG:
             raise InvalidArgumentError("transactional records need a producer_id of 0 or more")
@@ -54,14 +57,14 @@ def claim_of(template: Template, sequenced: bool) -> Claim | None:
 
 
 def judge(state: ProducerState, claim: Claim, chunks: Sequence[Encoded]) -> int | None:
-    """The first offset of an append that repeats what is there; None where it is to be written.
+    """The first offset of the batches that an append repeats; None where the append is to be written.
 
-    InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
+    Raises InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
     """
     t = claim.template
     entry = state.producers.get(t.producer_id)
     if entry is None:
-        return None  # nothing is known of it: it begins with any sequence
+        return None  # an unknown producer begins with any sequence
     check_epoch(entry, t.producer_id, t.producer_epoch)
     if claim.sequenced:
         if t.producer_epoch == entry.producer_epoch:
@@ -83,7 +86,7 @@ def judge(state: ProducerState, claim: Claim, chunks: Sequence[Encoded]) -> int 
 
 
 def check_epoch(entry: ProducerEntry, producer_id: int, producer_epoch: int) -> None:
-    """InvalidProducerEpochError for an epoch that is over."""
+    """Raises InvalidProducerEpochError for an epoch that is over."""
     if producer_epoch < entry.producer_epoch:
         raise InvalidProducerEpochError(
             f"producer {producer_id} has epoch {producer_epoch}, but {entry.producer_epoch} is known here: "
@@ -103,8 +106,8 @@ def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
 def _repeated(
     entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]
 ) -> list[BatchMetadata]:
-    """The retained batches that these, which do not follow, are. OutOfOrderSequenceError,
-    DuplicateSequenceError where they are not all retained.
+    """The retained batches that these batches, which do not follow the last one, repeat. Raises
+    OutOfOrderSequenceError, DuplicateSequenceError where not all of them are retained.
     """
     known = {(batch.first_sequence, batch.last_sequence): batch for batch in entry.batches}
     found = [known[key] for key in batches if key in known]
@@ -112,7 +115,7 @@ def _repeated(
         raise _not_retained(entry, template, batches[0][0], batches[-1][1])
     for before, batch in pairwise(found):
         if batch.first_offset != before.last_offset + 1:
-            # They were not written together: no first offset tells where all of them are.
+            # The batches were not written together: no single first offset says where all of them are.
             raise DuplicateSequenceError("the batches are there, written one by one with others between them")
     return found
 

@@ -1,11 +1,10 @@
-"""What a partition's log says of its producers: epochs, sequences, transactions. Nothing on disk of its own:
-the bytes of snapshots are `producer_snapshot`'s.
+"""The producer state of a partition's log: epochs, sequences and transactions, and the form of its snapshots.
 
-The state is a function of the log (Kafka: ProducerStateManager): batches are taken in order of offset, one
-by one, so that it does not depend on how they were read, or whether they are being written. Nothing is judged
-here: what is in the log happened; `judging` looks at sequences and epochs before an append.
-
-Threads: who holds the partition's append lock.
+The state is a function of the log (Kafka: ProducerStateManager): batches are taken in order of offset, one by
+one, so that the state does not depend on how they were read, or whether they are being written. No batch is
+refused here: what is in the log happened; `append_info` judges sequences and epochs before an append. Nothing
+is written here; `state_manager` has the files. Threads: the holder of the partition's append token; the
+functions for snapshots any.
 """
 
 from __future__ import annotations
@@ -34,14 +33,12 @@ from segstore.records.header import (
 
 # --- producer snapshot -------------------------------------------------------------------------
 
-# Owns the bytes of <offset>.snapshot: what was known of every producer when the log ended at <offset>.
+# The content of <offset>.snapshot: what was known of every producer when the log ended at <offset>.
 #
 # Version int16 = 1, CRC-32C uint32 of all that follows, number of entries int32, then 46 bytes an entry,
 # big-endian (org.apache.kafka.storage.internals.log.ProducerStateManager.readSnapshot; message
 # ProducerSnapshot): producer id int64, epoch int16, last sequence int32, last offset int64, offset delta
 # int32, timestamp int64, coordinator epoch int32, current transaction's first offset int64.
-#
-# Threads: any; functions without state.
 
 VERSION = 1
 
@@ -51,7 +48,9 @@ _CRC_FROM = 6
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer. -1 stands for none; `offset_delta` is last less first offset of its last batch."""
+    """One producer in a snapshot. -1 stands for none; `offset_delta` is the last less the first offset of its
+    last batch.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -71,7 +70,9 @@ def format_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
 
 
 def parse_snapshot(data: bytes, where: str) -> list[SnapshotEntry]:
-    """The entries. CorruptCheckpointError, which names `where` (Kafka: CorruptSnapshotException)."""
+    """The entries of a snapshot. Raises CorruptCheckpointError, which names `where` (Kafka:
+    CorruptSnapshotException).
+    """
     if len(data) < _HEADER.size:
         raise CorruptCheckpointError(where, 0, f"{len(data)} bytes are no producer snapshot")
     version, crc, count = _HEADER.unpack_from(data)
@@ -91,22 +92,22 @@ def parse_snapshot(data: bytes, where: str) -> list[SnapshotEntry]:
 # --- producer state ------------------------------------------------------------
 
 BATCHES_TO_RETAIN = 5
-"""Last batches of a producer that a repeated one is recognised by."""
+"""How many of a producer's last batches are kept, by which a repeated batch is recognised."""
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 """Kafka's default for producer.id.expiration.ms."""
 
 SEQUENCES = 1 << 31
-"""After the last of them, 2^31 - 1, a producer counts from 0 again."""
+"""How many sequences there are: after the last, 2^31 - 1, a producer counts from 0 again."""
 
 _NO_OFFSET = -1
 
 ReadControl = Callable[[int], tuple[int, int]]
-"""From the index of a control batch to what `parse_control` says of its record."""
+"""Gives the result of `parse_control` for the record of the control batch with this index."""
 
 
 class BatchMetadata(NamedTuple):
-    """A data batch of a producer; `offset_delta` is last less first offset. Timestamp in ms."""
+    """A data batch of a producer; `offset_delta` is the last less the first offset. Timestamp in ms."""
 
     last_sequence: int
     last_offset: int
@@ -115,7 +116,7 @@ class BatchMetadata(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """The sequence of its first record."""
+        """The sequence of the batch's first record."""
         return (self.last_sequence - self.offset_delta) % SEQUENCES
 
     @property
@@ -124,7 +125,7 @@ class BatchMetadata(NamedTuple):
 
 
 class _Header(NamedTuple):
-    """One of a BATCH array, field for field."""
+    """One element of a BATCH array, field for field."""
 
     position: int
     base_offset: int
@@ -142,7 +143,7 @@ class _Header(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What a `ProducerState` said of one producer, to go back to."""
+    """The state of one producer, to which `ProducerState.restore` goes back."""
 
     producer_id: int
     entry: ProducerEntry | None
@@ -159,17 +160,17 @@ class ProducerEntry:
     last_timestamp: int = NO_TIMESTAMP
     current_txn_first_offset: int = _NO_OFFSET
     batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_TO_RETAIN))
-    """Of the current epoch, oldest first."""
+    """The last batches of the current epoch, oldest first."""
     appended_ms: int = field(default=NO_TIMESTAMP, compare=False)
-    """The clock when this process last appended for it: not in the log, whose stamps are its records'."""
+    """The clock (ms) when this process last appended for the producer; the log has only its records' timestamps."""
 
     @property
     def last_sequence(self) -> int:
-        """Of the last batch of the current epoch, -1 where there is none."""
+        """The last sequence of the current epoch, -1 where there is none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def copy(self) -> ProducerEntry:
-        """Another of the same content."""
+        """Another entry of the same content."""
         return ProducerEntry(
             self.producer_epoch,
             self.coordinator_epoch,
@@ -180,7 +181,7 @@ class ProducerEntry:
         )
 
     def begin_epoch(self, producer_epoch: int) -> None:
-        """Sequences count anew in each epoch."""
+        """Begin an epoch, in which sequences count anew; nothing changes if it is the current one."""
         if self.producer_epoch != producer_epoch:
             self.batches.clear()
             self.producer_epoch = producer_epoch
@@ -197,15 +198,17 @@ class ProducerState:
 
     def __init__(self, map_end_offset: int = 0) -> None:
         self.map_end_offset = map_end_offset
-        """The offset after the last that was taken in."""
+        """The offset behind the last batch that was taken in."""
         self.max_producer_id = NO_PRODUCER_ID
-        """The largest id that was seen, -1 for none; those that expired count."""
+        """The largest producer id that was seen, -1 for none; ids that expired count."""
         self.producers: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}
 
     @classmethod
     def load(cls, data: bytes, map_end_offset: int = 0, where: str = "snapshot") -> ProducerState:
-        """From the bytes of the snapshot at `map_end_offset`. CorruptCheckpointError, which names `where`."""
+        """The state in the bytes of the snapshot at `map_end_offset`. Raises CorruptCheckpointError, which
+        names `where`.
+        """
         state = cls(map_end_offset)
         for saved in parse_snapshot(data, where):
             entry = ProducerEntry(
@@ -226,7 +229,7 @@ class ProducerState:
         return format_snapshot(self.entries())
 
     def entries(self) -> list[SnapshotEntry]:
-        """What a snapshot has of each producer: of its batches the last."""
+        """The entries of a snapshot; each has the last of its producer's batches."""
         none = BatchMetadata(NO_SEQUENCE, _NO_OFFSET, 0, NO_TIMESTAMP)
         saved = []
         for producer_id, e in self.producers.items():
@@ -252,14 +255,17 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest open transaction began; the last stable offset while there is one."""
+        """The first offset of the oldest open transaction, None without one; this is the last stable
+        offset.
+        """
         return min(self._ongoing.values()) if self._ongoing else None
 
     def update(self, batches: NDArray[np.void], read_control: ReadControl) -> list[AbortedTxn]:
-        """Take in batches of the log (a BATCH array, offsets rising): the transactions that they abort.
+        """Take in batches of the log (a BATCH array, offsets rising); returns the transactions that they
+        abort.
 
-        Batches below `map_end_offset` are known and passed over. `read_control` is called for each control
-        batch of a producer; its errors pass through, and the batches before are then taken in.
+        Batches below `map_end_offset` are known and skipped. `read_control` is called for each control batch
+        of a producer; its errors are raised, and the batches before are taken in then.
         """
         if not len(batches):
             return []
@@ -275,7 +281,7 @@ class ProducerState:
         return aborted
 
     def _new(self, batches: NDArray[np.void]) -> list[int]:
-        """Which of them are a producer's, and not known."""
+        """The indexes of the batches that are a producer's, and not known."""
         if len(batches) == 1:  # the usual append, for which arrays of one element are slow
             batch = batches[0]
             return [0] if batch["producer_id"] >= 0 and batch["base_offset"] >= self.map_end_offset else []
@@ -284,13 +290,15 @@ class ProducerState:
         return found
 
     def save(self, producer_id: int) -> Saved:
-        """What to hand to `restore` when batches of this producer alone, taken in from now on, are undone."""
+        """The state to give to `restore` when batches of this producer alone, taken in from now on, are
+        undone.
+        """
         entry = self.producers.get(producer_id)
         kept = None if entry is None else entry.copy()
         return Saved(producer_id, kept, self.map_end_offset, self.max_producer_id)
 
     def restore(self, saved: Saved) -> None:
-        """Go back to what was saved."""
+        """Go back to a saved state."""
         producer_id, entry, self.map_end_offset, self.max_producer_id = saved
         self.producers.pop(producer_id, None)
         self._ongoing.pop(producer_id, None)
@@ -336,10 +344,10 @@ class ProducerState:
         return [AbortedTxn(producer_id, first_offset, offset, offset + 1 if stable is None else stable)]
 
     def expire(self, now_ms: int, after_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
-        """Forget producers that wrote nothing for `after_ms` and have no open transaction: how many.
+        """Forget producers that wrote nothing for `after_ms` and have no open transaction; returns how many.
 
-        The last record's stamp counts (Kafka: ProducerStateManager.isProducerExpired), or the clock at the
-        append where this process made it: who writes old records now is not forgotten.
+        The last record's timestamp counts (Kafka: ProducerStateManager.isProducerExpired), or the clock at an
+        append of this process where that is later: a producer that writes old records now is not forgotten.
         """
         gone = [
             producer_id

@@ -1,5 +1,10 @@
-"""Feeds producer state with the batch headers of a segment. On disk: reads only. Threads: as the state's
-owner.
+"""Replays a segment's batch headers into producer state, and writes the `.txnindex` files of aborted
+transactions.
+
+On disk only `.txnindex` files change. A segment has none before its first abort. It is synced after its log,
+whose control batches are the authority; segstore's own readers never ask this index, which is there for a
+broker. Threads: the owner of the state; for the index files the holder of the partition's append token;
+`mend` before the partition is used.
 """
 
 from __future__ import annotations
@@ -28,8 +33,8 @@ def replay(
     end: int,
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
-    """Take in what is new to `state` in the segment's first `end` bytes: the transactions that it aborts.
-    `damaged` as in `take_in`.
+    """Take in what is new to `state` in the segment's first `end` bytes; returns the transactions that it
+    aborts. `damaged` as in `take_in`.
     """
     aborted: list[AbortedTxn] = []
     files, handle = segment.pool.files, segment.handle
@@ -44,10 +49,10 @@ def take_in(
     batches: NDArray[np.void],
     damaged: dict[int, CorruptRecordError] | None = None,
 ) -> list[AbortedTxn]:
-    """Take in batches of a segment: the transactions that they abort.
+    """Take in batches of a segment; returns the transactions that they abort.
 
-    A marker that can't be read is put into `damaged` by its offset, and counts as an abort; without that, its
-    CorruptRecordError is raised.
+    A marker that can't be read is put into `damaged` by its offset, and counts as an abort; without `damaged`
+    its CorruptRecordError is raised.
     """
 
     def read_control(i: int) -> tuple[int, int]:
@@ -63,7 +68,7 @@ def take_in(
 
 
 def read_marker(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:
-    """What `parse_control` says of a control batch (an array of one). CorruptRecordError."""
+    """The result of `parse_control` for a control batch (an array of one). Raises CorruptRecordError."""
     position, size = int(batch["position"][0]), int(batch["size"][0])
     data = segment.pool.files.pread(segment.handle, size, position)
     whole, stop = scan(data, position)
@@ -77,18 +82,13 @@ def read_marker(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:
 
 # --- aborts ------------------------------------------------------------------------------------
 
-# Owns the `.txnindex` files of a partition: an abort adds an entry, and where a crash or damage may have
-# come between, the files are made to say what the logs say.
-#
-# There is no file before a segment's first abort. It is synced after its log, whose control batches are the
-# authority; our own readers never ask the index: it is there for a broker.
-# Threads: the holder of the partition's append token; `mend` before the partition is used.
-
 log = Logger("segstore")
 
 
 def index_size(files: Files, segment: Segment) -> int:
-    """Bytes of a segment's index that are whole entries; 0 where there is no file. OSError."""
+    """Bytes of a segment's transaction index that are whole entries; 0 where there is no file. Raises
+    OSError.
+    """
     try:
         size = files.size(segment.file(names.TXN_INDEX))
     except FileNotFoundError:
@@ -97,7 +97,7 @@ def index_size(files: Files, segment: Segment) -> int:
 
 
 def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> None:
-    """Add the entries of transactions that a marker in this segment aborted. OSError."""
+    """Add the entries of transactions that a marker in this segment aborted. Raises OSError."""
     size = index_size(files, segment)
     with files.open(segment.file(names.TXN_INDEX), write=True, create=True) as handle:
         files.pwrite(handle, format_entries(txns), size)
@@ -105,7 +105,7 @@ def add_aborted(files: Files, segment: Segment, txns: Sequence[AbortedTxn]) -> N
 
 
 def cut_index(files: Files, segment: Segment, size: int) -> None:
-    """Take back what was added behind `size` bytes. OSError."""
+    """Remove the entries behind `size` bytes. Raises OSError."""
     path = segment.file(names.TXN_INDEX)
     if not files.exists(path):
         return
@@ -124,11 +124,12 @@ def mend(
     state_at: Callable[[int], ProducerState],
     synced: int,
 ) -> None:
-    """Bring `state` to `end_offset`, where the log ends; write the indexes anew that are damaged, or of
-    segments that had to be replayed and do not say what they say. OSError.
+    """Bring `state` to `end_offset`, where the log ends; write those transaction indexes anew that are
+    damaged, or that differ from segments that had to be replayed. Raises OSError.
 
-    `state_at(offset)` is what a snapshot says, at that offset or below. Entries of what ended below `synced`
-    were synced; of one behind it, which the log does not know, a power cut has left anything.
+    `state_at(offset)` is the state in a snapshot at that offset or below. Entries of transactions that ended
+    below `synced` were synced; an entry of one behind that, which the log does not have, may be what a power
+    cut left.
     """
     ends = [*(s.base_offset for s in segments[1:]), end_offset]
     for slot, segment in enumerate(segments):
@@ -149,14 +150,15 @@ def mend(
         if right != data:
             _replace(files, segment, right)
         elif data:
-            # What is replayed counts as durable from now on. Written: a sync of it may have failed before.
+            # What is replayed counts as durable from now on. It is written again, since a sync may have
+            # failed before.
             with files.open(path, write=True) as handle:
                 files.pwrite(handle, data, 0)
                 files.sync(handle)
 
 
 def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) -> list[AbortedTxn]:
-    """What the last of these aborts."""
+    """The transactions that the last of these segments aborts."""
     found: list[AbortedTxn] = []
     for segment, end in zip(segments, ends, strict=False):
         found = replay(state, segment, segment.size, {}) if end > state.map_end_offset else []
@@ -164,7 +166,9 @@ def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) 
 
 
 def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
-    """Where compaction, deletion or repair took batches, the log says less of one than its entry."""
+    """The entries of both, by last offset. Where compaction, deletion or repair took batches of a
+    transaction, the log's entry says less than the one that was there, which then stays.
+    """
     kept = {txn.last_offset: txn for txn in held}
     for txn in found:
         known = kept.get(txn.last_offset)

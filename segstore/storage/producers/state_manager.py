@@ -1,8 +1,9 @@
-"""Owns a partition's `<offset>.snapshot` files, and what is known of its producers as the log grows.
+"""The producers of a partition that is written: their state as the log grows, and its `<offset>.snapshot`
+files.
 
 A snapshot is written at every roll and at a clean close, as Kafka does, so that opening replays only the
-headers behind the newest one. One that can't be read is removed: the log is the authority.
-Threads: the holder of the partition's append token.
+headers behind the newest one. A snapshot that can't be read is removed: the log is the authority. Threads:
+the holder of the partition's append token.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ log = Logger("segstore")
 
 
 class Producers:
-    """`state` is what the log says up to its end: batches of producers go through `take` when they are
-    written, and back through `recall` where they are cut off again. `begun_anew`: no snapshot was left, and
-    the log does not begin at offset 0: who has no batch in it any more is not known.
+    """`state` is what the log says of producers up to its end: batches go through `take` when they are
+    written, and `recall` takes them out where they are cut off again. `begun_anew`: there was no snapshot,
+    and the log does not begin at offset 0, so that producers without a batch in the log are not known.
     """
 
     def __init__(
@@ -58,14 +59,14 @@ class Producers:
         clock: Callable[[], int],
         expiration_ms: int,
     ) -> Producers:
-        """State at the log's end: the newest snapshot that holds, and what came behind it; without producers
-        that have expired. `recovery_point`: None after a clean shutdown. Makes `.txnindex` files say what the
-        log says, where that was replayed. OSError.
+        """The state at the log's end: the newest readable snapshot and the batches behind it, without
+        producers that have expired. `recovery_point` is None after a clean shutdown. Where the log was
+        replayed, `.txnindex` files are made to agree with it. Raises OSError.
         """
         trusted = end_offset
         if recovery_point is not None:
-            # Behind the recovery point the directory may be older, or newer, than the log. What was before
-            # the first segment is known by its snapshot alone.
+            # Behind the recovery point snapshots may be older, or newer, than the log. What was before the
+            # first segment is known by its snapshot alone.
             trusted = min(trusted, max(recovery_point, segments[0].base_offset))
         taken = _drop_snapshots_above(files, directory, trusted)
         taken = _drop_damaged(files, directory, taken, every=recovery_point is not None)
@@ -87,22 +88,24 @@ class Producers:
     # --- what an append does -------------------------------------------------------------
 
     def judge(self, claim: Claim, chunks: Sequence[Encoded]) -> int | None:
-        """As `judging.judge`."""
+        """As `append_info.judge`."""
         return judge(self.state, claim, chunks)
 
     def save(self, producer_id: int) -> Saved:
-        """For `recall`, before an append of this producer."""
+        """The state to give to `recall`, taken before an append of this producer."""
         return self.state.save(producer_id)
 
     def take(self, batches: NDArray[np.void], marker: Marker | None) -> list[AbortedTxn]:
-        """These batches of one producer were written, `marker` in them: the transactions that they abort."""
+        """Take in these batches of one producer, which were written, with `marker` in them; returns the
+        transactions that they abort.
+        """
         ended = (-1, -1) if marker is None else (marker.kind, marker.coordinator_epoch)
         aborted = self.state.update(batches, lambda _: ended)
         self.state.producers[int(batches["producer_id"][0])].appended_ms = self._clock()
         return aborted
 
     def recall(self, saved: Saved | None) -> None:
-        """What was taken in since is not in the log. May be repeated."""
+        """Go back to a saved state, since what was taken in since is not in the log. May be repeated."""
         if saved is not None:
             self.state.restore(saved)
 
@@ -114,42 +117,46 @@ class Producers:
         return end if unstable is None else min(max(unstable, start), end)
 
     def expire(self, after_ms: int) -> int:
-        """Forget producers that wrote nothing for so long (producer.id.expiration.ms): how many."""
+        """Forget producers that wrote nothing for `after_ms` (producer.id.expiration.ms); returns how
+        many.
+        """
         return self.state.expire(self._clock(), after_ms)
 
     # --- snapshots -----------------------------------------------------------------------
 
     def last_records(self) -> dict[int, tuple[int, int]]:
-        """By producer id: the last offset of its last batch of data, -1 for none, and its epoch (Kafka:
-        UnifiedLog.lastRecordsOfActiveProducers).
+        """By producer id: the last offset of the producer's last data batch, -1 for none, and its epoch
+        (Kafka: UnifiedLog.lastRecordsOfActiveProducers).
         """
         entries = self.state.producers.items()
         return {i: (e.batches[-1].last_offset if e.batches else -1, e.producer_epoch) for i, e in entries}
 
     def snapshot(self, offset: int) -> None:
-        """Write the state at `offset`. OSError. Not synced: what a power cut leaves of it is passed over."""
+        """Write the state at `offset`. Raises OSError. The file is not synced: one that a power cut has
+        damaged is ignored.
+        """
         self._files.write_atomic(_path(self._directory, offset), self.state.dump(), sync=False)
 
     def forget_snapshot(self, offset: int) -> None:
-        """The segment that begins at `offset` was removed."""
+        """Remove the snapshot at `offset`, since the segment that begins there was removed."""
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(_path(self._directory, offset))
 
 
 def snapshots(files: Files, directory: str) -> list[int]:
-    """Offsets of the snapshots there are, in order."""
+    """Offsets of the snapshots in a directory, in order."""
     parsed = map(names.parse_segment_file, files.listdir(directory))
     return sorted(p[0] for p in parsed if p is not None and p[1] == names.SNAPSHOT)
 
 
 def state_at(files: Files, directory: str, offset: int) -> ProducerState:
-    """What the snapshot at `offset` says; nothing where there is none that can be read."""
+    """The state in the snapshot at `offset`; an empty one where there is none that can be read."""
     state = _newest(files, directory, [offset])
     return state if state.map_end_offset == offset else ProducerState(offset)
 
 
 def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
-    """The state of the newest of these snapshots that can be read; those that can't be are passed over."""
+    """The state of the newest of these snapshots that can be read."""
     for offset in reversed(taken):
         with contextlib.suppress(SegstoreError, FileNotFoundError):
             return _read(files, directory, offset)
@@ -167,7 +174,9 @@ def _read(files: Files, directory: str, offset: int) -> ProducerState:
 
 
 def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -> list[int]:
-    """Remove the newest as long as they can't be read, as Kafka does, or `every` such: those that stay."""
+    """Remove the newest snapshots as long as they can't be read, as Kafka does, or `every` unreadable one;
+    returns those that stay.
+    """
     left: list[int] = []
     for offset in reversed(taken):
         try:
@@ -182,7 +191,7 @@ def _drop_damaged(files: Files, directory: str, taken: list[int], every: bool) -
 
 
 def _drop_snapshots_above(files: Files, directory: str, offset: int) -> list[int]:
-    """Those that stay."""
+    """Remove snapshots above an offset; returns those that stay."""
     taken = snapshots(files, directory)
     stray = [o for o in taken if o > offset]
     for gone in stray:
