@@ -1,3 +1,1 @@
-"""The engine: store, logs, segments, recovery, check. Knows files and time; see each module for what it
-owns.
-"""
+"""The storage engine: store, logs, segments, recovery, check. Each room below says what it owns."""

@@ -1,8 +1,8 @@
-"""`importing`: records for one topic, all of them or none; and a topic and a store for them, or neither.
+"""A bulk import, `importing`: records for one topic, all of them or none; and a new topic and store for them.
 
-On disk: they are staged and adopted whole; what was made for them goes again where that fails. A process that
-is killed leaves at most the topic, empty.
-Threads: one. Processes: it is the store's writer for as long as it takes.
+On disk the records are staged and adopted whole; a topic or store that was made for them is removed where
+that fails. A process that is killed leaves at most the topic, empty. Threads: one. Processes: this one is the
+store's writer for as long as it takes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = Logger("segstore")
 
 
 class Importing(NamedTuple):
-    """What is staged for the topic is in its log when the block has ended."""
+    """The topic, and the stager whose records are in the topic's log when the block has ended."""
 
     topic: TopicInfo
     stager: Stager
@@ -46,11 +46,12 @@ def importing(
     files: Files | None = None,
 ) -> Iterator[Importing]:
     """A block that stages records for `topic`: they are durable and visible, all at once, when it has ended.
-    Where it raises, or they can't be appended, nothing is there that was not there before.
+    Where the block raises, or the records can't be appended, nothing is left that was not there before.
 
-    With `partitions` the topic is made, with `config`, and a store where there is none; else it must be
-    there. TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidTopicError, ConfigError, those of
-    `segstore.open` and of `Stager`. A StorageError of closing the store is told once they are there.
+    With `partitions` the topic is created, with `config`, and a store where there is none; else the topic
+    must exist. Raises TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidTopicError, ConfigError,
+    the errors of `segstore.open` and of `Stager`. A StorageError of closing the store is raised after the
+    records are in the log.
     """
     check_not_internal(topic, "nothing is imported into it")
     files = files or Files()
@@ -72,7 +73,9 @@ def importing(
 
 @contextmanager
 def _perhaps_new(path: str, files: Files) -> Iterator[None]:
-    """A store at `path`, which goes again where there was none."""
+    """A block in which a store may be created at `path`, which is removed again where the block raises and
+    there was none before.
+    """
     with os_errors():
         missing = not files.exists(path)
         bare = missing or not files.listdir(path)
@@ -93,7 +96,7 @@ def _unmake(path: str, files: Files, missing: bool) -> None:
 
 @contextmanager
 def _opened(path: str, files: Files) -> Iterator[Store]:
-    """What went wrong in the block says more than closing does then."""
+    """A block with the store open. An error of the block is raised in preference to one of closing."""
     store = store_module.open(path, files=files)
     try:
         yield store

@@ -1,4 +1,4 @@
-"""What the parts of one open store share. Nothing on disk of its own.
+"""The context of one open store: what its parts share. Nothing is on disk.
 
 Threads: built once at open; its parts have contracts of their own.
 """
@@ -40,7 +40,7 @@ def wall_clock() -> int:
 
 @contextmanager
 def os_errors() -> Iterator[None]:
-    """Turn what the system says into a StorageError with its errno."""
+    """A block in which an OSError becomes a StorageError with its errno."""
     try:
         yield
     except SegstoreError:
@@ -69,13 +69,13 @@ class Context:
         self.mended: list[Repaired] = []
 
     def tell(self, path: str, message: str, done: str) -> None:
-        """A small file was not as it must be, and what was done about it: see `Store.mended`."""
+        """Report that a small file was not as it must be, and what was done about it: see `Store.mended`."""
         self.mended.append(Repaired(path, None, None, message, done))
         log.warning("%s", self.mended[-1])
 
     def remake(self, path: str, data: bytes, message: str, source: str) -> None:
-        """Put right a small file of which `message` says what is wrong, and tell. What is no file is moved to
-        the quarantine. A disk without room leaves it to the next open. OSError.
+        """Replace a small file of which `message` says what is wrong, and report it. What is no file is moved
+        to the quarantine. A disk without room leaves this to the next open. Raises OSError.
         """
         try:
             aside = self.make_way(path)
@@ -88,8 +88,8 @@ class Context:
             self.tell(path, message, f"made anew from {source}{aside}")
 
     def make_way(self, path: str) -> str:
-        """Move what is no file from the place of one, and from where it is written first, to the quarantine:
-        where to, as the end of a sentence, or "". OSError.
+        """Move what is no file from the place of a file, and from its temporary name, to the quarantine;
+        returns where to, as the end of a sentence, or "". Raises OSError.
         """
         places = [place for place in (path, path + names.TEMPORARY) if self.files.exists(place)]
         moved = [put_aside(self.files, self.root, place) for place in places if not self.files.is_file(place)]
@@ -106,7 +106,7 @@ class Context:
         return self.writable and self.inherited
 
     def check_open(self) -> None:
-        """StoreClosedError, ForkedError."""
+        """Raises StoreClosedError, ForkedError."""
         if self.closed:
             raise StoreClosedError(f"{self.root} is closed")
         if self.writable and os.getpid() != self.pid:
@@ -116,7 +116,7 @@ class Context:
             )
 
     def check_writable(self) -> None:
-        """As `check_open`, and ReadOnlyError."""
+        """As `check_open`; raises ReadOnlyError too."""
         self.check_open()
         if not self.writable:
             raise ReadOnlyError(f'{self.root} was opened with mode="r": open it with mode="rw" to change it')

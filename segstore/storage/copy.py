@@ -1,9 +1,9 @@
 """`copy`: a snapshot of a store as a store of its own, while a writer goes on.
 
-On disk: reads the source only; makes the target under the name `<target>.copying`, synced whole, which gets
-its own name last. Bytes are shared with the source where the file system can (copy_file_range).
-Threads and processes: any; the ends of all partitions are those of one publication, so that a transaction is
-in the copy in all of its partitions or in none.
+On disk the source is only read; the target is made under the name `<target>.copying`, synced whole, and gets
+its own name last. Bytes are shared with the source where the file system can (copy_file_range). Threads and
+processes: any; the ends of all partitions are those of one publication, so that a transaction is in the copy
+in all of its partitions or in none.
 """
 
 from __future__ import annotations
@@ -35,25 +35,21 @@ from segstore.storage.store.reader import StoreReader
 
 # --- copying partition -------------------------------------------------------------------------
 
-# Copies one partition up to an offset, while its writer goes on.
-#
-# On disk: reads the source; writes the target's directory, synced. Threads: one.
-
 _STEP = 16 << 20
 _SMALL = (names.PARTITION_METADATA, names.LEADER_EPOCHS)
 
 
 class Held(NamedTuple):
-    """A log as one moment had it: open files, and what `.txnindex` files said, by base offset."""
+    """A log as it was at one moment: open files, and the content of `.txnindex` files by base offset."""
 
     view: LogView
     aborts: dict[int, bytes]
 
 
 def hold(files: Files, view: LogView, most: int) -> Held:
-    """Keep the first `most` files of a view open; of others it is known whether they are still the same.
-    FileNotFoundError where one went meanwhile, or compaction is putting others in place: what it merges is
-    there twice then.
+    """Keep the first `most` files of a view open; of the others it is checked later whether they are still
+    the same. Raises FileNotFoundError where a file was removed meanwhile, or compaction is swapping segments:
+    the records that it merges are there twice then.
     """
     aborts = {}
     for number, segment in enumerate(view.segments):
@@ -70,9 +66,10 @@ def hold(files: Files, view: LogView, most: int) -> Held:
 
 
 class PartitionCopy:
-    """`run` once; then `start` and `end` are the copy's offsets, `segments` and `size` (bytes) what it has.
+    """The copy of one partition up to an offset. After `run`, which is called once, `start` and `end` are the
+    copy's offsets, `segments` and `size` (bytes) what it has.
 
-    `ends`: what was published at the moment that is copied; None: the log as it is.
+    `ends` are the published ends of the moment that is copied; with None the log is copied as it is.
     """
 
     def __init__(
@@ -84,7 +81,7 @@ class PartitionCopy:
         progress: Callable[[int], None],
         held: Held | None = None,
     ) -> None:
-        """`held`: these segments and no others, whatever has their names by now."""
+        """With `held`, these very segments are copied, whatever files have their names by now."""
         self._files, self._source, self._target, self._progress = files, source, target, progress
         self._held = held
         view = held.view if held else source.view
@@ -92,7 +89,9 @@ class PartitionCopy:
         self.segments = self.size = 0
 
     def run(self) -> bool:
-        """False where files went or changed meanwhile: remove what there is, and copy again. OSError."""
+        """Copy; False where files were removed or changed meanwhile: then the target must be removed, and
+        copied again. Raises OSError.
+        """
         self._files.mkdir(self._target)
         view = self._held.view if self._held else self._source.view
         self.start = min(max(self.start, view.start_offset), self.end)
@@ -111,7 +110,7 @@ class PartitionCopy:
         return True
 
     def _limit(self, view: LogView, slot: int) -> int:
-        """Up to which byte a segment is in the copy."""
+        """The byte up to which a segment is in the copy."""
         size = view.end_of(slot)
         if view.next_base(slot) <= self.end and slot < len(view.segments) - 1:
             return size
@@ -146,7 +145,7 @@ class PartitionCopy:
                 self._small(name)
 
     def _small(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):  # there need be none
+        with contextlib.suppress(FileNotFoundError):  # the file need not exist
             data = self._files.read_file(os.path.join(self._source.directory, name))
             self._files.write_atomic(os.path.join(self._target, name), data)
 
@@ -154,13 +153,13 @@ class PartitionCopy:
 # --- copy ------------------------------------------------------------
 
 Progress = Callable[[int], None]
-_TRIES = 5  # of a copy that compaction came before
+_TRIES = 5  # how often a copy is tried that a compaction overtakes
 _LOOKS = 1000
 _NOT_COPIED = frozenset({names.ENDS, names.CHECKPOINTS, names.TOPICS, names.QUARANTINE, names.SWEEPS})
 
 
 class Copied(NamedTuple):
-    """What `copy` made; `bytes`: of logs."""
+    """What `copy` made; `bytes` counts those of logs."""
 
     partitions: int
     segments: int
@@ -174,12 +173,12 @@ def copy(
     progress: Progress | None = None,
     files: Files | None = None,
 ) -> Copied:
-    """Copy a store, one that is in use too, to `target`, which must not be there or be an empty directory.
+    """Copy a store, also one that is in use, to `target`, which must be missing or an empty directory.
 
     The copy is a store that was closed: with its topics, records, committed offsets and producer states as
-    one moment had them; its partitions begin a new leader epoch. `progress` is called with the bytes of each
-    log copied. StorageError, EBUSY where another copy is being made at `target`; CorruptRecordError where
-    the end of a log can't be found.
+    they were at one moment; its partitions begin a new leader epoch. `progress` is called with the bytes of
+    each log copied. Raises StorageError, with EBUSY where another copy is being made at `target`;
+    CorruptRecordError where the end of a log can't be found.
     """
     path = arguments.path("target", target)
     with os_errors(), ExitStack() as stack:
@@ -213,7 +212,7 @@ def _lies_in(files: Files, path: str, root: str) -> bool:
 
 
 def _settle(files: Files, path: str) -> None:
-    """Open the copy and close it: what is not sound is told, and the indexes are built."""
+    """Open the copy and close it: this raises what is not sound, and builds the indexes."""
     with store_module.open(path, files=files) as store:
         for info in store.topics().values():
             for number in info.partition_ids:
@@ -227,7 +226,7 @@ def _half(target: str) -> str:
 
 @contextmanager
 def _only_one(files: Files, half: str) -> Iterator[None]:
-    """No other copy to the same place runs within. StorageError (EBUSY), OSError."""
+    """A block in which no other copy to the same place runs. Raises StorageError (EBUSY), OSError."""
     path = half + names.LOCK
     try:
         lock = files.lock(path)
@@ -246,7 +245,7 @@ def _begin(files: Files, target: str) -> str:
         raise StorageError(errno.EEXIST, "The target of a copy exists already", target)
     half = _half(target)
     if files.exists(half):
-        remove_tree(files, half)  # of a copy that was killed
+        remove_tree(files, half)  # left by a copy that was killed
     files.mkdir(half)
     return half
 
@@ -271,12 +270,14 @@ class _Copying:
         }
 
     def run(self, progress: Progress) -> Copied | None:
-        """None where compaction has taken what the moment had: remove what there is, and copy again."""
+        """Copy; None where compaction has removed what the moment had: then the target must be removed, and
+        copied again.
+        """
         topics = self._store.topics()
         keys = {
             (t.name, p): slot_key(t.topic_id, t.name, p) for t in topics.values() for p in t.partition_ids
         }
-        # Before the moment: what was clean then is clean in the copy.
+        # Read before the moment: offsets that were clean then are clean in the copy.
         path = os.path.join(self._store.path, names.CLEANER_OFFSETS)
         self._cleaned = try_offsets(self._files, path)[0] or {}
         moment = self._moment(topics, keys)
@@ -304,7 +305,9 @@ class _Copying:
         return made
 
     def _altered(self, topics: Mapping[str, TopicInfo]) -> bool:
-        """Whether settings say less of gaps than there may be in what was copied since they were read."""
+        """Whether settings were altered since they were read, so that the copy's may not tell of all gaps in
+        it.
+        """
         now = self._store.topics()
         same = [(info, now[name]) for name, info in topics.items() if name in now]
         return any((a.gapped, a.compacted) != (b.gapped, b.compacted) for a, b in same)
@@ -312,8 +315,9 @@ class _Copying:
     def _moment(
         self, topics: Mapping[str, TopicInfo], keys: Mapping[TopicPartitionKey, int]
     ) -> tuple[dict[int, Ends], dict[TopicPartitionKey, Held]] | None:
-        """The ends of one moment, and the files of compacted logs that it had: from them a later compaction
-        takes what a later record supersedes, and the copy would have neither. None where these change always.
+        """The ends of one moment, and the files that compacted logs had then: a later compaction removes
+        records from the logs that a later record supersedes, and the copy would have neither. None where
+        these keep changing.
         """
         compacted = [
             k for k in keys if topics[k[0]].ours and "compact" in topics[k[0]].settings.cleanup_policy
@@ -361,14 +365,16 @@ class _Copying:
         return one
 
     def _check_same(self, info: TopicInfo, number: int) -> None:
-        """The name may have become a new topic's. What says so was copied last."""
+        """Check that the copied partition is still this topic's: another topic may have got the name. The
+        metadata, which tell this, were copied last.
+        """
         path = os.path.join(self._target, names.partition_dir(info.name, number), names.PARTITION_METADATA)
         said = self._files.read_file(path) if self._files.exists(path) else b""
         if info.ours and info.topic_id and info.topic_id.encode() not in said:
             raise _deleted(StoreClosedError(f"{names.partition_dir(info.name, number)} is another one's now"))
 
     def _rest(self) -> None:
-        """Small files of ours come last: what they promise must hold for all that was copied."""
+        """Copy the small files last: what they say must be true of all that was copied."""
         for path in self._small_files():
             data, name = self._files.read_file(path), os.path.basename(path)
             if name in (names.ADOPTED, names.ADOPTED_COPY):

@@ -1,9 +1,8 @@
-"""Owns `.deleted` files for as long as file.delete.delay.ms lets them be.
+"""Delayed deletion: `.deleted` files stay for file.delete.delay.ms, then they are unlinked.
 
-A clean close removes what retention and compaction let go in this process. What an open has found or put
-aside stays for all of its delay, over closes and crashes: the files' times say since when they are
-`.deleted`.
-Threads: any; one lock, and no file is touched with it held.
+A clean close unlinks the files that retention and compaction renamed in this process. Files that an open has
+found or put aside stay for all of their delay, over closes and crashes: the files' times say since when they
+are `.deleted`. Threads: any; one lock, and no file is touched with it held.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ log = Logger("segstore")
 
 
 class _Waiting(NamedTuple):
-    """Files that go when the clock's ms are `due`; `found`: by an open."""
+    """Files that are unlinked when the clock (ms) is `due`; `found`: an open has found them."""
 
     due: int
     delay_ms: int
@@ -30,7 +29,7 @@ class _Waiting(NamedTuple):
 
 
 class Graveyard:
-    """Files that were renamed to `.deleted`, by the clock's ms at which they go."""
+    """Files that were renamed to `.deleted`, by the time (ms) at which they are unlinked."""
 
     def __init__(self, files: Files, clock: Callable[[], int], scheduler: Scheduler) -> None:
         self._files, self._clock, self._scheduler = files, clock, scheduler
@@ -38,15 +37,16 @@ class Graveyard:
         self._waiting: list[_Waiting] = []
 
     def put(self, paths: Sequence[str], delay_ms: int) -> None:
-        """Unlink the files `delay_ms` from now. OSError, where that is now."""
+        """Unlink the files `delay_ms` from now. Raises OSError, where that is now."""
         if delay_ms <= 0:
             self._unlink(paths)
         elif paths:
             self._wait(_Waiting(self._clock() + delay_ms, delay_ms, False, paths))
 
     def put_found(self, paths: Sequence[str], delay_ms: int) -> None:
-        """Of a partition that is opened: unlink the files `delay_ms` after they became `.deleted`. One that
-        is due and can't be removed is told, and tried again by `clear`. OSError of a look at the files.
+        """Unlink files of a partition that is being opened, `delay_ms` after they became `.deleted`. A file
+        that is due and can't be removed is reported, and tried again by `clear`. Raises an OSError of reading
+        the files' times.
         """
         now = self._clock()
         by_due: dict[int, list[str]] = {}
@@ -58,7 +58,7 @@ class Graveyard:
                 self._wait(_Waiting(due, delay_ms, True, together))
 
     def _is_removed(self, paths: Sequence[str]) -> bool:
-        """A file that can't be removed keeps no partition from being opened."""
+        """Unlink the files; a file that can't be removed does not prevent a partition from being opened."""
         try:
             self._unlink(paths)
         except OSError as error:
@@ -72,8 +72,8 @@ class Graveyard:
         self._scheduler.after(max(0, entry.due - self._clock()) / 1000, self.clear)
 
     def clear(self, *, closing: bool = False) -> None:
-        """Unlink those that are due, and at a clean close all but those that an open has found. OSError: the
-        others are tried, and those that are left again.
+        """Unlink the files that are due, and at a clean close all but those that an open has found. Raises
+        OSError after all were tried; those that are left are tried again.
         """
         failed: OSError | None = None
         for entry in self._take(closing):
@@ -90,7 +90,7 @@ class Graveyard:
                 del failed
 
     def _take(self, closing: bool) -> list[_Waiting]:
-        """Oldest first."""
+        """The files to unlink now, oldest first."""
         with self._lock:
             now = self._clock()
             # Where the clock was set back, nothing waits for longer than its delay from now.

@@ -1,4 +1,4 @@
-"""What `check` reports, and what a repair, or an open for writing, has done about it. Nothing on disk."""
+"""Findings of `check`, and what a repair, or an open for writing, has done about them. Nothing is on disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finding(NamedTuple):
 
 
 class Repaired(NamedTuple):
-    """What was not as it must be, as in a `Finding`, and what was done about it."""
+    """Something that was not as it must be, as in a `Finding`, and what was done about it."""
 
     path: str
     position: int | None

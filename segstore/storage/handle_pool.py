@@ -1,8 +1,7 @@
 """A pool of open files, so that many partitions fit under a small RLIMIT_NOFILE.
 
-On disk: nothing of its own.
-Threads: any. A borrowed `Handle` stays open for as long as somebody refers to it; eviction only
-drops the pool's own reference, so that no descriptor is closed under a running read.
+Threads: any. A borrowed `Handle` stays open for as long as it is referred to; eviction only drops the pool's
+own reference, so that no descriptor is closed under a running read.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ def default_limit() -> int:
 
 
 class HandlePool:
-    """Least recently opened files are let go first; `limit` handles at most are kept."""
+    """At most `limit` open files; the least recently opened are dropped first."""
 
     def __init__(self, files: Files, limit: int) -> None:
         self.files = files
         self.limit = limit
-        self.lock = nesting()  # a handler may read in the midst of it
+        self.lock = nesting()  # a signal handler may read while this thread has the lock
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
-        self._forgotten = object()  # another since names were forgotten: what was opened before is not kept
+        self._forgotten = object()  # replaced when names are forgotten: files opened before are not kept
 
     def get(self, path: str, *, write: bool = False) -> Handle:
-        """The open file at `path`; OSError where it can't be opened."""
+        """The open file at `path`. Raises OSError where it can't be opened."""
         key = (path, write)
         handle = self._open.get(key)
         if handle is not None:
@@ -49,21 +48,21 @@ class HandlePool:
             return handle
 
     def forget(self, path: str) -> None:
-        """Let go of `path`: it was renamed, replaced or removed."""
+        """Drop the file at `path`, which was renamed, replaced or removed."""
         with self.lock:
             self._forgotten = object()
             self._open.pop((path, False), None)
             self._open.pop((path, True), None)
 
     def forget_directory(self, directory: str) -> None:
-        """Let go of all in `directory`: it was renamed, or its files are looked at anew."""
+        """Drop all files in `directory`, which was renamed, or whose files are listed anew."""
         with self.lock:
             self._forgotten = object()
-            for key in list(self._open):  # at once: a handler may read within the loop, and open a file
+            for key in list(self._open):  # a list: a signal handler may open a file within the loop
                 if os.path.dirname(key[0]) == directory:
                     self._open.pop(key, None)
 
     def close(self) -> None:
-        """Let go of all."""
+        """Drop all files."""
         with self.lock:
             self._open.clear()

@@ -1,8 +1,8 @@
-"""One background thread per store: periodic and delayed work (flush.ms, checkpoints, sweeps).
+"""The scheduler: one background thread for periodic and delayed work (flush.ms, checkpoints, sweeps).
 
-On disk: nothing of its own.
-Threads: `at` and `soon` may be called from any; tasks run one after the other in the scheduler's thread,
-which starts with the first task. A task that fails is logged and does not end the thread.
+Nothing is on disk. Threads: `after`, `every` and `soon` may be called from any; tasks run one after the other
+in the scheduler's thread, which starts with the first task. A task that fails is logged and does not end the
+thread.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ MOST_NICE = 19
 
 
 def step_back() -> None:
-    """Let this thread, from now on, leave the processor to others: it takes it from none when it wakes, and
-    has a third of their share where there are too few.
+    """Let this thread, from now on, leave the processor to others: it preempts none when it wakes, and gets a
+    third of their share where there are too few processors.
 
-    Work in the background wakes thousands of times a second, from the disk and for the GIL: each time the
-    thread that appends would lose its processor, for milliseconds where others are waiting for one.
+    Background work wakes thousands of times a second, from the disk and for the GIL: each time the thread
+    that appends would lose its processor, for milliseconds where others are waiting for one.
     """
     with suppress(OSError):  # a sandbox may refuse it: then both compete
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
@@ -40,7 +40,7 @@ def step_back() -> None:
 
 
 class Scheduler:
-    """Runs tasks at times of the monotonic clock, in seconds. `background`: its thread steps back.
+    """Runs tasks at times of the monotonic clock, in seconds. With `background` its thread calls `step_back`.
 
     Ctrl-C may come anywhere within a call: see `segstore.threads`.
     """
@@ -59,15 +59,15 @@ class Scheduler:
         self.after(0.0, task)
 
     def after(self, seconds: float, task: Task) -> None:
-        """Run `task` once, `seconds` from now; nothing happens when the store closes before, or the
-        interpreter ends.
+        """Run `task` once, `seconds` from now; it is dropped when the store closes before, or the interpreter
+        ends.
         """
         if self._closed or others_are_gone():
             return
         self._asked.put((time.monotonic() + seconds, next(self._count), task))
         if not self._started:
             Background(self._run, self._name).start()
-            self._started = True  # last: where that was interrupted, nobody knows whether it has begun
+            self._started = True  # last: after an interrupt it is not known whether the thread has begun
 
     def every(self, seconds: float, task: Task) -> None:
         """Run `task` again and again, `seconds` after it ended."""
@@ -81,7 +81,7 @@ class Scheduler:
         self.after(seconds, again)
 
     def _run(self) -> None:
-        if self._running.acquire(blocking=False):  # else there is one that runs
+        if self._running.acquire(blocking=False):  # else another thread runs the tasks
             self._ident = threading.get_ident()
             try:
                 self._work()
@@ -112,13 +112,13 @@ class Scheduler:
         return None
 
     def _pause(self) -> float | None:
-        """Until a task is due: seconds; None: there is none."""
+        """Seconds until a task is due; None where there is no task."""
         if not self._tasks:
             return None
         return min(max(self._tasks[0][0] - time.monotonic(), 0.0), LONGEST_WAIT)
 
     def close(self) -> None:
-        """Wait for the running task, drop the others."""
+        """Wait for the running task, and drop the others."""
         self._closed = True
         self._asked.put(None)
         if self._ident != threading.get_ident() and not others_are_gone():

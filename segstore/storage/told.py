@@ -1,6 +1,6 @@
-"""`Told`: which failures of what is tried again were told. Nothing on disk.
+"""Which failures of repeated tries were reported: a failure is reported again only when its cause changes.
 
-Threads: one at a time; whoever owns it sees to that.
+Nothing is on disk. Threads: one at a time; the owner of a `Told` makes sure of that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from segstore.errors import copy_of
 
 
 class Told:
-    """The last failure under each key since it last went well. A cause is a class of errors and an errno."""
+    """The last failure under each key since its last success. A cause is a class of errors and an errno."""
 
     def __init__(self) -> None:
         self._last: dict[Hashable, tuple[BaseException, float]] = {}
@@ -21,18 +21,20 @@ class Told:
         return bool(self._last)
 
     def is_new(self, key: Hashable, error: BaseException) -> bool:
-        """Note a failure: whether it has another cause than the last one, and is to be told."""
+        """Note a failure; returns whether it has another cause than the last one, and is to be reported."""
         before = self._last.get(key)
         self._last[key] = copy_of(error), time.monotonic()
         return before is None or _cause(before[0]) != _cause(error)
 
     def since(self, key: Hashable, moment: float) -> BaseException | None:
-        """The last failure, where it came at or after a `moment` in monotonic seconds."""
+        """The last failure under a key, where it came at or after `moment` in monotonic seconds."""
         last = self._last.get(key)
         return None if last is None or last[1] < moment else last[0]
 
     def over(self, key: Hashable) -> bool:
-        """It went well, or is not asked for any more: whether a failure was told before."""
+        """Note that a key succeeded, or is not tried any more; returns whether a failure was reported
+        before.
+        """
         return self._last.pop(key, None) is not None
 
 

@@ -1,1 +1,1 @@
-"""Finds what is damaged in a store, and says so; it changes nothing."""
+"""Checks: they find what is damaged in a store and report it; nothing is changed."""

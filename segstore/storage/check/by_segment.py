@@ -1,9 +1,9 @@
-"""Checks the segments of a store one by one, each wherever there is time for it: in other processes, on other
-machines that share the file system. On disk: reads only. Threads: any; values and functions without state.
+"""Checks the segments of a store one by one, in other processes or on other machines that share the file
+system.
 
-`parts` says what there is to check, `check_part` checks one, and `check_rest` does the rest, which is what
-lies between segments and needs none of their records. A segment that has changed between the first and the
-last is checked again there.
+On disk files are only read. Threads: any; values and functions without state. `parts` says what there is to
+check, `check_part` checks one segment, and `check_rest` does the rest, which lies between segments and needs
+none of their records. A segment that has changed since `parts` is checked again there.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What a segment's check has found: see SegmentCheck."""
+    """The result of a segment's check: see SegmentCheck."""
 
     part: Part
     findings: tuple[Finding, ...]
@@ -61,14 +61,14 @@ class Checked(NamedTuple):
     ends_in_damage: bool
 
     def tell(self, one: SegmentCheck) -> Iterator[Finding]:
-        """As if it was `one.run`."""
+        """Give `one` these results, as its `run` would; returns the findings."""
         one.next_offset, one.damaged, one.gapped = self.next_offset, self.damaged, self.gapped
         one.of_producers, one.ends_in_damage = self.of_producers, self.ends_in_damage
         yield from self.findings
 
 
 def parts(path: str | os.PathLike[str]) -> list[Part]:
-    """Every segment of a store, but for partitions that can't be read: `check_rest` tells of those.
+    """Every segment of a store, except in partitions that can't be read, which `check_rest` reports. Raises
     StorageError where there is no store.
     """
     found: list[Part] = []
@@ -87,7 +87,7 @@ def parts(path: str | os.PathLike[str]) -> list[Part]:
 
 
 def check_part(part: Part, files: Files | None = None) -> Checked | None:
-    """None where the segment is gone by now."""
+    """Check a segment; None where it is gone by now."""
     files = files or Files()
     segment = Segment(
         HandlePool(files, _HANDLES),
@@ -99,7 +99,7 @@ def check_part(part: Part, files: Files | None = None) -> Checked | None:
         interval=part.interval,
     )
     epochs = None
-    with contextlib.suppress(SegstoreError, OSError):  # the partition's check tells of that
+    with contextlib.suppress(SegstoreError, OSError):  # the partition's check reports the error
         epochs = LeaderEpochs.load(files, os.path.join(part.directory, names.LEADER_EPOCHS))
     one = SegmentCheck(segment, part.end, part.below, epochs, part.active, part.at_rest, part.gaps_end)
     try:
@@ -116,11 +116,11 @@ def check_rest(
     checked: Mapping[Part, Checked],
     progress: Callable[[int], None] | None = None,
 ) -> list[Finding]:
-    """What `check` finds, most of it known already."""
+    """The findings of `check`, with the segments' results given."""
 
     def look(one: SegmentCheck) -> Iterator[Finding]:
         known = checked.get(Part.of(one))
-        # Of a store in use a finding may be one of what has changed meanwhile.
+        # In a store in use a finding may come from a change meanwhile.
         fits = known is not None and (one.at_rest or not known.findings)
         return known.tell(one) if known is not None and fits else one.run()
 

@@ -1,8 +1,8 @@
 """`check`: every invariant of a store's bytes, indexes, checkpoints and names, on a store at rest or in use.
 
-On disk: reads only. Threads and processes: any; a store that is open elsewhere is checked up to its published
-ends. The parts: `check_segment` (one segment's files), `check_transactions`, `check_partition` (what lies
-between segments) and `check_published` (what is said of partitions outside of them).
+On disk files are only read. Threads and processes: any; a store that is open elsewhere is checked up to its
+published ends. `segment` checks one segment's files, `transactions` what the log says of producers,
+`partition` what lies between segments; here is what is said of partitions outside of them.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from segstore.storage.store import store as store_module
 
 # --- published ---------------------------------------------------------------------------------
 
-# Checks what is said of partitions outside of them: the root's checkpoints and the published ends. On disk:
-# reads only. Threads: any.
-#
-# Checkpoints lag behind while a store is in use and after a crash; they must not be ahead, nor ahead of
-# their copy with a checksum. After a clean close by segstore both, and the published ends, say the same,
-# number for number.
+# What is said of partitions outside of them is in the root's checkpoints and the published ends.
+# Checkpoints lag behind while a store is in use and after a crash; they must not be ahead of the log, nor
+# ahead of their copy with a checksum. After a clean close by segstore both, and the published ends, have
+# the same numbers.
 
 Said = dict[str, dict[tuple[str, int], int]]
 CHECKPOINTS = names.OFFSET_CHECKPOINTS
 
 
 def read_checkpoints(files: Files, root: str) -> tuple[Said, list[Finding]]:
-    """What the root's checkpoints say by file and partition; nothing of a file that can't be read."""
+    """The root's checkpoints by file and partition; an empty one for a file that can't be read, with a
+    finding.
+    """
     said: Said = {}
     findings = []
     for name in CHECKPOINTS:
@@ -58,7 +58,7 @@ def read_checkpoints(files: Files, root: str) -> tuple[Said, list[Finding]]:
 
 
 def check_published(files: Files, root: str, checked: list[PartitionCheck], said: Said) -> Iterator[Finding]:
-    """Findings of a store at rest."""
+    """Findings on checkpoints and published ends of a store at rest."""
     told = set()
     for one in checked:
         for name in CHECKPOINTS:
@@ -110,7 +110,7 @@ def _check_copy(
     ends: EndsReader | None,
     told: set[tuple[str, tuple[str, int]]],
 ) -> Iterator[Finding]:
-    """What the copy with a checksum says of the checkpoints, without the lines of which was `told`."""
+    """Findings on the checkpoints by their copy with a checksum, without the lines that `told` has."""
     path, nonce = path_of(root), None if ends is None else ends.nonce
     copy, damage = read_copy(files, root)
     if damage:
@@ -122,7 +122,7 @@ def _check_copy(
         return
     for name, lines in copy.offsets.items():
         text = said[name]
-        # Without a clean close, the text may be behind.
+        # Without a clean close, the text may be behind its copy.
         keys = {key for key in lines.keys() | text.keys() if marker or text.get(key, 0) > lines.get(key, 0)}
         keys -= {key for file, key in told if file == name}
         shown, counts = ({k: held[k] for k in keys & held.keys()} for held in (text, lines))
@@ -131,7 +131,7 @@ def _check_copy(
 
 
 def _makes_copies(files: Files, root: str) -> bool:
-    """Whether the published ends are of a writer that makes a copy of the checkpoints."""
+    """Whether the writer of the published ends makes a copy of the checkpoints."""
     header = look(files, os.path.join(root, names.OURS, names.ENDS)).header
     return header is not None and header.checked
 
@@ -164,16 +164,16 @@ Progress = Callable[[int], None]
 
 
 def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Finding]:
-    """What is wrong with a store, a partition after the other; empty where it is sound.
+    """What is wrong with a store, one partition after the other; empty where the store is sound.
 
-    `progress` is called with the bytes of each segment that was checked. StorageError where there is no
-    store.
+    `progress` is called with the bytes of each segment that was checked. Raises StorageError where there is
+    no store.
     """
     return check_with(path, SegmentCheck.run, progress)
 
 
 def check_with(path: str | os.PathLike[str], look: Look, progress: Progress | None = None) -> list[Finding]:
-    """`check`, where `look` checks each segment."""
+    """As `check`, where `look` checks each segment."""
     with store_module.open(path, mode="r") as store, os_errors():
         files, root = store._context.files, store.path
         return list(_check_root(files, root, store, progress or (lambda _: None), look))
@@ -198,14 +198,14 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress, look: L
             if done is not None:
                 checked.append(done)
     if at_rest:
-        # Of a store in use they may have moved since its logs were read.
+        # In a store in use the published numbers may have moved since its logs were read.
         yield from check_published(files, root, checked, said)
         yield from _check_names(files, root)
         yield from check_inbox(files, root)
 
 
 def is_at_rest(files: Files, root: str) -> tuple[bool, list[Finding]]:
-    """Whether nobody has the store open for writing."""
+    """Whether no process has the store open for writing, and findings on the lock file."""
     path = os.path.join(root, names.LOCK)
     try:
         return not files.is_locked(path), []
@@ -227,7 +227,9 @@ def _check_one(
     progress: Progress,
     look: Look,
 ) -> tuple[PartitionCheck | None, list[Finding]]:
-    """Of a store in use segments may go meanwhile: the next look finds the others."""
+    """Check one partition. In a store in use segments may be removed meanwhile: then the check is
+    repeated.
+    """
     key = info.name, partition
     cleaned, log_start = said[names.CLEANER_OFFSETS].get(key), said[names.LOG_STARTS].get(key, 0)
     for left in reversed(range(1 if at_rest else _TRIES)):
@@ -248,7 +250,7 @@ def _check_one(
 
 
 def _topic_id(store: Any, topic: str) -> str | None:
-    """Of the topic that has this name now."""
+    """The id of the topic that has this name now."""
     found = store.topics().get(topic)
     return None if found is None else found.topic_id
 

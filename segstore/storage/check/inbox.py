@@ -1,6 +1,6 @@
-"""Checks the inbox: what was begun and not finished, what nobody can adopt, what was left.
+"""Checks the inbox: adoptions that were begun and not finished, files that can't be adopted, left-overs.
 
-On disk: reads only. Threads: any.
+On disk files are only read. Threads: any.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NEXT = "an open for writing"
 
 
 def check_inbox(files: Files, root: str) -> Iterator[Finding]:
-    """Findings of a store at rest: of one in use, all of it may be under way."""
+    """Findings on the inbox of a store at rest: in a store in use all of this may be under way."""
     folder = Folder(files, root)
     try:
         yield from _check_intents(folder)
@@ -78,7 +78,7 @@ def _check_sealed(folder: Folder) -> Iterator[Finding]:
 
 
 def _damaged(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
-    """Staged files of topics that are there, which can't be adopted as they are. OSError."""
+    """Findings on staged files of existing topics which can't be adopted as they are. Raises OSError."""
     topics = TopicFiles(folder.files, folder.root).load()[0]
     for file in manifest.files:
         info, path = topics.get(file.topic), folder.staged(file)

@@ -1,4 +1,7 @@
-"""Checks one partition: its segments, and what lies between them. On disk: reads only. Threads: any."""
+"""Checks one partition: its segments, and what lies between them. On disk files are only read.
+
+Threads: any.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,17 @@ from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import scan_directory
 
 HALF_DONE = (names.CLEANED, names.SWAP)
-"""What is `.deleted` waits for its time: that is no damage."""
+"""Names that a crash leaves; `.deleted` files only wait for their time, which is no damage."""
 Look = Callable[[SegmentCheck], Iterator[Finding]]
-"""Checks one segment: as `SegmentCheck.run`."""
+"""Checks one segment, as `SegmentCheck.run`."""
 
 
 class PartitionCheck:
-    """`run` once; then `end_offset` is where the log ends, `stable_offset` Kafka's last stable offset (None
-    where that can't be told) and `epochs` what the leader epoch file holds.
+    """The check of one partition. After `run`, which is called once, `end_offset` is where the log ends,
+    `stable_offset` Kafka's last stable offset (None where it is not known) and `epochs` the content of the
+    leader epoch file.
 
-    `cleaned` is up to where the cleaner has been, `log_start` what the root's checkpoint says. `look` checks
-    each segment.
+    `cleaned` is the cleaner's offset, `log_start` that of the root's checkpoint. `look` checks each segment.
     """
 
     def __init__(
@@ -58,13 +61,13 @@ class PartitionCheck:
 
     @property
     def being_made(self) -> bool:
-        """Whether a writer has not come to make its first file yet."""
+        """Whether a writer has not made the partition's first file yet."""
         view = self._view
         empty = view.start_offset == view.end_offset and not self.at_rest
         return empty and not self._files.exists(view.segments[-1].path)
 
     def run(self, progress: Callable[[int], None]) -> Iterator[Finding]:
-        """Findings, up to the visible end."""
+        """Findings on the partition, up to the visible end."""
         self.epochs, findings = _epochs(self._files, self.directory)
         yield from findings
         yield from _check_metadata(self._files, self.directory, self.info, self.at_rest)
@@ -96,14 +99,14 @@ class PartitionCheck:
             self.end_offset, cut_short = max(self.end_offset, one.next_offset), one.ends_in_damage
             progress(end)
         if cut_short:
-            # What the damage held may have been the log's last: it was told.
+            # The damaged bytes may have been the log's last batches; the damage was reported.
             self.end_offset = max(self.end_offset, view.end_offset)
         if transactions.known:
             unstable = transactions.state.first_unstable_offset
             self.stable_offset = self.end_offset if unstable is None else max(unstable, view.start_offset)
 
     def segments(self) -> Iterator[SegmentCheck]:
-        """Of each segment, in order; none of them was run."""
+        """The check of each segment, in order; none of them was run."""
         view, last = self._view, len(self._view.segments) - 1
         for slot, segment in enumerate(view.segments):
             below = view.end_offset if slot == last else view.bases[slot + 1]

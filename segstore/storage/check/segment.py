@@ -1,5 +1,6 @@
-"""Checks one segment: its batches and records, and both indexes against them. On disk: reads only. Threads:
-any.
+"""Checks one segment: its batches and records, and both indexes against them. On disk files are only read.
+
+Threads: any.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ Findings = Iterator[Finding]
 
 
 class SegmentCheck:
-    """`end` is the byte up to which it is visible, `below` the offset that all of it must stay below.
+    """The check of one segment, which is visible up to byte `end`, and whose offsets must all be below
+    `below`.
 
-    `gaps_end`: below it compaction may have left gaps (-1: anywhere). What `run` found: `next_offset`,
-    whether it is `damaged`, and up to its end (`ends_in_damage`), has gaps at all (`gapped`), and holds
-    batches of producers with an id (`of_producers`).
+    Below `gaps_end` compaction may have left gaps (-1: anywhere). `run` sets `next_offset`, and whether the
+    segment is `damaged`, damaged up to its end (`ends_in_damage`), has gaps (`gapped`), and holds batches of
+    producers with an id (`of_producers`).
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class SegmentCheck:
         self._of_records: list[int] = []  # -1 where a batch is empty
 
     def run(self) -> Iterator[Finding]:
-        """Findings of the segment."""
+        """Findings on the segment."""
         segment = self.segment
         expected = 0
         for step in walk_past_damage(segment.pool.files, segment.handle, self.end, check_crcs=True):
@@ -67,7 +69,7 @@ class SegmentCheck:
         yield from self._check_indexes()
 
     def _seen_end(self, step: Step) -> int:
-        # A batch that only reached over the edge of a step comes again in the next one.
+        # A batch that only reaches over the edge of a step comes again in the next step.
         return self.end if step.position + len(step.data) < self.end else -1
 
     def _damage(self, position: int, status: int) -> Iterator[Finding]:
@@ -109,11 +111,11 @@ class SegmentCheck:
         bases = batches["base_offset"]
         before = np.concatenate(([self.next_offset], batches["last_offset"][:-1] + 1))
         missing = bases > before
-        # Compaction, or a repair, has left less of these offsets than there was.
+        # Compaction, or a repair, has removed records of these batches.
         thinned = batches["count"] <= batches["last_offset"] - bases
         self.gapped |= bool(missing.any() or thinned.any())
         if self.ends_in_damage:
-            missing[0] = False  # the damage was told
+            missing[0] = False  # the damage was reported
             self.ends_in_damage = False
         for i in np.flatnonzero(missing & (before >= self.gaps_end)).tolist() if self.gaps_end >= 0 else ():
             first, last = int(before[i]), int(bases[i]) - 1
@@ -177,7 +179,7 @@ class SegmentCheck:
         if index.damaged and (self.at_rest or not self.active):
             at = index.entries * index.ENTRY.size
             yield Finding(path, at, None, "an entry is out of order or points outside")
-        # Entries can't be held against batches that are gone; the log's own finding says it all.
+        # Entries can't be checked against batches that are gone; the log's own finding is enough.
         if not self.damaged:
             yield from check(index, path)
 
@@ -194,7 +196,7 @@ class SegmentCheck:
                 )
 
     def _check_times(self, index: SealedTimeIndex, path: str) -> Iterator[Finding]:
-        # Kafka counts the stamps of batches that compaction left empty, too.
+        # Kafka counts the timestamps of batches that compaction left empty, too.
         largest, of_records = map(_largest, (self._stamps, self._of_records))
         for slot in range(index.entries):
             stamp, relative = index.entry(slot)
@@ -212,7 +214,7 @@ class SegmentCheck:
                     path, slot * 12, last, f"timestamp {stamp} is not the largest up to that offset"
                 )
         whole = not self.active and len(largest) and of_records[-1] >= 0
-        # The entry of a first batch whose timestamp is 0 is all zeros, as room that was never used.
+        # The entry of a first batch whose timestamp is 0 is all zeros, like unused room in the file.
         end = index.entry(-1)[0] if index.entries else 0
         if whole and end not in (largest[-1], of_records[-1]):
             yield Finding(
@@ -221,5 +223,5 @@ class SegmentCheck:
 
 
 def _largest(stamps: list[int]) -> np.ndarray:
-    """Of all up to each."""
+    """The largest of the timestamps up to each."""
     return np.maximum.accumulate(stamps) if stamps else np.empty(0, np.int64)

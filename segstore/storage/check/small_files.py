@@ -1,5 +1,6 @@
-"""Checks the small files that are ours alone: topic settings, quotas, notes of sweeps, producer ids. On
-disk: reads only. Threads: any.
+"""Checks the small files that are segstore's own: topic settings, quotas, notes of sweeps, producer ids.
+
+On disk files are only read. Threads: any.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
 
 def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_rest: bool) -> Iterator[Finding]:
-    """Findings; of a store in use nothing of copies that its writer may be about to write. OSError."""
+    """Findings on the small files; in a store in use, none on copies that its writer may be about to write.
+    Raises OSError.
+    """
     for info in topics.values():
         if info.ours or info.lost is not None:
             yield from _check_copies(TopicFiles(files, root).settings(info.name), at_rest, info.lost)
@@ -44,5 +47,5 @@ def _check_copies(copies: Copies[Any], at_rest: bool, lost: Exception | None) ->
 
 
 def _is_older(right: Copy[Any], one: Copy[Any]) -> bool:
-    """Whether an older segstore wrote it, which made no second copy."""
+    """Whether an older segstore wrote the file, which made no second copy."""
     return one.data is None and not right.checked

@@ -1,10 +1,10 @@
 """Checks `.txnindex` files and producer snapshots against the batches of the logs.
 
-On disk: reads only. Threads: one.
+On disk files are only read. Threads: one.
 
-The log is replayed from its first segment, from the producer state that the snapshot there holds. Where that
-is missing, or compaction took batches, the log alone can't tell where every transaction began: then an entry
-may say more than the log does, but never less. A transaction that has nothing in the log but its marker needs
+The log is replayed from its first segment, from the producer state in the snapshot there. Where that is
+missing, or compaction removed batches, the log alone does not show where every transaction began: then an
+entry may say more than the log does, but never less. A transaction of which the log has only its marker needs
 no entry: compaction drops it.
 """
 
@@ -31,7 +31,9 @@ from segstore.storage.segment.batch_scan import walk_past_damage
 
 
 class TransactionCheck:
-    """One partition's segments are given to `check` in their order; `state` is what the log came to."""
+    """The check of one partition: `check` is called with its segments in order; `state` is the producer state
+    so far.
+    """
 
     def __init__(self, files: Files, directory: str, base_offset: int) -> None:
         self._files, self._directory = files, directory
@@ -47,20 +49,20 @@ class TransactionCheck:
 
         self._begun_before = set(self.state.ongoing)
         self._unseen: set[int] = set()
-        """Last offsets of transactions that have no batch in the log: compaction drops their entries."""
+        """Last offsets of transactions without a batch in the log: compaction drops their entries."""
 
     @property
     def known(self) -> bool:
-        """Whether the log told of every transaction."""
+        """Whether the log shows every transaction."""
         return self._whole and not self._lost
 
     def check(self, one: SegmentCheck) -> Iterator[Finding]:
-        """Findings of the `.txnindex` of a segment that was checked."""
+        """Findings on the `.txnindex` of a segment that was checked."""
         path = one.segment.file(names.TXN_INDEX)
         self._whole &= not one.gapped
         self._lost |= one.damaged
         replayed = self._replay(one)
-        if not self.known:  # of what began before the log, compaction may have taken all that was in it
+        if not self.known:  # compaction may have removed all batches of transactions from before the log
             replayed = [txn for txn in replayed if txn.first_offset >= self._base]
         try:
             data = self._files.read_file(path)
@@ -81,14 +83,14 @@ class TransactionCheck:
         yield from self._compare(path, held, replayed, one)
 
     def check_snapshot(self, offset: int) -> Iterator[Finding]:
-        """Findings of the snapshot at `offset`, if there is one: the end of what was checked last.
+        """Findings on the snapshot at `offset`, the end of what was checked last, if there is one.
 
-        Producers may have expired, and come back without a past.
+        Producers may have expired, and come back without their earlier state.
         """
         path = os.path.join(self._directory, names.segment_file(offset, names.SNAPSHOT))
         if not self.known or not self._files.exists(path):
             return
-        # One that can't be read is a finding of its own.
+        # A snapshot that can't be read is reported by the partition's check.
         with contextlib.suppress(SegstoreError, OSError):
             held = {e.producer_id: e for e in parse_snapshot(self._files.read_file(path), path)}
             said = {e.producer_id: e for e in self.state.entries()}
@@ -98,7 +100,9 @@ class TransactionCheck:
                 yield Finding(path, None, offset, message)
 
     def _replay(self, one: SegmentCheck) -> list[AbortedTxn]:
-        """What the segment's control batches say. Damage among them was told with the segment's."""
+        """The transactions that the segment's control batches abort. Damage among them is reported with the
+        segment's.
+        """
         if not one.of_producers or self._lost:
             return []
         try:
@@ -110,7 +114,9 @@ class TransactionCheck:
         return [txn for txn in found if txn.last_offset < one.next_offset]
 
     def _look_for_unseen(self, one: SegmentCheck) -> None:
-        """What was open where the log begins, and is ended before anything of it is met."""
+        """Note transactions that were open where the log begins, and end before any batch of theirs is
+        met.
+        """
         files, handle = one.segment.pool.files, one.segment.handle
         if not self._begun_before:
             return

@@ -1,8 +1,10 @@
-"""The log cleaner (Kafka: org.apache.kafka.storage.internals.log.LogCleaner): the latest value of every key.
+"""The log cleaner (Kafka: org.apache.kafka.storage.internals.log.LogCleaner): of every key the latest value
+stays.
 
-On disk: see `swapping` for the files and the order of steps. Threads: one cleaning of a partition at a time.
-Read `cleaning` first; `dirty` chooses, `mapping` and `offset_map` find the latest offsets, `policy` and
-`transactions` tell what else stays, `rewriting` and `output` write, `swapping` puts in place.
+Read `cleaner` first; `cleanable` chooses what to compact, `offset_map` has the latest offset of every key,
+`retain` the rules for what else stays, `segment_reader` and `rewrite` read and write segments, `swap` puts
+new ones in place: it has the files and the order of steps. `throttle` holds the rate. Threads: one cleaning
+of a partition at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which stretch of a log may be compacted, and whether it is worth it. Nothing on disk: reads headers.
+"""Which part of a log may be compacted, and whether it is worth it. On disk only headers are read.
 
 The rules are Kafka's (org.apache.kafka.storage.internals.log.LogCleanerManager.cleanableOffsets, LogToClean).
 Threads: any; functions of a view.
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class Dirty(NamedTuple):
-    """Offsets `first_dirty` to `until`, which is a segment's base offset, were not compacted yet.
+    """The part of a log that was not compacted yet: offsets `first_dirty` to `until`, which is a segment's
+    base offset.
 
-    `bytes` of the log are theirs, `ratio` is the part of the log up to `until` that this is; `late`: a
-    record waits longer than max.compaction.lag.ms.
+    `bytes` is its size, `ratio` its part of the log up to `until`; `late`: a record has waited longer than
+    max.compaction.lag.ms.
     """
 
     ratio: float
@@ -33,7 +34,9 @@ class Dirty(NamedTuple):
 
 
 def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) -> Dirty:
-    """How dirty a log is, whatever its settings ask for; `bytes` is 0 where nothing can be done. OSError."""
+    """How dirty a log is, whatever its settings ask for; `bytes` is 0 where nothing can be done. Raises
+    OSError.
+    """
     view, config = partition.view, partition.config
     first = _first_dirty(view, checkpoint_offset)
     last = _first_uncleanable(view, config, first, now_ms)
@@ -47,7 +50,7 @@ def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 
 
 def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) -> Dirty | None:
-    """What there is to compact; None where the settings do not ask for it now. OSError.
+    """The part to compact; None where the settings do not ask for it now. Raises OSError.
 
     `checkpoint_offset` is the line of cleaner-offset-checkpoint, None without one.
     """
@@ -60,15 +63,17 @@ def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 
 
 def _first_dirty(view: LogView, checkpoint_offset: int | None) -> int:
-    """A checkpoint outside of the log is another log's, or the log lost its end: all of it is dirty."""
+    """The first dirty offset. Where a checkpoint is outside of the log, it belongs to another log, or the log
+    lost its end: all of the log is dirty.
+    """
     if checkpoint_offset is None or not view.start_offset <= checkpoint_offset <= view.end_offset:
         return view.start_offset
     return checkpoint_offset
 
 
 def _first_uncleanable(view: LogView, config: TopicConfig, first: int, now_ms: int) -> int:
-    """The slot of the segment that ends it: the active one, that of the last stable offset, or the first
-    with a record that is younger than min.compaction.lag.ms.
+    """The slot of the first segment that may not be compacted: the active one, that of the last stable
+    offset, or the first with a record that is younger than min.compaction.lag.ms.
     """
     stable = view.stable_offset if view.stable_offset >= 0 else view.end_offset
     last = min(view.slot(stable), len(view.segments) - 1)
@@ -90,7 +95,7 @@ def _is_late(view: LogView, config: TopicConfig, begin: int, now_ms: int) -> boo
 
 
 def _first_timestamp(segment: Segment) -> int:
-    """Of the first batch (its largest), in ms; -1 where there is none."""
+    """The largest timestamp of a segment's first batch, in ms; -1 without one."""
     header = ffi.new("seg_batch *")
     try:
         return -1 if segment.header_at(0, segment.size, header) is None else int(header.max_timestamp)

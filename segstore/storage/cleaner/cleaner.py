@@ -1,7 +1,7 @@
 """Compacts one partition: of every key the latest value stays, with its offset (Kafka: Cleaner.doClean).
 
-On disk: the segments from the log's beginning to the end of the dirty part are written anew, group by group.
-Threads: one cleaning of a partition at a time; appends and reads go on meanwhile.
+On disk the segments from the log's beginning to the end of the dirty part are written anew, group by group.
+Threads: one cleaning of a partition at a time, in the cleaning thread; appends and reads go on meanwhile.
 """
 
 from __future__ import annotations
@@ -33,18 +33,16 @@ if TYPE_CHECKING:
 
 # --- grouping ----------------------------------------------------------------------------------
 
-# Which neighbouring segments become one (Kafka: Cleaner.groupSegmentsBySize). Nothing on disk.
-#
-# Threads: any; a function of a view.
+# Which neighbouring segments become one (Kafka: Cleaner.groupSegmentsBySize).
 
 MOST_RELATIVE = 2**31 - 1  # offsets and positions in a segment are int32
 
 
 def group(segments: Sequence[Segment], config: TopicConfig, until: int, most: int) -> list[list[Segment]]:
-    """The segments in order, in groups whose logs and indexes together are as large as one may be.
+    """The segments in order, in groups whose logs and indexes together are no larger than one segment may be.
 
-    `until` is the offset that all of them lie below; `most` are in a group, all of whose files
-    are open at once.
+    All segments lie below offset `until`; a group has at most `most` segments, since all their files are open
+    at once.
     """
     groups: list[list[Segment]] = []
     ends = [*(s.base_offset for s in segments[1:]), until] if segments else []
@@ -69,9 +67,7 @@ def _sizes(segment: Segment) -> tuple[int, int, int]:
 
 # --- mapping -----------------------------------------------------------------------------------
 
-# Fills the offset map from the dirty part of a log (Kafka: Cleaner.buildOffsetMap). On disk: reads only.
-#
-# Threads: the cleaning thread.
+# The offset map is filled from the dirty part of a log (Kafka: Cleaner.buildOffsetMap).
 
 
 def fill(
@@ -83,10 +79,10 @@ def fill(
     chunk: int,
     throttle: Throttle,
 ) -> None:
-    """Take in the keys of `segments` from offset `first` up to `until`, where they end, or to where the map
-    is full: `offsets.latest` says.
+    """Take the keys of `segments` from offset `first` up to `until`, where they end, into the map, or until
+    the map is full: `offsets.latest` says up to which offset.
 
-    CorruptRecordError, OSError, CleaningStopped.
+    Raises CorruptRecordError, OSError, CleaningStopped.
     """
     offsets.latest = first - 1
     stretch = Stretch(chunk, throttle.at_once)
@@ -101,7 +97,7 @@ def fill(
 def _pass_plain(
     offsets: OffsetMap, segment: Segment, first: int, stretch: Stretch, throttle: Throttle
 ) -> int:
-    """Take in the keys of the plain batches that come first: up to which byte of the segment."""
+    """Take in the keys of the plain batches that come first; returns up to which byte of the segment."""
     stretch.begin(segment, _position(segment, first))
     while not stretch.is_over and (passed := stretch.put(offsets, first)):
         throttle(passed)
@@ -117,7 +113,7 @@ def _take(
     chunk: int,
     throttle: Throttle,
 ) -> bool:
-    """Whether all keys of the segment, from a byte of it on, went in."""
+    """Take in the keys of the segment from byte `position` on; False where the map became full."""
     for piece in pieces(segment, position, chunk, throttle, lambda batches: ~aborted.without_keys(batches)):
         done = offsets.put(piece.records, first)
         if done < len(piece.records):
@@ -127,7 +123,7 @@ def _take(
 
 
 def _position(segment: Segment, offset: int) -> int:
-    """Where the batch lies that holds `offset`, or the first behind it."""
+    """The position of the batch that holds `offset`, or of the first batch behind it."""
     if offset <= segment.base_offset:
         return 0
     found = segment.locate(offset, segment.size)
@@ -140,11 +136,11 @@ log = Logger("segstore")
 
 
 class CleanResult(NamedTuple):
-    """What a cleaning did. `end_offset` is what cleaner-offset-checkpoint is to say then.
+    """What a cleaning did. `end_offset` is the offset for cleaner-offset-checkpoint.
 
-    Bytes and segments are those of the segments that were replaced, and of what replaced them. `keyless`
-    records went for want of a key. `stopped`: the store closes, the topic is deleted or retention came first;
-    what was done by then stays.
+    Bytes and segments are counted of the segments that were replaced, and of those that replaced them.
+    `keyless` records were dropped for want of a key. `stopped`: the store closes, the topic is deleted or
+    retention came first; what was done by then stays.
     """
 
     end_offset: int
@@ -159,7 +155,7 @@ class CleanResult(NamedTuple):
     stopped: bool = False
 
     def plus(self, other: CleanResult) -> CleanResult:
-        """Both, the other one behind this."""
+        """The sum of both; the other one is behind this."""
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return CleanResult(other.end_offset, stopped=other.stopped, **counts)
 
@@ -177,12 +173,12 @@ def clean(
     swapped: Callable[[CleanResult], object] = lambda counts: None,
     flushed: Callable[[], object] = lambda: None,
 ) -> CleanResult:
-    """Compact all that may be, in as many passes as the dedupe buffer needs.
+    """Compact all that may be compacted, in as many passes as the dedupe buffer needs.
 
-    `advanced` is called with the offset up to which the log is clean, each time that this has moved: that is
-    what the cleaner's checkpoint is to say; `swapped` with the counts of each group of segments that were
-    replaced; `flushed` before each pass, to make the recovery point durable: recovery believes in gaps only
-    below it. CorruptRecordError, StorageError, OSError: nothing is lost, and what was done before stays.
+    `advanced` is called with the offset up to which the log is clean, each time that this has moved, for the
+    cleaner's checkpoint; `swapped` with the counts of each group of segments that were replaced; `flushed`
+    before each pass, to make the recovery point durable: recovery takes gaps for compaction's only below it.
+    Raises CorruptRecordError, StorageError, OSError: nothing is lost then, and what was done before stays.
     """
     if partition.unsettled is not None:
         raise StorageError(
@@ -199,7 +195,7 @@ def clean(
         dirty = dirtiness(partition, checkpoint_offset, now_ms)
         done = CleanResult(dirty.first_dirty)
         while dirty.bytes and dirty.first_dirty < dirty.until:
-            # What supersedes older records must not be lost with the power when these are gone.
+            # Records that supersede older ones must be durable before the older ones are removed.
             partition.flusher.flush(dirty.until)
             flushed()
             if "compact" not in partition.config.cleanup_policy:  # gaps end at the recovery point from now on
@@ -217,7 +213,7 @@ def clean(
 
 
 class _Pass:
-    """One filling of the map, and all segments up to where that reaches written anew."""
+    """One pass: the map is filled, and all segments up to the offset that it reaches are written anew."""
 
     def __init__(
         self,
@@ -235,17 +231,18 @@ class _Pass:
         self.offsets = OffsetMap(
             config.log_cleaner_dedupe_buffer_size, config.log_cleaner_io_buffer_load_factor, keys
         )
-        # Without those that are replaced already: their files are to be closed, and their room is free then.
+        # Replaced segments are dropped from this list: their files must be closed, so that their room is
+        # free.
         self._left = [s for s in partition.view.segments[:-1] if s.base_offset < dirty.until]
 
     def run(self) -> int:
-        """Up to which offset the log is clean then. CleaningStopped, StoreClosedError, CorruptRecordError,
-        OSError.
+        """Do the pass; returns the offset up to which the log is clean then. Raises CleaningStopped,
+        StoreClosedError, CorruptRecordError, OSError.
         """
         try:
             return self._run()
         except (CorruptRecordError, OSError) as error:
-            # Segments that went meanwhile: their names are nobody's, or those of a new topic's.
+            # Segments were removed meanwhile: their names are free, or belong to a new topic of that name.
             if not set(self._left) <= set(self.partition.view.segments):
                 raise CleaningStopped from error
             raise
@@ -282,7 +279,7 @@ class _Pass:
             swap(self.partition, old, new)
         except BaseException:
             if self.partition.unsettled is None:
-                # The error that is under way says more; what is left is removed before the next swap.
+                # The first error says more; files that are left are removed before the next swap.
                 with suppress(OSError):
                     undo(self.partition, output.segments)
             raise

@@ -1,8 +1,8 @@
-"""The latest offset of every key in a stretch of a log, in bounded memory. Nothing on disk.
+"""The offset map: the latest offset of every key in a part of a log, in bounded memory. Nothing is on disk.
 
-Kafka's SkimpyOffsetMap: 24 bytes a key, 16 of them a hash of it instead of the key. The hash has a seed that
-is drawn anew for each map, so that nobody can make keys that are taken for each other.
-Threads: one at a time; C works on whole columns without the GIL.
+As Kafka's SkimpyOffsetMap: 24 bytes a key, 16 of them a hash in place of the key. The hash has a seed that is
+drawn anew for each map, so that nobody can make keys that are taken for each other. Threads: one at a time; C
+works on whole columns without the GIL.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _LEAST = 64
 
 
 class OffsetMap:
-    """At most `memory` bytes of slots, fewer where only `keys` can come, filled up to `load_factor`.
+    """A map of at most `memory` bytes of slots, fewer where at most `keys` keys can come, filled up to
+    `load_factor`.
 
-    `latest` is the offset up to which the map tells (-1: nothing).
+    `latest` is the offset up to which the map has all keys (-1: none).
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class OffsetMap:
         return int(self.c.used)
 
     def put(self, records: Records, from_offset: int = 0) -> int:
-        """Take in the keys of records at or above `from_offset`: how many records, until it is full."""
+        """Take in the keys of records at or above `from_offset`; returns how many records, fewer where the
+        map is full.
+        """
         c = columns(records)
         done = lib.seg_map_put(
             self.c, records.arena, len(records.arena), c.key_at, c.key_len, c.offsets, c.n, from_offset
@@ -55,7 +58,7 @@ class OffsetMap:
         return checked(done)
 
     def keep(self, records: Records) -> tuple[NDArray[np.uint8], int]:
-        """SEG_DROP, SEG_LATEST or SEG_KEEP for each record, and how many go for want of a key."""
+        """SEG_DROP, SEG_LATEST or SEG_KEEP for each record, and how many are dropped for want of a key."""
         c, keyless = columns(records), ffi.new("int64_t *")
         keep: NDArray[np.uint8] = np.empty(max(c.n, 1), np.uint8)
         done = lib.seg_map_keep(
@@ -80,7 +83,9 @@ def columns(records: Records) -> Any:
 
 
 def checked(result: int) -> int:
-    """What C gave, where it is no error: columns of decoded records can't make one."""
+    """The result of a C function, which is never an error here: columns of decoded records can't cause
+    one.
+    """
     if result < 0:
         raise AssertionError(f"decoded records can't be compacted: {result}")
     return result

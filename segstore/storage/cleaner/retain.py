@@ -1,6 +1,6 @@
-"""What becomes of a batch whatever its keys say: the rules of Kafka's Cleaner.cleanInto. Nothing on disk.
+"""The rules for what compaction keeps of a batch whatever its keys are (Kafka: Cleaner.cleanInto).
 
-Threads: the cleaning thread.
+On disk files are only read. Threads: the cleaning thread.
 """
 
 from __future__ import annotations
@@ -29,18 +29,17 @@ if TYPE_CHECKING:
 
 # --- transactions ------------------------------------------------------------------------------
 
-# What compaction may do with batches of transactions (Kafka: CleanedTransactionMetadata). On disk: it reads.
-#
-# An aborted transaction's records go. A marker stays until none of its transaction's batches is met any
-# more, and then for delete.retention.ms. Which transactions were aborted is what the log's own markers say,
-# asked for only where a batch of a transaction is met. Threads: the cleaning thread.
+# What compaction may do with batches of transactions (Kafka: CleanedTransactionMetadata). An aborted
+# transaction's records are dropped. A marker stays until no batch of its transaction is met any more, and
+# then for delete.retention.ms. Which transactions were aborted is derived from the log's own markers, only
+# where a batch of a transaction is met.
 
 _OF_TRANSACTION = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 
 class Aborted:
-    """The aborted transactions of a log that are decided in `view()`, which is asked once, if at all: no view
-    is kept, and with it the files of segments that were replaced.
+    """The aborted transactions of a log that are decided in `view()`, which is called once, if at all:
+    keeping a view would keep the files of replaced segments open.
     """
 
     def __init__(self, view: Callable[[], LogView]) -> None:
@@ -48,17 +47,17 @@ class Aborted:
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
-        """Fields of AbortedTxn, a row each, by last offset. CorruptRecordError at a damaged marker."""
+        """Fields of AbortedTxn, a row each, by last offset. Raises CorruptRecordError at a damaged marker."""
         view = self._view()
         first = view.segments[0]
-        # A transaction may have begun in what was deleted: its entry is to say the same as before.
+        # A transaction may have begun in segments that were deleted: its entry must stay the same.
         state, found = state_at(first.pool.files, first.directory, first.base_offset), []
         for slot, segment in enumerate(view.segments):
             found += replay(state, segment, view.end_of(slot))
         return np.array(found, np.int64).reshape(-1, 4)
 
     def without_keys(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Which batches have no key that counts: markers, and those of aborted transactions."""
+        """Which batches have no key that counts: markers, and batches of aborted transactions."""
         kinds = batches["attributes"] & _OF_TRANSACTION
         mask: NDArray[np.bool_] = kinds & CONTROL_FLAG != 0
         for i in (kinds == TRANSACTIONAL_FLAG).nonzero()[0].tolist():
@@ -73,14 +72,16 @@ class Aborted:
 
 
 class Decided:
-    """Is shown all batches from the beginning of what is cleaned, in order."""
+    """Decides on batches of transactions; all batches from the beginning of the cleaned part pass through it,
+    in order.
+    """
 
     def __init__(self, aborted: Aborted, now_ms: int) -> None:
         self._aborted, self._now = aborted, now_ms
         # Producers with batches of the transaction that their next marker decides.
         self._met: set[int] = set()
         self.kept: list[AbortedTxn] = []
-        """Aborted transactions of which there were still batches, by marker: what a new .txnindex says."""
+        """Aborted transactions of which batches were still met, by marker: the entries of a new .txnindex."""
 
     def policies(self, segment: Segment, batches: NDArray[np.void]) -> NDArray[np.uint8]:
         """SEG_NO_RECORDS, SEG_ALL_RECORDS and SEG_SPENT_MARKER for each batch."""
@@ -103,7 +104,9 @@ class Decided:
         return int(lib.SEG_NO_RECORDS if horizon else lib.SEG_ALL_RECORDS | lib.SEG_SPENT_MARKER)
 
     def _is_spent(self, segment: Segment, batch: NDArray[np.void]) -> bool:
-        """Whether no batch of the marker's transaction was met; one without records was cleaned before."""
+        """Whether no batch of the marker's transaction was met; a marker without records was cleaned
+        before.
+        """
         if not batch["count"][0]:
             return True
         kind, _ = read_marker(segment, batch)
@@ -121,23 +124,25 @@ class Decided:
 # --- retain ------------------------------------------------------------
 
 LastRecords = Mapping[int, tuple[int, int]]
-"""By producer id: the last offset of its last batch of data, -1 for none, and its epoch."""
+"""By producer id: the last offset of the producer's last data batch, -1 for none, and its epoch."""
 
 
 class Policy:
-    """`until` is where the stretch that is cleaned ends: its last batch stays, to say so."""
+    """What happens to batches. `until` is where the part that is cleaned ends: its last batch stays, so that
+    the log still says so.
+    """
 
     def __init__(self, config: TopicConfig, decided: Decided, last_records: LastRecords, until: int) -> None:
         self._decided, self._last_records, self._until = decided, last_records, until
         self._last_offsets = np.array([last for last, _ in last_records.values()], np.int64)
         self.retained: NDArray[np.int64] = np.unique(np.append(self._last_offsets, until - 1))
-        """Last offsets of batches without transaction that stay without records too; they rise."""
+        """Last offsets, rising, of batches outside of transactions that stay even without records."""
         self._codec = None if config.compression_type == "producer" else _code(config.compression_type)
         self.level = self._level(config)
 
     @staticmethod
     def _level(config: TopicConfig) -> dict[int, int | None]:
-        """The level that each codec compresses at."""
+        """The level at which each codec compresses."""
         return {code: getattr(config, f"compression_{name}_level", None) for code, name in enumerate(CODECS)}
 
     @property
@@ -147,7 +152,7 @@ class Policy:
 
     @property
     def compresses(self) -> bool:
-        """Whether batches that are plain become something else."""
+        """Whether plain batches become compressed."""
         return bool(self._codec)
 
     def policies(self, segment: Segment, batches: NDArray[np.void]) -> NDArray[np.uint8]:
@@ -158,7 +163,7 @@ class Policy:
         return policies
 
     def codecs(self, batches: NDArray[np.void]) -> NDArray[np.uint8]:
-        """The codec that each batch gets if it is written anew, or because it has another one."""
+        """The codec that each batch gets if it is written anew, which it is where it has another codec."""
         attributes = batches["attributes"]
         codecs = (attributes & CODEC_MASK).astype(np.uint8)
         if self._codec is not None:
@@ -166,7 +171,7 @@ class Policy:
         return codecs
 
     def _last_of_producer(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Batches that hold an active producer's last sequence, or its epoch."""
+        """Which batches hold an active producer's last sequence, or its epoch."""
         found: NDArray[np.bool_] = np.zeros(len(batches), bool)
         if not self._last_records:
             return found

@@ -1,6 +1,7 @@
 """Writes the batches of some segments anew, without what is superseded (Kafka: Cleaner.cleanInto).
 
-On disk: the `.cleaned` files of an `Output`. Threads: the cleaning thread.
+On disk are the `.cleaned` files of a group of segments: log, both indexes, .txnindex. Threads: the cleaning
+thread; nobody else knows of these files before the swap.
 """
 
 from __future__ import annotations
@@ -35,13 +36,9 @@ if TYPE_CHECKING:
 
 # --- output ------------------------------------------------------------------------------------
 
-# Owns the `.cleaned` files of a group of segments while they are written: log, both indexes, .txnindex.
-#
-# Threads: the cleaning thread; nobody else knows of these files before the swap.
-
 
 class _Growing:
-    """One new segment."""
+    """One new segment while it is written."""
 
     def __init__(self, partition: Partition, base_offset: int) -> None:
         pool, interval = partition.context.pool, partition.config.index_interval_bytes
@@ -67,8 +64,9 @@ class _Growing:
         segment.size += len(memoryview(data))
 
     def finish(self, aborted: Sequence[AbortedTxn], modified: int) -> None:
-        """Make it durable under its `.cleaned` names, and readable, whatever its names become. `modified`: by
-        that, ns since the epoch, its age is known where no record has a timestamp.
+        """Make the segment durable under its `.cleaned` names, and readable, whatever its names become.
+        `modified` (ns since the epoch) becomes the files' time, which is the segment's age where no record
+        has a timestamp.
         """
         files = self._files
         self._times += self._builder.last_time_entry()
@@ -88,10 +86,10 @@ class _Growing:
 
 
 class Output:
-    """What a group of segments becomes: one segment, or several where `most` bytes are exceeded."""
+    """The new segments of a group: one, or several where `most` bytes are exceeded."""
 
     def __init__(self, partition: Partition, base_offset: int, most: int) -> None:
-        """OSError, StoreClosedError."""
+        """Begin the first segment. Raises OSError, StoreClosedError."""
         self._partition, self._most = partition, most
         self._growing = [_Growing(partition, base_offset)]
 
@@ -100,7 +98,7 @@ class Output:
         return [one.segment for one in self._growing]
 
     def add(self, data: memoryview, batches: NDArray[np.void]) -> None:
-        """Append whole batches, which lie one after the other in `data`. OSError."""
+        """Append whole batches, which lie one after the other in `data`. Raises OSError."""
         while len(batches):
             one = self._growing[-1]
             ends = batches["size"].cumsum(dtype=np.int64)
@@ -114,8 +112,8 @@ class Output:
             data, batches = data[size:], batches[n:]
 
     def finish(self, aborted: Sequence[AbortedTxn], last: Segment) -> list[Segment]:
-        """All durable: the new segments, as old as the file of the `last` that they are made of (Kafka:
-        Cleaner.cleanSegments). OSError.
+        """Make all durable; returns the new segments, with the file time of `last`, the last segment that
+        they are made of (Kafka: Cleaner.cleanSegments). Raises OSError.
         """
         modified = self._partition.context.files.modified(last.path)
         bases = [*(s.base_offset for s in self.segments[1:]), 2**63]
@@ -128,12 +126,14 @@ class Output:
 # --- rewrite ------------------------------------------------------------
 
 _GROWTH = 16
-"""Bytes that a record may become larger by: its varints."""
+"""Bytes by which a record may become larger, because of its varints."""
 
 
 @dataclass
 class Counts:
-    """`changed`: batches that are not as they were; `keyless`: records that went for want of a key."""
+    """What was counted. `changed`: batches that are not as they were; `keyless`: records dropped for want of
+    a key.
+    """
 
     records_before: int = 0
     records_after: int = 0
@@ -142,7 +142,9 @@ class Counts:
 
 
 class Rewriter:
-    """One pass: the map tells which records stay, the policy which batches; horizons are in ms."""
+    """Rewrites the segments of one pass: the map says which records stay, the policy which batches; horizons
+    are in ms.
+    """
 
     def __init__(self, offsets: OffsetMap, policy: Policy, now_ms: int, new_horizon_ms: int) -> None:
         self._map, self._policy = offsets, policy
@@ -153,7 +155,7 @@ class Rewriter:
         self.counts = Counts()
 
     def rewrite(self, segment: Segment, output: Output, chunk: int, throttle: Throttle) -> None:
-        """Append what stays of a segment. CorruptRecordError, OSError, CleaningStopped."""
+        """Append what stays of a segment. Raises CorruptRecordError, OSError, CleaningStopped."""
         position = self._pass_plain(segment, output, chunk, throttle)
         for piece in pieces(segment, position, chunk, throttle):
             data, batches = self._compact(segment, piece)
@@ -162,7 +164,9 @@ class Rewriter:
                 output.add(data, batches)
 
     def _pass_plain(self, segment: Segment, output: Output, chunk: int, throttle: Throttle) -> int:
-        """The plain batches that come first, where they stay plain: up to which byte of the segment."""
+        """Rewrite the plain batches that come first, where they stay plain; returns up to which byte of the
+        segment.
+        """
         if self._policy.compresses:
             return 0
         if self._stretch is None:
@@ -185,7 +189,7 @@ class Rewriter:
         return stretch.position
 
     def _compact(self, segment: Segment, piece: Piece) -> tuple[memoryview, NDArray[np.void]]:
-        """What stays of the batches of a piece, one after the other, compressed as it is to be."""
+        """What stays of the batches of a piece, one after the other, with the codec that each is to have."""
         n, records, how, counts = len(piece.batches), piece.records, self._how, self.counts
         policies = self._policy.policies(segment, piece.batches)
         codecs = self._policy.codecs(piece.batches)
@@ -215,7 +219,7 @@ class Rewriter:
     def _compressed(
         self, data: memoryview, batches: NDArray[np.void], packed: NDArray[np.bool_]
     ) -> tuple[memoryview, NDArray[np.void]]:
-        """The same with the batches compressed that were written plain, sealed."""
+        """The same batches, sealed, with those compressed that were written plain."""
         parts: list[Any] = []
         headers = batch_ptr(batches)
         codecs = (batches["attributes"] & CODEC_MASK).tolist()

@@ -1,6 +1,7 @@
-"""Reads a segment for the cleaner, some batches at a time, decoded. On disk: reads only.
+"""The cleaner's reads of a segment: some batches at a time, decoded, or long runs of plain batches in C.
 
-Threads: the cleaning thread. Memory: a chunk as stored, and one decompressed.
+On disk files are only read. Threads: the cleaning thread. Memory: a chunk as stored, and one decompressed;
+for runs at most 30 times `chunk`, of which only as much is touched as there are records and batches to note.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ MOST_PLAIN = 8 << 20
 
 
 class Piece(NamedTuple):
-    """Whole batches: `data` holds them, from byte `position` of the segment on; `records` are theirs."""
+    """Whole batches: `data` holds them, from byte `position` of the segment on; `records` are their
+    records.
+    """
 
     data: bytes
     position: int
@@ -47,7 +50,7 @@ def pieces(
 ) -> Iterator[Piece]:
     """All batches of a segment from byte `start` on, every CRC checked, or those that are `wanted`.
 
-    CorruptRecordError where one is damaged: nothing is compacted over what can't be read.
+    Raises CorruptRecordError where a batch is damaged: what can't be read is not compacted.
     """
     files, handle, end, at = segment.pool.files, segment.handle, segment.size, start
     offset = segment.base_offset
@@ -70,22 +73,19 @@ def pieces(
 
 # --- stretch -----------------------------------------------------------------------------------
 
-# The cleaner's way over plain batches: C passes over long stretches of a segment without Python, and so
-# without the GIL. On disk: reads only.
-#
-# Each return to Python takes the GIL away from whoever appends, for as long as it takes to wake that thread:
-# a cleaner that comes back for every buffer makes one append in twenty wait. What is compressed, of a
-# transaction or damaged is left to `reading`. Threads: the cleaning thread. Memory: at most 30 times
-# `chunk`, of which only as much is touched as there are records and batches to note.
+# C goes over long runs of plain batches without Python, and so without the GIL. Each return to Python takes
+# the GIL from a thread that appends, for as long as it takes to wake that thread: a cleaner that returns
+# after every buffer makes one append in twenty wait. Compressed and damaged batches and those of
+# transactions are left to `pieces`.
 
 COLUMNS = 7
 _WINDOWS = 8
-"""As many times `chunk` may be put out in one call."""
+"""One call may give this many times `chunk`."""
 
 
 class Stretch:
-    """Goes over a segment from byte `position` on, which moves, `at_once` bytes a call, through a window of
-    `chunk` bytes.
+    """Goes over a segment from byte `position` on, which moves, at most `at_once` bytes a call, through a
+    window of `chunk` bytes.
     """
 
     def __init__(self, chunk: int, at_once: int) -> None:
@@ -105,7 +105,7 @@ class Stretch:
         c.keep = held("uint8_t *", self._keep)
 
     def begin(self, segment: Segment, position: int) -> None:
-        """The next call begins there."""
+        """Let the next call begin at a position of a segment."""
         self._segment, self._handle = segment, segment.handle
         self._c.position, self._c.least = position, segment.base_offset
 
@@ -118,16 +118,16 @@ class Stretch:
         return self.position >= self._segment.size
 
     def put(self, offsets: OffsetMap, first: int) -> int:
-        """Take the keys of records at or above offset `first` into the map: bytes passed, 0 where something
-        else than plain batches that fit the map comes next. OSError.
+        """Take the keys of records at or above offset `first` into the map; returns the bytes passed, 0 where
+        the next batch is not plain, or does not fit into the map. Raises OSError.
         """
         return self._read(lambda: lib.seg_map_stretch(offsets.c, self._c, first))
 
     def compact(
         self, offsets: OffsetMap, retained: NDArray[np.int64], how: Any
     ) -> tuple[memoryview, NDArray[np.void]]:
-        """What stays of the batches that come next, valid until the next call; `how` counts. Those whose last
-        offset is among `retained`, which rise, stay without records. OSError.
+        """What stays of the next batches, valid until the next call; `how` counts. Batches whose last offset
+        is among `retained`, which rise, stay even without records. Raises OSError.
         """
         if not len(self._out):
             self._out = np.empty(_WINDOWS * len(self._raw), np.uint8)

@@ -1,18 +1,21 @@
-"""Puts new segments in place of old ones, so that a crash at any step is finished or undone at the next open,
-and a reader in another process finds a whole log at every moment.
+"""The swap puts new segments in place of old ones: a crash at any step is finished or undone at the next
+open.
 
-On disk, in this order, in the partition's directory:
+A reader in another process finds a whole log at every moment. On disk, in this order, in the partition's
+directory:
 
 1. The `.cleaned` names are synced, then they become `.swap`, the last segment's first, and that is synced. A
-   crash before the last rename is undone, as a `.cleaned` is left; from then on it is finished
+   crash before the last rename is undone, as a `.cleaned` file is left; from then on it is finished
    (`storage.segment.segment_files`).
-2. Readers of this process see the new segments, through the files that are open: the names do not matter.
-3. The new logs get their plain names, the last one first: what a name stood for is replaced in one step, and
-   until all have theirs the old ones hold what is missing. Their indexes stay `.swap`: that tells the loader.
-4. The other old ones become `.deleted`, the oldest first: what a crash leaves of them has nothing that was
-   taken back by what is gone. That is synced.
+2. Readers of this process see the new segments, through open files: the names do not matter.
+3. The new logs get their plain names, the last one first: the file behind a name is replaced in one step, and
+   until all have theirs the old segments hold what is missing. Their indexes stay `.swap`, by which an open
+   knows of the swap.
+4. The other old segments become `.deleted`, the oldest first, so that what a crash leaves of them has no
+   record that a removed record had superseded. That is synced.
 5. The indexes get their names, and that is synced.
-6. Readers in other processes are told to look again; `.deleted` files go after file.delete.delay.ms.
+6. Readers in other processes are told to list the segments again; `.deleted` files are removed after
+   file.delete.delay.ms.
 
 Threads: the cleaning thread; no segment is removed, and no topic's directory renamed, meanwhile.
 """
@@ -35,7 +38,9 @@ INDEXES = (names.INDEX, names.TIME_INDEX, names.TXN_INDEX)
 
 
 def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -> None:
-    """`new` are finished `.cleaned` ones. CleaningStopped where `old` are not all there any more; OSError."""
+    """Put `new`, finished `.cleaned` segments, in place of `old`. Raises CleaningStopped where not all of
+    `old` are in the log any more; OSError.
+    """
     with partition.names_held():
         if not partition.visible.lies_in(old):
             raise CleaningStopped
@@ -48,7 +53,8 @@ def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -
             partition.replace(old, new)
             buried = _put_in_place(partition, old, new)
         except BaseException as error:
-            # What is half done can only be finished by the loader: nothing else may touch it before.
+            # A half done swap can only be finished by `settle` at the next open: nothing may touch it
+            # before.
             partition.unsettled = _told(error)
             raise
         partition.relist({s.base_offset for s in old} - {s.base_offset for s in new})
@@ -66,13 +72,13 @@ def _retire(old: Sequence[Segment]) -> None:
 
 
 def undo(partition: Partition, new: Sequence[Segment]) -> None:
-    """Remove what was written of `new`, under whatever half-done names it has. OSError: where that may look
-    like a swap that is to be finished, there is no other one before the store is reopened.
+    """Remove the files of `new`, under whatever half-done names they have. Raises OSError: where the files
+    may look like a swap that is to be finished, there is no other swap before the store is reopened.
     """
     files, first = partition.context.files, new[0]
     try:
         if files.exists(first.file(names.LOG + names.SWAP)):
-            # From here on a crash undoes it.
+            # From here on the next open after a crash undoes the swap.
             _rename(first, (names.LOG,), names.SWAP, names.CLEANED)
             files.sync_dir(partition.directory)
     except OSError as error:
@@ -88,8 +94,8 @@ def undo(partition: Partition, new: Sequence[Segment]) -> None:
 
 
 def remove_strays(partition: Partition) -> None:
-    """Remove what a failed `undo` has left, whose originals are in place: beside the next swap it would be
-    taken for a part of that. OSError.
+    """Remove files that a failed `undo` has left, whose originals are in place: beside the next swap they
+    would be taken for a part of that. Raises OSError.
     """
     files = partition.context.files
     with partition.names_held():
@@ -104,12 +110,14 @@ def remove_strays(partition: Partition) -> None:
 
 
 def _told(error: BaseException) -> str:
-    """Not the error: its traceback would keep segments, and so their files."""
+    """The error's text. The error itself is not kept, since its traceback would keep segments, and so their
+    files.
+    """
     return str(error) or type(error).__name__
 
 
 def _rename(segment: Segment, suffixes: Sequence[str], before: str, after: str) -> None:
-    """There is not always a `.txnindex`."""
+    """Rename a segment's files; a `.txnindex` need not exist."""
     files = segment.pool.files
     for suffix in suffixes:
         source = segment.file(suffix + before)
@@ -118,7 +126,7 @@ def _rename(segment: Segment, suffixes: Sequence[str], before: str, after: str) 
 
 
 def _put_in_place(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -> list[str]:
-    """Steps 3 to 5: the paths that what was buried has now."""
+    """Do steps 3 to 5; returns the paths of the `.deleted` files."""
     context, buried = partition.context, []
     for segment in reversed(new):
         # As long as the log is a `.swap`, a plain .txnindex is an old one.

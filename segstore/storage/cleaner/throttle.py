@@ -1,9 +1,7 @@
-"""Holds the cleaner to its rate, lets it rest, and be stopped. Nothing on disk.
+"""The cleaner's throttle holds it to its rate, gives it rests and lets it be stopped. Nothing is on disk.
 
-It rests in proportion to the processor time that it took: work in the background has time, and each of its
-turns makes an append wait.
-
-Threads: `stop` may be called from any; the rest is the cleaning thread's.
+The cleaner rests in proportion to the processor time that it took: background work has time, and each of its
+turns makes an append wait. Threads: `stop` may be called from any; the rest belongs to the cleaning thread.
 """
 
 from __future__ import annotations
@@ -24,11 +22,13 @@ LEAST_REST, LONGEST_REST = 0.005, 0.25
 
 
 class CleaningStopped(Exception):
-    """The store closes, or the log is no longer the one that was begun with: what was written is removed."""
+    """The store closes, or the log is no longer the one that the cleaning began with: new files are
+    removed.
+    """
 
 
 class Throttle:
-    """Called with the bytes that were read or are to be written: waits where that was too fast.
+    """Called with the bytes that were read or are to be written; it waits where that was too fast.
 
     `clock` gives seconds; `wait(seconds)` returns True, at once, when the cleaning is to stop.
     """
@@ -58,7 +58,7 @@ class Throttle:
         self._stopping.open()
 
     def __call__(self, nbytes: int) -> None:
-        """CleaningStopped."""
+        """Wait as needed. Raises CleaningStopped."""
         if self._stopping.is_open:
             raise CleaningStopped
         self._seen += nbytes
@@ -81,20 +81,20 @@ class Throttle:
 
 # --- giving way --------------------------------------------------------------------------------
 
-# The cleaner's throttle, at which retention gets its turn: a compaction may take hours. Nothing on disk.
-#
-# Threads: as `Throttle`; the turns are taken in the cleaning thread.
+# A compaction may take hours: in its waits retention gets its turn, in the cleaning thread.
 
 
 class GivingWay(Throttle):
-    """`turn()` does what is due, and tells in how many seconds it is to be called again."""
+    """A throttle that calls `turn()`, which does what is due, and returns in how many seconds it is to be
+    called again.
+    """
 
     def __init__(self, bytes_per_second: float, turn: Callable[[], float], *, stopping: Latch) -> None:
         super().__init__(bytes_per_second, stopping=stopping, wait=self._wait_in_turns)
         self._turn = turn
 
     def __call__(self, nbytes: int) -> None:
-        """CleaningStopped."""
+        """Take a turn, then wait as needed. Raises CleaningStopped."""
         self._turn()
         super().__call__(nbytes)
 

@@ -1,1 +1,1 @@
-"""The writer's side of staged appends: what lies in the inbox is verified and adopted."""
+"""The inbox of staged appends, on the side of the store's writer: what was sealed is verified and adopted."""

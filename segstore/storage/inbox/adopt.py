@@ -1,25 +1,24 @@
-"""Adopts one sealed manifest: all of it, once, or nothing of it. A page, on purpose.
+"""Adoption of one sealed manifest: all of it, once, or nothing. The order of steps is on one page, on
+purpose.
 
-1. Its id is looked for: what was adopted is not adopted again. Topics, partitions and every staged file are
-   checked; small files are gathered, large ones get the offsets of now, all that is synced, and what the
+1. The id is looked up: what was adopted is not adopted again. Topics, partitions and every staged file are
+   checked; small files are gathered, large ones get the offsets of now; these are synced, and what the
    partitions hold already; no append waits meanwhile.
-2. The append tokens of its partitions are taken, in order of their directories. The intent is written,
+2. The append tokens of the partitions are taken, in order of their directories. The intent is written and
    synced: where each log ends.
-3. The batches are appended. 4. They are synced.
+3. The batches are appended.
+4. They are synced.
 5. The id is recorded with its offsets, synced. Until here everything is undone, from here on it is finished,
-   by this process or by recovery in the next open.
-6. The ends are published, of all partitions at once. The tokens are let go.
+   by this process or by recovery at the next open.
+6. The ends of all partitions are published at once. The tokens are released.
 7. Intent, staged files and manifest are removed.
 
-A step that fails is undone: the id is forgotten, the logs are cut to where they were, that is synced, and the
-intent is removed. Where the disk refuses that, the partitions are fenced and the intent stays for the next
-open.
+When a step fails, the id is forgotten, the logs are cut to where they were, that is synced, and the intent is
+removed. Where the disk refuses that, the partitions are fenced and the intent stays for the next open.
 
-This is the one place where an fsync is made with append tokens held: what is appended behind an adoption that
-may yet be undone could not be acknowledged.
-
-On disk: through its parts. Threads: one at a time, none of which runs signal handlers: what is half adopted
-is finished or undone by whoever has begun it.
+This is the one place where an fsync is made with append tokens held: appends behind an adoption that may yet
+be undone could not be acknowledged. Threads: one at a time, none of which runs signal handlers: the thread
+that has begun an adoption finishes or undoes it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,9 @@ _AT_A_TIME = 4
 
 
 class Adopter:
-    """`topics()`, `partition(topic, number)`, `nudge()` are the store's; `segment_bytes`: see StoreConfig."""
+    """Adopts manifests of one store. `topics()`, `partition(topic, number)`, `nudge()` are the store's;
+    `segment_bytes`: see StoreConfig.
+    """
 
     def __init__(
         self,
@@ -63,8 +64,9 @@ class Adopter:
         self._clock, self._segment_bytes, self._nudge = clock, segment_bytes, nudge
 
     def adopt(self, manifest: Manifest) -> Adoption:
-        """Steps 1 to 6. UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError,
-        InvalidRecordError: it can't ever be adopted; StorageError, OSError: it can't now.
+        """Do steps 1 to 6. Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError,
+        InvalidRecordError where the manifest can never be adopted; StorageError, OSError where it can't be
+        now.
         """
         known = self._ids.find(manifest.id)
         if known is not None:
@@ -126,7 +128,7 @@ class Adopter:
 
     def _undo(self, manifest: Manifest, work: Sequence[PartitionAdoption], places: Sequence[Place]) -> None:
         try:
-            # First: what has its id in the file is not cut.
+            # First: while the id is recorded, the logs must not be cut.
             if self._ids.find(manifest.id) is not None:
                 self._ids.forget(manifest.id)
             for one in reversed(work):
@@ -144,9 +146,10 @@ class Adopter:
     # --- step 7 -----------------------------------------------------------------------------
 
     def clear(self, manifest: Manifest) -> None:
-        """Step 7, also for a manifest whose id was adopted before. OSError: the next look does it.
+        """Do step 7, also for a manifest whose id was adopted before. Raises OSError; the next look repeats
+        this.
 
-        The intent first: while it is there, sealers wait for what it is about to be visible.
+        The intent is removed first: while it exists, sealers wait for the records to become visible.
         """
         self._folder.unlink(self._folder.intent(manifest.stem))
         self._nudge()
@@ -155,8 +158,8 @@ class Adopter:
 
 
 def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdoption]) -> None:
-    """Do it for some of them at a time: a disk that is asked for several syncs is quicker than one by one.
-    The first error is raised when all have ended.
+    """Call `do` for some partitions at a time: a disk that is asked for several syncs at once is quicker than
+    one by one. The first error is raised when all have ended.
     """
     if len(work) < 2:
         for one in work:

@@ -1,9 +1,9 @@
-"""Puts verified staged files at the end of one partition's log: copied, or as segments of their own.
+"""Appends verified staged files to one partition's log: copied, or as segments of their own.
 
-On disk: the partition's segment files. A staged file that becomes a segment gets a second name, and keeps its
-first: until the adoption is settled, no byte of it may be cut, and names alone are taken back.
-Threads: the holder of the partition's append token; but `prepare`, which is called before. Nothing is shown
-here.
+On disk are the partition's segment files, and `.segstore/inbox/gathered/`. A staged file that becomes a
+segment gets a second name, and keeps its first: until the adoption is settled, none of its bytes may be cut,
+and only names are taken back. Threads: the holder of the partition's append token, except for `prepare`,
+which is called before that is taken. Nothing becomes visible here.
 """
 
 from __future__ import annotations
@@ -33,16 +33,17 @@ from segstore.storage.segment.segment_files import create_segment, remove_segmen
 
 # --- gathering ---------------------------------------------------------------------------------
 
-# Owns `.segstore/inbox/gathered/`: small staged files of one partition, one behind the other in a new file,
-# and indexes of what becomes a segment.
-#
-# So that appends wait for one file's bytes, which lie together, or for none of them: what is large enough
-# becomes a segment as any large staged file, and files get names alone. Nothing here outlives an adoption.
-# Threads: several, each with a number of its own; no append token is held meanwhile.
-
 
 class Gatherer:
-    """Of one adoption; a context, which takes all away again. `segment_bytes`: see `verify`."""
+    """Joins small staged files of one adoption, in `.segstore/inbox/gathered/`, and holds indexes of files
+    that become segments.
+
+    The small files of one partition are copied one behind the other into a new file, so that appends wait for
+    one file's bytes at most: a joined file that is large enough becomes a segment as any large staged file,
+    which takes renames only. Nothing here outlives an adoption: the gatherer is a context manager, which
+    removes all. Threads: several, each with a number of its own; no append token is held meanwhile.
+    `segment_bytes`: see `verify`.
+    """
 
     def __init__(self, folder: Folder, segment_bytes: int) -> None:
         self._folder, self._files, self._segment_bytes = folder, folder.files, segment_bytes
@@ -50,8 +51,8 @@ class Gatherer:
         self._used = False
 
     def gather(self, parts: Sequence[Verified], base: int, epoch: int) -> StagedFile:
-        """Make one file of them all, with offsets from `base` on; synced where it is to be a segment.
-        OSError.
+        """Make one file of them all, with offsets from `base` on; it is synced where it is to be a segment.
+        Raises OSError.
         """
         first, size, changed = parts[0].file, sum(part.file.size for part in parts), 0
         name = names.staged_file(next(self._numbers))
@@ -73,7 +74,7 @@ class Gatherer:
         )
 
     def indexes(self, entries: Sequence[bytes]) -> list[str]:
-        """Files with these entries, a path each. OSError."""
+        """Write these entries into index files; returns their paths. Raises OSError."""
         paths = []
         for suffix, held in zip((names.INDEX, names.TIME_INDEX), entries, strict=True):
             with self._create(f"{next(self._numbers):08d}{suffix}") as handle:
@@ -89,12 +90,14 @@ class Gatherer:
         return self._files.open_anew(os.path.join(self._folder.gathered, name))
 
     def __enter__(self) -> Gatherer:
-        """OSError. What an earlier one left has perhaps another name by now: no byte of it may be cut."""
+        """Remove what an earlier adoption left. Its files may have other names by now, so they are unlinked,
+        never cut. Raises OSError.
+        """
         self._folder.remove_gathered()
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(OSError):  # the next adoption, or open, does it
+        with contextlib.suppress(OSError):  # the next adoption, or open, removes the files
             self._folder.remove_gathered()
 
 
@@ -105,8 +108,9 @@ _NO_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, 
 
 
 class PartitionAdoption:
-    """Of one manifest; `topic` names the topic as the manifest does. First `prepare`, then `place`, then
-    `append`, then `put_back` or nothing. `segment_bytes`: see `verify`.
+    """The adoption of one manifest's files by one partition; `topic` is the first of the files, which names
+    the topic. The calls are `prepare`, then `place`, then `append`, then `put_back` where the adoption fails.
+    `segment_bytes`: see `verify`.
     """
 
     def __init__(
@@ -115,20 +119,20 @@ class PartitionAdoption:
         self.partition, self.topic = partition, files[0]
         self._staged, self._folder, self._segment_bytes = files, folder, segment_bytes
         self._work: list[Verified] = []
-        self._indexes: dict[str, list[str]] = {}  # paths of what becomes the indexes of a staged file
+        self._indexes: dict[str, list[str]] = {}  # by a staged file's path: its future index files
         self._writer = partition.writer
         self._pool, self._files = partition.context.pool, partition.context.files
         self._restore: Restore | None = None
         self._replaced = False  # the segment that was active, and empty, has a staged file's bytes
-        self._temporary = ""  # what has not got its name yet
+        self._temporary = ""  # path of a link that was not renamed to a segment's name yet
 
     # --- without the token ----------------------------------------------------------------
 
     def prepare(self, gatherer: Gatherer) -> None:
-        """Do what can be done while others append: checks; what is small gathered; large files with the
-        offsets that they get if nobody appends until then, and durable so; and what the log has made durable.
+        """Do what can be done while others append: check the files; gather small ones; give large ones the
+        offsets that they get if nobody appends until then, and sync them; flush the log.
 
-        The errors of `verify`; StorageError, OSError.
+        Raises the errors of `verify`; StorageError, OSError.
         """
         checked = [self._verified(file) for file in self._staged]
         self.partition.flush()
@@ -158,7 +162,9 @@ class PartitionAdoption:
         return verify(self._files, path, file, self.partition.config, self._segment_bytes)
 
     def _runs(self, checked: Sequence[Verified]) -> Iterator[list[Verified]]:
-        """What goes into one file: a large one alone, others together as far as they can be a segment."""
+        """Lists of files that go into one file each: a large file alone, others together as far as they can
+        be a segment.
+        """
         config = self.partition.config
         run: list[Verified] = []
         size = records = latest = 0
@@ -176,13 +182,17 @@ class PartitionAdoption:
         yield run
 
     def _is_gathered(self, one: Verified) -> bool:
-        """Small files, and large ones that were touched; those whose bytes stay as they are."""
+        """Whether a file may be joined with others: small files, and large ones that were touched; only where
+        the topic keeps timestamps, so that their bytes stay as they are.
+        """
         as_it_is = self.partition.config.message_timestamp_type == "CreateTime"
         large = one.file.size >= self._segment_bytes
         return as_it_is and one.indexes is None and not (large and one.durable)
 
     def _restamped(self, one: Verified, base: int, epoch: int) -> Handle:
-        """To be synced: the disk begins with it, while others are written."""
+        """Give a file its offsets; returns the handle, which is to be synced: the disk begins with it, while
+        others are written.
+        """
         handle = self._files.open(one.path, write=True)
         self._files.restamp(handle, one.file.size, base, epoch)
         self._files.start_sync(handle, 0, one.file.size)
@@ -191,7 +201,7 @@ class PartitionAdoption:
     # --- with the token -------------------------------------------------------------------
 
     def place(self) -> Place:
-        """Where the log ends."""
+        """Where the log ends; the caller holds the append token from now on."""
         writer, topic = self._writer, self.topic
         writer.check()
         active = writer.active
@@ -207,7 +217,7 @@ class PartitionAdoption:
         return self._restore.mark.next_offset, self._writer.next_offset
 
     def append(self) -> None:
-        """StorageError, OSError: a part may be there."""
+        """Append the files. Raises StorageError, OSError; a part may be appended then."""
         for is_segment, run in groupby(self._work, lambda one: one.indexes is not None):
             left = list(run)
             if is_segment:
@@ -229,7 +239,7 @@ class PartitionAdoption:
     # --- staged files as segments ------------------------------------------------------------
 
     def _take_whole(self, run: Sequence[Verified]) -> int:
-        """How many were taken: the others can't have a second name."""
+        """Take files as segments; returns how many: the others can't have a second name."""
         writer, taken = self._writer, 0
         if writer.active.segment.size:
             writer.roll()
@@ -248,7 +258,9 @@ class PartitionAdoption:
         return taken
 
     def _take(self, one: Verified, base: int) -> bool:
-        """Make it the segment behind the last one, or in place of that, if it is at `base` and so empty."""
+        """Make a file the segment behind the last one, or in place of that if it has base offset `base` and
+        so is empty.
+        """
         writer, files, durable = self._writer, self._files, True
         assert self._restore is not None
         if one.place != (base, writer.epoch):
@@ -275,7 +287,7 @@ class PartitionAdoption:
         return True
 
     def _link(self, path: str, temporary: str) -> bool:
-        """False where the file can't have a second name."""
+        """Give a file a second name; False where it can't have one."""
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(temporary)
         self._temporary = temporary
@@ -290,7 +302,7 @@ class PartitionAdoption:
     # --- back -----------------------------------------------------------------------------
 
     def put_back(self) -> None:
-        """Take it all away again, and make that durable; where the disk refuses, the partition is fenced."""
+        """Take back all that was appended, durably; where the disk refuses, the partition is fenced."""
         if self._restore is None:
             return
         if self._replaced:
@@ -305,15 +317,17 @@ class PartitionAdoption:
 
     @property
     def undone(self) -> bool:
-        """Whether `put_back` has done what it says."""
+        """Whether `put_back` succeeded."""
         return self._writer.fenced is None
 
     def fence(self, error: BaseException) -> None:
-        """Nothing may be appended until the next open has settled what is there."""
+        """Let nothing be appended until the next open has settled the adoption."""
         self._writer.fenced = self._writer.fenced or error
 
     def _put_back_replaced(self, restore: Restore) -> None:
-        """In memory first, as `LogWriter.put_back`; then names go, and an empty log gets its own again."""
+        """Take back, first in memory, as `LogWriter.put_back`; then names are removed, and an empty log gets
+        its own name again.
+        """
         writer, active = self._writer, restore.active
         gone = writer.segments[restore.segments - 1 :]
         writer.segments[restore.segments - 1 :] = [active.segment]

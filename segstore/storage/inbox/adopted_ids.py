@@ -1,11 +1,10 @@
-"""Owns `.segstore/adopted` and its second copy `adopted.copy`: the ids of manifests that were adopted, and
-their offsets.
+"""The ids of adopted manifests with their offsets, `.segstore/adopted` and its second copy `adopted.copy`.
 
-A framed line each: {"id", "ms", "offsets": [[topic, partition, first, end], ...]}, appended and synced.
-The file is written anew, without what is kept for no longer, when it has twice the lines that it needs. A
-line that is cut off or damaged is of no id; the second copy, which is written after the file and not synced,
-has it. An id that is in either of them was adopted. Threads: one at a time, under the inbox's lock. Other
-processes read: `read_adoption`.
+Each line is framed: {"id", "ms", "offsets": [[topic, partition, first, end], ...]}; lines are appended and
+synced. The file is written anew, without ids whose time is over, when it has twice the lines that it needs. A
+line that is cut off or damaged counts for no id; the second copy, which is written after the file and not
+synced, has it. An id that is in either of them was adopted. Threads: one at a time, under the inbox's lock.
+Other processes read: `read_adoption`.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from segstore.storage.meta.small_files import NOT_A_FILE
 log = Logger("segstore")
 _MOST_BYTES = 1 << 31
 _ROW = (str, int, int, int)
-_LEAST = 64  # lines: below that, writing anew is not worth it
+_LEAST = 64  # lines: a shorter file is not worth writing anew
 
 
 class Adoption(NamedTuple):
-    """A manifest that is in the log: its id, when (ms), and where: first and end offset by partition."""
+    """A manifest that was adopted: its id, when (ms), and first and end offset by partition."""
 
     id: str
     adopted_ms: int
@@ -37,20 +36,22 @@ class Adoption(NamedTuple):
 
 
 class AdoptedIds:
-    """`retention_ms` and `count` bound how long and how many are kept."""
+    """The adopted ids of one store; `retention_ms` and `count` bound how long ids are kept, and how many."""
 
     def __init__(self, files: Files, path: str, retention_ms: int, count: int) -> None:
-        """OSError. What is damaged in the file is dropped, durably, before anything is decided by it."""
+        """Read the ids. Damaged lines are dropped, durably, before anything is decided by the file. Raises
+        OSError.
+        """
         self._files, self.path, self._retention_ms, self._count = files, path, retention_ms, count
         self._held: dict[str, Adoption] = {}
         self._last: dict[str, str] = {}
         self._size = self._lines = 0
         self._there = files.exists(path)
         self._copy = os.path.join(os.path.dirname(path), names.ADOPTED_COPY)
-        self._copied = False  # whether the second copy is as the file is
+        self._copied = False  # whether the second copy equals the file
         self._inode = -1
         self.wrong: list[tuple[str, str, str]] = []
-        """What was damaged: the path, in which way, what was done."""
+        """What was damaged: the path, how it was damaged, what was done."""
         if self._there or files.exists(self._copy):
             self._load()
 
@@ -67,7 +68,7 @@ class AdoptedIds:
             self._keep(adoption)
         self._size, self._lines = data.size, len(data.adoptions)
         self._tell(damaged, damaged_copy, len(lost))
-        # What is written in place, another name would show.
+        # A file with another name elsewhere is not written in place, since that name would show the change.
         shared = self._there and self._files.links(self.path) > 1
         if damaged or lost or shared:
             self._rewrite()
@@ -79,7 +80,7 @@ class AdoptedIds:
             self._rewrite_copy()
 
     def _read(self, path: str) -> tuple[_Lines, int]:
-        """What is in a file, and how many of its lines are damaged."""
+        """The sound lines of a file, and how many are damaged."""
         if not self._files.exists(path):
             return _Lines((), 0), 0
         data = self._files.read_file(path, _MOST_BYTES)
@@ -102,7 +103,9 @@ class AdoptedIds:
         return self._held.get(id_)
 
     def record(self, adoption: Adoption) -> None:
-        """Durable when it returns. OSError: it may be in the file; `forget` tells it that it is not."""
+        """Record an adoption, durable when this returns. Raises OSError; the id may be in the file then, and
+        `forget` removes it.
+        """
         self._keep(adoption)
         self._expire(adoption.adopted_ms)
         if not self._there or self._lines >= 2 * max(len(self._held), _LEAST):
@@ -113,11 +116,13 @@ class AdoptedIds:
             self._files.pwrite(handle, line, self._size)
             self._files.sync(handle)
         self._record_copy(line, self._size)
-        # Last: what raises before is undone by `forget`, which cuts the file to the size of before.
+        # Last: after an error before this, `forget` cuts the file to its old size.
         self._size, self._lines = self._size + len(line), self._lines + 1
 
     def _record_copy(self, line: bytes, at: int) -> None:
-        """The id is durable already: what the disk refuses here is made up for by the next write."""
+        """Add a line to the second copy. The id is durable already: where the disk refuses, the next write
+        makes up for it.
+        """
         if not self._copied:
             self._rewrite_copy()
             return
@@ -128,8 +133,8 @@ class AdoptedIds:
             self._not_copied(error)
 
     def forget(self, id_: str) -> None:
-        """What `record` failed to do is undone: durable when it returns; it takes no room unless the file was
-        being written anew. OSError.
+        """Undo a `record` that failed, durably; this takes no room on disk unless the file was being written
+        anew. Raises OSError.
         """
         self._held.pop(id_, None)
         self._last = {_series(each): each for each in self._held}
@@ -139,7 +144,7 @@ class AdoptedIds:
         if not self._files.exists(self.path):
             return
         with self._files.open(self.path, write=True) as handle:
-            if self._files.inode(handle) == self._inode:  # not one that was written anew
+            if self._files.inode(handle) == self._inode:  # the file was not written anew
                 self._files.truncate(handle, self._size)
                 self._files.sync(handle)
                 return
@@ -150,9 +155,9 @@ class AdoptedIds:
         self._last[_series(adoption.id)] = adoption.id
 
     def _expire(self, now_ms: int) -> None:
-        """By age, and the oldest of too many; the newest stays. Those go first that are not the newest of
-        their series: a query of Spark's that is started again after a crash comes with its last id, however
-        busy the others were.
+        """Drop ids by age, and the oldest where there are too many; the newest stays. Ids that are not the
+        newest of their series are dropped first: a Spark query that is started again after a crash comes with
+        its last id, however many ids others have added.
         """
         newest = next(reversed(self._held))
         for id_ in list(self._held):
@@ -172,12 +177,12 @@ class AdoptedIds:
 
     def _rewrite(self) -> None:
         data = b"".join(map(_format, self._held.values()))
-        # First: what is dropped is not an id that the file has lost.
+        # First: an id that is dropped must not look like one that the file has lost.
         self._remove_copy()
         self._files.write_atomic(self.path, data)
         inode = self._files.inode(self.path)
         self._rewrite_copy()
-        # Last: what raises before is undone by `forget`, which writes a file anew that it does not know.
+        # Last: after an error before this, `forget` writes the file anew, whose inode it does not know.
         self._there, self._inode, self._size, self._lines = True, inode, len(data), len(self._held)
 
     def _remove_copy(self) -> None:
@@ -186,7 +191,9 @@ class AdoptedIds:
             self._files.unlink(self._copy)
 
     def _rewrite_copy(self) -> None:
-        """As the file is. What the disk refuses, the file's reading too, is made up for by the next write."""
+        """Make the second copy equal to the file. Where the disk refuses, also to read the file, the next
+        write makes up for it.
+        """
         try:
             data = self._files.read_file(self.path, _MOST_BYTES) if self._files.exists(self.path) else b""
             self._files.write_atomic(self._copy, data, sync=False)
@@ -200,14 +207,14 @@ class AdoptedIds:
 
 
 class _Lines(NamedTuple):
-    """The whole lines of a file, and its size in bytes."""
+    """The sound lines of a file, and its size in bytes."""
 
     adoptions: tuple[Adoption, ...]
     size: int
 
 
 def _series(id_: str) -> str:
-    """What ids have in common that follow one another: all before the last "/"."""
+    """The part that ids which follow one another share: all before the last "/"."""
     return id_.rpartition("/")[0]
 
 
@@ -229,7 +236,7 @@ def _parse(line: bytes) -> Adoption:
 
 
 def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
-    """What the file says of one id; None where it does not name it. OSError."""
+    """The adoption of one id in the file; None where the file does not have it. Raises OSError."""
     try:
         data = files.read_file(path, _MOST_BYTES)
     except OSError as error:
@@ -243,11 +250,13 @@ def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
     try:
         return _parse(data[begin : data.index(b"\n", start) + 1])
     except ValueError:
-        return None  # is being written
+        return None  # the line is being written
 
 
 def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
-    """The lines of those ids all of whose records lie below these ends: what a copy with these ends knows."""
+    """The lines of those ids all of whose records lie below these ends: the ids that a copy of the store with
+    these ends has.
+    """
     kept = []
     for line in data.splitlines(keepends=True):
         if not _is_damaged(line):
@@ -258,14 +267,14 @@ def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
 
 
 def damaged_lines(files: Files, path: str) -> int:
-    """How many lines are no adopted ids. OSError."""
+    """How many lines are damaged. Raises OSError."""
     if not files.exists(path):
         return 0
     return sum(_is_damaged(line) for line in files.read_file(path, _MOST_BYTES).splitlines(keepends=True))
 
 
 def missing_ids(files: Files, path: str, copy: str) -> int:
-    """How many ids are in the second copy alone. OSError."""
+    """How many ids are in the second copy alone. Raises OSError."""
     there, kept = ({each.id for each in _lines(files, one)} for one in (path, copy))
     return len(kept - there)
 

@@ -1,8 +1,8 @@
-"""Finds and removes what dead processes left in the inbox: staged files that nobody sealed, small files that
-nobody fetched; and what was refused long ago.
+"""Removes what dead processes left in the inbox: unsealed staged files, unread results, and what was refused
+long ago.
 
-On disk: removes from `.segstore/inbox/` and `.segstore/quarantine/`.
-Threads: the store's writer; `leftovers` any.
+On disk files are removed from `.segstore/inbox/` and `.segstore/quarantine/`. Threads: the inbox's;
+`leftovers` any.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from segstore.storage.inbox.manifest import named
 
 # --- refusals ----------------------------------------------------------------------------------
 
-# Owns `.segstore/quarantine/<stem>/`: manifests that were refused, with their files.
-#
-# Kept for as long as left-overs are, and of one id the last alone: a job that is tried again and again with
-# what can't be adopted does not fill the disk.
-# Threads: one, the inbox's.
+# Refused manifests are in `.segstore/quarantine/<stem>/`, with their files. They are kept for as long as
+# left-overs are, and of one id only the last: a job that tries again and again what can't be adopted does
+# not fill the disk.
 
 
 def put_aside(folder: Folder, stem: str, path: str) -> None:
-    """Move a file of the inbox, whatever it is, to what was refused of `stem`. OSError."""
+    """Move a file of the inbox, whatever it is, to the directory of what was refused under `stem`. Raises
+    OSError.
+    """
     files, directory = folder.files, os.path.join(folder.quarantine, stem)
     if not files.exists(path):
         return
@@ -38,13 +38,13 @@ def put_aside(folder: Folder, stem: str, path: str) -> None:
 
 
 def refused(folder: Folder) -> list[str]:
-    """Stems of what was refused. OSError."""
+    """Stems of refused manifests. Raises OSError."""
     found = folder.files.listdir(folder.quarantine) if folder.files.exists(folder.quarantine) else []
     return sorted(name for name in found if names.parse_of_manifest(name + names.MANIFEST))
 
 
 def remove_refused(folder: Folder, stem: str) -> None:
-    """OSError."""
+    """Remove the directory of a refused manifest. Raises OSError."""
     files, directory = folder.files, os.path.join(folder.quarantine, stem)
     if not files.is_symlink(directory):
         for name in files.listdir(directory):
@@ -53,7 +53,7 @@ def remove_refused(folder: Folder, stem: str) -> None:
 
 
 def remove_earlier(folder: Folder, stem: str) -> None:
-    """What was refused of the same id before. OSError."""
+    """Remove manifests of the same id that were refused before. Raises OSError."""
     digest = stem.split("-")[1]
     for other in refused(folder):
         if other != stem and other.split("-")[1] == digest:
@@ -65,7 +65,7 @@ def remove_earlier(folder: Folder, stem: str) -> None:
 
 def leftovers(folder: Folder, now_ms: int, retention_ms: int) -> tuple[list[str], list[str]]:
     """Stagers that no sealed manifest names, whose process is gone, and paths of small files: all that was
-    not touched for so long. OSError.
+    not touched for `retention_ms`. Raises OSError.
     """
 
     def is_old(path: str) -> bool:
@@ -86,7 +86,9 @@ def _is_old(folder: Folder, path: str, now_ms: int, retention_ms: int) -> bool:
 
 
 def sweep(folder: Folder, now_ms: int, retention_ms: int) -> None:
-    """Remove them, and what was refused so long ago. OSError: what could be removed is."""
+    """Remove left-overs, and what was refused so long ago. Raises OSError after all that can be removed is
+    removed.
+    """
     stagers, small = leftovers(folder, now_ms, retention_ms)
     removals = [partial(folder.remove_stager, name) for name in stagers]
     removals += [partial(folder.unlink, path) for path in small]

@@ -1,9 +1,10 @@
-"""Owns `.segstore/inbox/` on the side of the store's writer: settles what a crash left, adopts, sweeps.
+"""The inbox, `.segstore/inbox/`, as the store's writer serves it: crashes are cleared up, sealed manifests
+adopted.
 
-On disk: through its parts; moves what can't be adopted to `.segstore/quarantine/<stem>/`.
-Threads: `settle` at open; from `begin` on one of its own, which sleeps until a manifest is sealed, and one
-for each `adopt`: an adoption runs in none that runs signal handlers. One lock is held while manifests are
-adopted, so that they are adopted one after the other, in order.
+On disk its parts adopt and remove files; what can't be adopted is moved to `.segstore/quarantine/<stem>/`.
+Threads: `settle` at open; from `begin` on one thread of its own, which sleeps until a manifest is sealed, and
+one for each `adopt`: no adoption runs in a thread that runs signal handlers. One lock is held while manifests
+are adopted, so that they are adopted one after the other, in order.
 """
 
 from __future__ import annotations
@@ -40,20 +41,19 @@ from segstore.threads import Background, Latch, apart, others_are_gone
 
 # --- watch -------------------------------------------------------------------------------------
 
-# Tells when a file is renamed into a directory, without asking again and again (inotify).
-#
-# On disk: nothing. Threads: one waits; any may stop it. Where the system has no watch left for this user,
-# waiting is a look every 50 ms.
-
 _LOOK = 0.05  # seconds
 _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.ENOSYS, errno.EPERM})
 
 
 class Watch:
-    """Of one directory, which is there."""
+    """Notices when a file is renamed into a directory, which must exist, without polling (inotify).
+
+    One thread waits; any may stop it. Where the system has no watch left for this user, the waiting thread
+    polls every 50 ms.
+    """
 
     def __init__(self, directory: str) -> None:
-        """OSError."""
+        """Begin to watch. Raises OSError."""
         self._stopped = Latch()
         self._slot = descriptors()
         code = lib.seg_watch(self._slot, os.fsencode(directory))
@@ -62,10 +62,10 @@ class Watch:
                 raise OSError(-code, os.strerror(-code), directory)
             why = os.strerror(-code)
             log.warning("%s can't be watched (%s): it is looked at every 50 ms", directory, why)
-        self._fd = self._slot[0]  # below 0: there is no watch
+        self._fd = self._slot[0]  # below 0: no watch was left
 
     def wait(self, seconds: float) -> bool:
-        """Whether there may be news, or it was stopped, within so long. It may return early."""
+        """Whether there may be news, or the watch was stopped, within `seconds`. This may return early."""
         if self._fd < 0:
             return self._stopped.wait(min(seconds, _LOOK)) or True
         found = lib.seg_watch_wait(self._fd, int(min(seconds * 1000, 2**31 - 1)))
@@ -78,13 +78,13 @@ class Watch:
         return self._stopped.is_open
 
     def stop(self) -> None:
-        """Let `wait` return, the one that is under way or the next."""
+        """End the call of `wait` that is under way, or the next one."""
         self._stopped.open()
         if self._fd >= 0:
             lib.seg_watch_stop(self._fd)
 
     def close(self) -> None:
-        """Once nobody waits any more."""
+        """Close the watch, when no thread waits any more."""
         self._fd = -1
         lib.seg_close(self._slot)
 
@@ -96,7 +96,7 @@ Key = tuple[str, int]
 
 
 class Inbox:
-    """`nudge` wakes those who wait for a publication."""
+    """The inbox of one store. `nudge` wakes threads that wait for a publication."""
 
     def __init__(
         self,
@@ -106,12 +106,12 @@ class Inbox:
         partition: Callable[[str, int], Partition],
         nudge: Callable[[], None],
     ) -> None:
-        """OSError."""
+        """Prepare the inbox's directories, and read the adopted ids. Raises OSError."""
         self._context, self._config, self._topics, self._nudge = context, config, topics, nudge
         self._folder = Folder(context.files, context.root, context.tell)
         self._folder.prepare()
-        # What goes on failing is told once: why a stem, by its name, can't be adopted now; (stem,): why it is
-        # refused; "left-overs" and "looking".
+        # Failures that repeat are reported once. Keys: a stem, which can't be adopted now; (stem,), which
+        # is refused; "left-overs" and "looking".
         self._told = Told()
         self._make_way()
         self._ids = AdoptedIds(
@@ -127,22 +127,25 @@ class Inbox:
         )
         self._lock = Mutex()
         self._thread: Background | None = None
-        self._looked = Latch()  # at what waited when the store was opened
+        self._looked = Latch()  # opened once the manifests that waited at the open were tried
         self._failed: BaseException | None = None
         self._watch: Watch | None = None
 
     # --- opening ----------------------------------------------------------------------------
 
     def _make_way(self) -> None:
-        """What is no file in the place of the adopted ids goes to the quarantine; the other copy has them."""
+        """Move what is no file in the place of the adopted ids to the quarantine; the other copy has
+        the ids.
+        """
         for path in (self._folder.adopted, self._folder.adopted_copy):
             aside = self._context.make_way(path)
             if aside:
                 self._context.tell(path, "not a regular file", f"made anew from the other copy{aside}")
 
     def settle(self) -> set[Key]:
-        """Undo what was begun, before a partition is opened: the partitions of what is to be finished, which
-        is in their logs, and is to be published at once. OSError.
+        """Undo adoptions that were begun and whose id is not recorded, before a partition is opened; returns
+        the partitions of the others, whose records are in the logs, and are to be published at once. Raises
+        OSError.
         """
         finished: set[Key] = set()
         for stem in self._folder.of_kind(names.INTENT):
@@ -164,9 +167,9 @@ class Inbox:
         return finished
 
     def _give_up(self, stem: str, error: CorruptCheckpointError) -> None:
-        """What an intent is about is not known. Its bytes were synced before its name was given: this is no
-        crash's work. What its manifest names may be in the logs, in part or whole: it is not adopted again,
-        and whoever sealed it is told. OSError.
+        """Give up an adoption whose intent can't be read. Its bytes were synced before it got its name: no
+        crash did this. The files of its manifest may be in the logs, in part or whole: they are not adopted
+        again, and the sealer gets an error. Raises OSError.
         """
         path = self._folder.intent(stem)
         put_aside(self._folder, stem, path)
@@ -174,7 +177,7 @@ class Inbox:
         try:
             manifest = read_manifest(self._folder, stem)
         except (StagedFilesError, FileNotFoundError):
-            return  # a damaged one is refused when it is looked at, a missing one can't be adopted
+            return  # a damaged manifest is refused when it is read again, a missing one can't be adopted
         if self._ids.find(manifest.id) is None:
             reason = (
                 f"the adoption of {manifest.id!r} was begun, and {path}, which says what was appended, is "
@@ -183,13 +186,13 @@ class Inbox:
             self._refuse(stem, manifest, StagedFilesError(reason), told=True)
 
     def begin(self) -> None:
-        """Adopt what waits, and from now on whatever is sealed. OSError."""
+        """Adopt the manifests that wait, and from now on each one that is sealed. Raises OSError."""
         self._folder.remove_gathered()
-        self._watch = Watch(self._folder.sealed)  # first: what is sealed meanwhile is an event
+        self._watch = Watch(self._folder.sealed)  # first: a manifest sealed meanwhile is an event
         for stem in self._folder.of_kind(names.INTENT):
             if not self._context.files.exists(self._folder.manifest(stem)):
                 self._folder.unlink(self._folder.intent(stem))
-        if others_are_gone():  # the interpreter ends: what is sealed later is the next open's
+        if others_are_gone():  # the interpreter ends: manifests sealed later wait for the next open
             self._look()
             return
         self._thread = Background(self._run, "segstore-inbox")
@@ -228,7 +231,7 @@ class Inbox:
     def _look(self) -> None:
         self.adopt_all()
         try:
-            # By the clock that stamps files, whatever the store's is.
+            # By the clock that stamps files, whatever clock the store has.
             sweep(self._folder, wall_clock(), self._config.inbox_leftovers_retention_ms)
             self._told.over("left-overs")
         except OSError as error:
@@ -236,8 +239,8 @@ class Inbox:
                 log.warning("what dead stagers left in %s can't be removed: %s", self._folder.path, error)
 
     def adopt_all(self) -> None:
-        """Adopt all that is sealed, in order. What can't be adopted is told, and blocks nothing; what the
-        disk refuses stays for the next look, with all behind it for the same partitions.
+        """Adopt all sealed manifests, in order. One that can't be adopted is reported, and blocks nothing;
+        one that the disk refuses stays for the next look, with all behind it for the same partitions.
         """
         stuck: set[Key] = set()
         with self._lock:
@@ -249,13 +252,15 @@ class Inbox:
                     if self._told.over(stem):
                         log.info("%s is adopted, or refused, now", stem)
                 except OSError as error:
-                    if self._told.is_new(stem, error):  # each look tries it again
+                    if self._told.is_new(stem, error):  # each look tries the manifest again
                         log.warning("%s can't be adopted now: %s", stem, error)
                     write_result(self._folder, stem, error)
                     self._nudge()
 
     def adopt(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
-        """Adopt what was not sealed: now, or never. The errors of `Adopter.adopt`; the files are gone."""
+        """Adopt staged files that were not sealed: now, or never. Raises the errors of `Adopter.adopt`; the
+        files are removed then.
+        """
         return apart(partial(self._adopt_now, id_, files), "segstore-adopt")
 
     def _adopt_now(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
@@ -264,7 +269,7 @@ class Inbox:
                 manifest = new_manifest(self._folder, id_, files)
                 adoption = self._adopter.adopt(manifest)
             except BaseException:
-                with suppress(OSError):  # they are left-overs then
+                with suppress(OSError):  # files that can't be removed become left-overs
                     self._folder.remove_staged(files)
                 raise
             try:
@@ -297,10 +302,10 @@ class Inbox:
     def _refuse(
         self, stem: str, manifest: Manifest | None, error: SegstoreError, *, told: bool = False
     ) -> None:
-        """It goes to the quarantine with its files, and the sealer is told. `told`: the damage that is the
-        reason is in `Store.mended` already. OSError.
+        """Move a manifest to the quarantine with its files, and tell the sealer. `told`: the damage that is
+        the reason is in `Store.mended` already. Raises OSError.
         """
-        if self._told.is_new((stem,), error):  # what can't be put aside is refused at each look
+        if self._told.is_new((stem,), error):  # a manifest that can't be moved is refused at each look
             if isinstance(error, StagedFilesError) and not told:
                 aside = os.path.join(self._folder.quarantine, stem)
                 self._context.tell(self._folder.manifest(stem), str(error), f"refused, and moved to {aside}")
@@ -320,7 +325,7 @@ class Inbox:
     # --- the end ----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for the adoption that is under way; the others wait for the next open."""
+        """Wait for the adoption that is under way; the other manifests wait for the next open."""
         if self._watch is not None:
             self._watch.stop()
         if self._thread is not None:

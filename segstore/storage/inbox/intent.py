@@ -1,9 +1,10 @@
-"""Owns `.segstore/inbox/<stem>.intent`: a manifest is being adopted, and where the logs ended before.
+"""The intent of an adoption, `.segstore/inbox/<stem>.intent`: a manifest is being adopted, and where the logs
+ended.
 
-One framed line: {"id", "places": [[topic, topic id, partition, segment, position, offset], ...]}: the base
-offset and the bytes of the last segment, and the log end offset. While an intent is there whose id was not
-recorded, no log that it names has anything behind its place that was shown to anybody.
-Threads: the store's writer; `undo` before a partition is used.
+It is one framed line: {"id", "places": [[topic, topic id, partition, segment, position, offset], ...]}: the
+base offset and the bytes of the last segment, and the log end offset. While there is an intent whose id was
+not recorded, nothing behind its places was visible to anybody. Threads: the store's writer; `undo` before a
+partition is used.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _PLACE = (str, str, int, int, int, int)
 
 
 class Place(NamedTuple):
-    """Where a partition's log ended: `position` bytes into the segment at base offset `segment`."""
+    """Where a partition's log ended: `position` bytes into the segment with base offset `segment`."""
 
     topic: str
     topic_id: str
@@ -42,18 +43,18 @@ class Intent(NamedTuple):
 
 
 def write_intent(folder: Folder, intent: Intent) -> None:
-    """Durable when it returns. OSError: it may be there, or not."""
+    """Write an intent, durable when this returns. Raises OSError; the intent may exist then, or not."""
     folder.files.write_atomic(folder.intent(intent.stem), frame({"id": intent.id, "places": intent.places}))
 
 
 def remove_intent(folder: Folder, stem: str) -> None:
-    """Durable when it returns. OSError."""
+    """Remove an intent, durably. Raises OSError."""
     folder.unlink(folder.intent(stem))
     folder.files.sync_dir(folder.path)
 
 
 def read_intent(folder: Folder, stem: str) -> Intent:
-    """CorruptCheckpointError, OSError."""
+    """The intent. Raises CorruptCheckpointError, OSError."""
     path = folder.intent(stem)
     try:
         data = folder.files.read_file(path, 1 << 28)
@@ -75,7 +76,7 @@ def read_intent(folder: Folder, stem: str) -> Intent:
 
 
 def undo(files: Files, root: str, topics: Mapping[str, TopicInfo], places: Sequence[Place]) -> None:
-    """Cut what was appended, durably; as often as it takes. A topic that was deleted meanwhile needs it not.
+    """Cut what was appended, durably; may be repeated. A topic that was deleted meanwhile is skipped. Raises
     OSError.
     """
     for place in places:
@@ -88,7 +89,7 @@ def undo(files: Files, root: str, topics: Mapping[str, TopicInfo], places: Seque
 
 
 def _cut(files: Files, directory: str, place: Place) -> None:
-    """Names go, no byte behind them: they may be a staged file's too, which is adopted again."""
+    """Remove names, and no byte behind them: they may be a staged file's too, which is adopted again."""
     for base, suffixes in sorted(scan_directory(files, directory).items(), reverse=True):
         gone = suffixes if base > place.segment else {s for s in suffixes if s.endswith(names.TEMPORARY)}
         for suffix in sorted(gone):

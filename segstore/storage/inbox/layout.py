@@ -1,4 +1,4 @@
-"""Owns the layout of `.segstore/inbox/`: which directories and files there are, and how they go.
+"""The layout of `.segstore/inbox/`: which directories and files there are, and how they are removed.
 
     inbox/<32 hex digits>/            a stager's: `owner`, locked while it lives, and <8 digits>.batches
     inbox/sealed/<stem>.manifest      sealed, waiting for the store's writer
@@ -7,9 +7,9 @@
     inbox/gathered/                   the adopter's: small staged files, one behind the other; indexes
     <stem>                            <sequence, 20 digits>-<digest of the id>-<random>, 16 hex digits each
 
-Threads and processes: any; every file has one that writes it, and what another may have removed is passed by.
-Others may put anything here: a stager's directory is never followed where it is a link, and what is no plain
-file is never waited for.
+Threads and processes: any; every file has one process that writes it, and a file that another process may
+have removed is skipped when it is missing. Others may put anything here: a stager's directory is never
+followed where it is a link, and what is no plain file is never waited for.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _warn(path: str, message: str, done: str) -> None:
 
 
 class Folder:
-    """The inbox of the store at `root`. `tell` is told of what was no file where one must be: its path, what
-    is wrong with it, what was done about it (`Context.tell`).
+    """The inbox of the store at `root`. `tell` (`Context.tell`) reports what was no file where one must be:
+    its path, what is wrong with it, what was done about it.
     """
 
     def __init__(self, files: Files, root: str, tell: Callable[[str, str, str], None] = _warn) -> None:
@@ -49,7 +49,9 @@ class Folder:
         self.quarantine = os.path.join(self.ours, names.QUARANTINE)
 
     def prepare(self) -> None:
-        """Make what is missing, durable. OSError, ELOOP where a directory of it is a link elsewhere."""
+        """Make the directories that are missing, durably. Raises OSError; ELOOP where one of them is a
+        symbolic link.
+        """
         check_places(self.files, self.root)
         for directory in (self.ours, self.path, self.sealed):
             self.files.ensure_directory(directory)
@@ -83,28 +85,28 @@ class Folder:
             return []
 
     def stems(self) -> list[tuple[str, int]]:
-        """(stem, sequence) of the sealed manifests, in order. OSError."""
+        """(stem, sequence) of the sealed manifests, in order. Raises OSError."""
         parsed = map(names.parse_of_manifest, self._names(self.sealed))
         return [(p[0], p[1]) for p in parsed if p is not None and p[2] == names.MANIFEST]
 
     def of_kind(self, suffix: str) -> list[str]:
-        """Stems of the intents, or of the results. OSError."""
+        """Stems of the intents, or of the results. Raises OSError."""
         parsed = map(names.parse_of_manifest, self._names(self.path))
         return [p[0] for p in parsed if p is not None and p[2] == suffix]
 
     def stagers(self) -> list[str]:
-        """Names of the stagers that have a directory. OSError."""
+        """Names of the stagers that have a directory. Raises OSError."""
         return [name for name in self._names(self.path) if names.is_stager(name)]
 
     def is_stagers(self, name: str) -> bool:
-        """Whether there is a directory of that stager's, and no link to one elsewhere. OSError."""
+        """Whether the stager has a directory of its own, and no link to one elsewhere. Raises OSError."""
         try:
             return not self.files.is_symlink(self.stager(name))
         except FileNotFoundError:
             return False
 
     def lives(self, stager: str) -> bool:
-        """Whether a stager's process is there and has not finished. OSError."""
+        """Whether a stager's process exists and has not finished. Raises OSError."""
         try:
             return self.files.is_locked(self.owner(stager))
         except OSError as error:
@@ -113,7 +115,7 @@ class Folder:
             raise
 
     def temporaries(self) -> list[str]:
-        """Paths of small files that nobody came to give their name. OSError."""
+        """Paths of small files that never got their final names. Raises OSError."""
         return [
             os.path.join(directory, name)
             for directory in (self.path, self.sealed)
@@ -124,7 +126,9 @@ class Folder:
     # --- removal --------------------------------------------------------------
 
     def unlink(self, path: str) -> None:
-        """Remove a file, or find it gone; a directory in its place is moved to the quarantine. OSError."""
+        """Remove a file, if it exists; a directory in its place is moved to the quarantine. Raises
+        OSError.
+        """
         try:
             self.files.unlink(path)
         except FileNotFoundError:
@@ -135,7 +139,7 @@ class Folder:
             self._tell(path, "a directory", f"moved to {put_aside(self.files, self.root, path)}")
 
     def remove_staged(self, files: Iterable[StagedFile]) -> None:
-        """Remove staged files, and the directories that have none then and whose stagers don't live.
+        """Remove staged files, and the directories that are empty then and whose stagers don't live. Raises
         OSError.
         """
         gone = list(files)
@@ -148,12 +152,12 @@ class Folder:
                 self.remove_stager(stager, only_empty=True)
 
     def remove_gathered(self) -> None:
-        """Remove what the adopter has gathered. OSError."""
+        """Remove the files that the adopter has gathered. Raises OSError."""
         if self.files.exists(self.gathered):
             self.remove_stager(names.GATHERED)
 
     def remove_stager(self, name: str, *, only_empty: bool = False) -> None:
-        """Remove a stager's directory; of a link, the link alone. OSError."""
+        """Remove a stager's directory; of a link, the link alone. Raises OSError."""
         directory = self.stager(name)
         if not self.is_stagers(name):
             self.unlink(directory)

@@ -1,8 +1,8 @@
-"""Owns `.segstore/inbox/sealed/<stem>.manifest`: which staged files belong together, under which id.
+"""Manifests, `.segstore/inbox/sealed/<stem>.manifest`: which staged files belong together, under which id.
 
-One framed line: {"version", "id", "files": rows of StagedFile}. Its rename is the seal; the sequence in its
-name is above all that were sealed when it was written.
-Threads and processes: any may write, each under a name of its own; the store's writer reads and removes.
+A manifest is one framed line: {"version", "id", "files": rows of StagedFile}. Its rename is the seal; the
+sequence in its name is above all that were sealed when it was written. Threads and processes: any may write,
+each under a name of its own; the store's writer reads and removes.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class Manifest(NamedTuple):
 
 
 def digest_of(id_: str) -> str:
-    """What the stems of an id's manifests have in them."""
+    """The digest of an id that is part of its manifests' stems."""
     return hashlib.blake2b(id_.encode(), digest_size=8).hexdigest()
 
 
 def new_manifest(folder: Folder, id_: str, files: Sequence[StagedFile]) -> Manifest:
-    """One that is not sealed. OSError."""
+    """A manifest that is not sealed. Raises OSError."""
     stems = folder.stems()
     sequence = stems[-1][1] + 1 if stems else 1
     return Manifest(names.manifest_stem(sequence, digest_of(id_), secrets.token_hex(8)), id_, tuple(files))
 
 
 def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile]) -> Manifest:
-    """Seal, durably. OSError: not sealed, or not known to be."""
+    """Seal a manifest, durably. Raises OSError; whether it is sealed is not known then."""
     manifest = new_manifest(folder, id_, files)
     held = {"version": VERSION, "id": id_, "files": files}
     folder.files.write_atomic(folder.manifest(manifest.stem), frame(held))
@@ -60,7 +60,9 @@ def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile]) -> Man
 
 
 def read_manifest(folder: Folder, stem: str) -> Manifest:
-    """StagedFilesError where it is damaged; OSError, FileNotFoundError where it was adopted meanwhile."""
+    """The manifest. Raises StagedFilesError where it is damaged; OSError; FileNotFoundError where it was
+    adopted meanwhile.
+    """
     path = folder.manifest(stem)
     try:
         data = folder.files.read_file(path, MOST_BYTES)
@@ -85,9 +87,9 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
 
 
 def named(folder: Folder) -> set[tuple[str, str]]:
-    """(stager, name) of all files that sealed manifests name. OSError.
+    """(stager, name) of all files that sealed manifests name. Raises OSError.
 
-    A manifest that can't be read names none that anybody could adopt.
+    A manifest that can't be read counts for none, since nobody could adopt its files.
     """
     found: set[tuple[str, str]] = set()
     for stem, _ in folder.stems():
@@ -100,10 +102,9 @@ def named(folder: Folder) -> set[tuple[str, str]]:
 
 # --- results -----------------------------------------------------------------------------------
 
-# Owns `.segstore/inbox/<stem>.result`: why a sealed manifest was refused, for the sealer that waits.
-#
-# One framed line: {"error", "arguments"}, by the name of an exception of `segstore.errors`.
-# Threads and processes: the store's writer writes, the sealer reads and removes.
+# A result, `.segstore/inbox/<stem>.result`, says why a sealed manifest was refused, for the sealer that
+# waits. It is one framed line: {"error", "arguments"}, by the name of an exception of `segstore.errors`.
+# The store's writer writes it, the sealer reads and removes it.
 
 _KNOWN = {
     kind.__name__: kind
@@ -119,7 +120,9 @@ _KNOWN = {
 
 
 def write_result(folder: Folder, stem: str, error: Exception) -> None:
-    """Tell the sealer. What can't be written is not: it finds out by the manifest's absence, or in time."""
+    """Tell the sealer. A failure to write is ignored: the sealer finds out by the manifest's absence, or by
+    its timeout.
+    """
     arguments: list[Any] = [str(error)]
     if isinstance(error, OSError) and error.errno is not None:
         arguments = [error.errno, error.strerror, error.filename]
@@ -130,7 +133,7 @@ def write_result(folder: Folder, stem: str, error: Exception) -> None:
 
 
 def take_result(folder: Folder, stem: str) -> SegstoreError | None:
-    """Why it was refused; None where nothing is said. OSError."""
+    """Why the manifest was refused; None where there is no result. Raises OSError."""
     try:
         held = unframe(folder.files.read_file(folder.result(stem), 1 << 20))
         error = _KNOWN[held["error"]](*held["arguments"])

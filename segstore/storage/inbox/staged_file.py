@@ -1,4 +1,4 @@
-"""What a stager tells of its files: small, picklable, checked by whoever seals it. Nothing on disk.
+"""What a stager says of its files: small, picklable values, which `seal` checks. Nothing is on disk.
 
 Threads: any; values.
 """
@@ -19,10 +19,10 @@ _MOST_SIZE = 2**31 - 1
 
 
 class StagedFile(NamedTuple):
-    """A file of whole batches for one partition, contiguous; `size` in bytes, `changed` when it
-    was last touched, by the file system's clock (ns; 0 where that would not tell a later touch), under which
-    run of the kernel (`boot`); `keyed`: its topic was compacted then, so that every record was seen to have a
-    key.
+    """A file of whole batches for one partition with contiguous offsets; `size` in bytes; `changed` is when
+    it was last touched, by the file system's clock (ns; 0 where a later touch could not be told from that),
+    and `boot` the run of the kernel in which this was; `keyed`: the topic was compacted then, so that every
+    record was checked to have a key.
     """
 
     stager: str
@@ -39,7 +39,7 @@ class StagedFile(NamedTuple):
 
     @classmethod
     def parse(cls, row: Any) -> StagedFile:
-        """A row of a manifest. ValueError."""
+        """The file in a row of a manifest. Raises ValueError."""
         kinds = (str, str, str, str, int, int, int, int, int, str, bool)
         if not isinstance(row, (list, tuple)) or [type(v) for v in row] != list(kinds):
             raise ValueError(f"{row!r:.200} is no staged file")
@@ -54,7 +54,7 @@ class StagedFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Staged:
-    """What `Stager.finish` gives: the files under `.segstore/inbox/<stager>` of the store at `path`."""
+    """The result of `Stager.finish`: the files in `.segstore/inbox/<stager>` of the store at `path`."""
 
     path: str
     stager: str
@@ -63,7 +63,7 @@ class Staged:
 
     @classmethod
     def of(cls, path: str, stager: str, files: Sequence[StagedFile]) -> Staged:
-        """With its CRC."""
+        """The message with its CRC."""
         return cls(path, stager, tuple(files), _crc(stager, files))
 
     @property
@@ -84,7 +84,9 @@ def _crc(stager: str, files: Sequence[StagedFile]) -> int:
 
 
 def files_of(messages: Iterable[Staged]) -> tuple[StagedFile, ...]:
-    """All files that are named, once each, in order. InvalidTypeError, InvalidArgumentError."""
+    """All files that the messages name, once each, in order. Raises InvalidTypeError,
+    InvalidArgumentError.
+    """
     if isinstance(messages, Staged) or not isinstance(messages, Iterable):
         raise InvalidTypeError(f"messages must be a sequence of Staged, not {type(messages).__name__}")
     found: dict[StagedFile, None] = {}
@@ -102,7 +104,7 @@ def files_of(messages: Iterable[Staged]) -> tuple[StagedFile, ...]:
 
 
 def check_id(value: Any) -> str:
-    """An id that a manifest may have: 1 to 1,000 printable characters. InvalidTypeError,
+    """An id that a manifest may have: 1 to 1,000 printable characters. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if not isinstance(value, str):

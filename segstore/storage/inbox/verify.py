@@ -1,11 +1,11 @@
-"""Looks at a staged file before it is adopted: every CRC, every offset, what its manifest says of it.
+"""Verifies a staged file before it is adopted: every CRC, every offset, and what its manifest says of it.
 
-Of a file that nobody has touched since it was synced, under this very run of the kernel, the headers are
-looked at alone: its bytes are what the stager computed the CRCs of, and they are on disk. Keys are looked for
-where the topic has become compacted since.
+Of a file that nobody has touched since it was synced, under the same run of the kernel, only the headers are
+read: the stager computed the CRCs of its very bytes, and these are on disk. Keys are checked where the topic
+has become compacted since.
 
-On disk: reads; gives the batches of a file offsets side by side where an adoption that was undone has left
-them mixed. Threads: any; no append token is held meanwhile.
+On disk files are read; batches get contiguous offsets where an adoption that was undone has left other ones.
+Threads: any; no append token is held meanwhile.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from segstore.storage.meta.topic_info import INTERNAL
 from segstore.storage.segment.batch_scan import CHUNK, LARGE, walk
 
 _OFFSET_ENTRY, _TIME_ENTRY = 8, 12
-_SPARSE = 1 << 16  # bytes: what is read before a file is known to be of large batches
+_SPARSE = 1 << 16  # bytes read at a time of a file whose batches are large
 
 
 class Verified(NamedTuple):
-    """A sound staged file. `place`: its base offset, and its leader epoch, -1 where it has several.
-    `stamps`: of its first batch, and the largest, ms. `indexes`: the entries that it has as a segment, None
-    where it is to be copied. `durable`: on disk as it is now. What was touched since it was synced is always
-    copied: a sync of it may have failed, and what the kernel holds of it since proves nothing.
+    """A sound staged file. `place`: its base offset and its leader epoch, -1 where it has several. `stamps`:
+    the timestamp of its first batch, and the largest, in ms. `indexes`: its index entries as a segment, None
+    where it is to be copied. `durable`: the file is on disk as it is now. A file that was touched since it
+    was synced is always copied: a sync of it may have failed, and what the kernel holds of it since proves
+    nothing.
     """
 
     file: StagedFile
@@ -52,15 +53,16 @@ class Verified(NamedTuple):
 
 
 class _MovedError(Exception):
-    """The batches' offsets are not side by side."""
+    """The batches' offsets are not contiguous."""
 
 
 def chunks_of(
     files: Files, handle: Handle, size: int, *, check_crcs: bool
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.void], int]]:
-    """Whole batches of about CHUNK_BYTES: buffer, headers, bytes. The buffer is the next chunk's too.
+    """Whole batches of about CHUNK_BYTES: buffer, headers, bytes. The next chunk is read into the same
+    buffer.
 
-    It ends early at what is no batch.
+    The chunks end early at bytes that are no batch.
     """
     buffer, at = np.empty(CHUNK_BYTES, np.uint8), 0
     while at < size:
@@ -78,9 +80,9 @@ def chunks_of(
 
 
 def verify(files: Files, path: str, file: StagedFile, config: TopicConfig, segment_bytes: int) -> Verified:
-    """`segment_bytes`: from which size on it is worth a segment.
+    """Check a staged file. A file of `segment_bytes` or more becomes a segment if it can.
 
-    StagedFilesError, RecordTooLargeError, InvalidRecordError; OSError where the disk can't tell.
+    Raises StagedFilesError, RecordTooLargeError, InvalidRecordError; OSError where the disk can't be read.
     """
     if file.topic in INTERNAL:
         raise StagedFilesError(
@@ -100,8 +102,8 @@ def verify(files: Files, path: str, file: StagedFile, config: TopicConfig, segme
 
 
 def examine(files: Files, path: str, file: StagedFile, config: TopicConfig) -> None:
-    """Whether `verify` would take it, without a change to anything; the errors of `verify`. Offsets that are
-    not side by side are put right by `verify`.
+    """Check whether `verify` would accept a file, without changing anything; raises the errors of `verify`.
+    Offsets that are not contiguous are no error, since `verify` puts them right.
     """
     with open_staged(files, path) as handle, contextlib.suppress(_MovedError):
         _check_size(files, handle, path, file)
@@ -109,11 +111,11 @@ def examine(files: Files, path: str, file: StagedFile, config: TopicConfig) -> N
 
 
 def _take_own(files: Files, path: str) -> None:
-    """It may be stamped where it lies, and appended to."""
+    """Give the file its own inode: it may be written where it lies."""
     try:
         files.take_own(path)
     except OSError as error:
-        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # these are told when it is opened
+        if error.errno not in NOT_A_FILE | {errno.ENOENT}:  # opening the file raises these
             raise
 
 
@@ -123,7 +125,7 @@ def _check_size(files: Files, handle: Handle, path: str, file: StagedFile) -> No
 
 
 def open_staged(files: Files, path: str) -> Handle:
-    """StagedFilesError where there is no such file, or no plain one; OSError."""
+    """Open a staged file. Raises StagedFilesError where there is no such file, or no plain one; OSError."""
     try:
         return files.open(path)
     except FileNotFoundError:
@@ -181,7 +183,7 @@ class _Look:
         return Verified(said, self._path, place, stamps, self._indexes() if durable else None, durable)
 
     def _look_for_keys(self, buffer: NDArray[np.uint8], batches: NDArray[np.void], size: int) -> None:
-        for batch in range(len(batches)):  # one by one: a batch may be large once decompressed
+        for batch in range(len(batches)):  # one at a time: a batch may be large once decompressed
             one = batches[batch : batch + 1]
             try:
                 keys = decode(buffer[:size], one, self._path, self._at).keys
@@ -221,7 +223,7 @@ class _Look:
             self._entries.append(self._builder.add(batches))
 
     def _indexes(self) -> tuple[bytes, bytes] | None:
-        """Relative to the base offset that it will get, as the entries of any segment."""
+        """The index entries, relative to the base offset that the file will get, as those of any segment."""
         if not self._segment or self._builder is None:
             return None
         offsets = b"".join(entry for entry, _ in self._entries)

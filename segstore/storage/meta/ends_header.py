@@ -1,19 +1,20 @@
-"""The first 64 bytes of `.segstore/ends`, and what is found at its path. `ends` has what comes behind them.
+"""The header of the published ends: the first 64 bytes of `.segstore/ends`. `published_ends` has the slots
+behind.
 
 | at | field | |
 |---|---|---|
 | 0 | sequence | int64, odd while a publication is under way |
-| 8 | publications | uint32, for waiters |
-| 12 | format | uint32: CHECKED, or UNCHECKED in files of before checks |
-| 16 | nonce | int64: what the clean shutdown marker holds; 0 while the store is open |
+| 8 | publications | uint32, for threads that wait |
+| 12 | format | uint32: CHECKED, or UNCHECKED in files from before checks |
+| 16 | nonce | int64: the number in the clean shutdown marker; 0 while the store is open |
 | 24 | generation | int64: counts changes of which partition has which slot |
 | 32 | boot | int64: the start of the machine in which an open store publishes |
-| 40 | doubt | int64: 1 after a recovery that failed and of which no slot tells |
-| 48 | check | CRC-32C of format, nonce, boot, doubt and what is spare (low 32 bits), and its complement |
+| 40 | doubt | int64: 1 after a recovery that failed and of which no slot says so |
+| 48 | check | CRC-32C of format, nonce, boot, doubt and spare (low 32 bits), and its complement |
 | 56 | spare | zero |
 
-The check leaves out the counters, of which any value is right. All in host byte order.
-Threads: functions without state.
+The check leaves out the counters, of which any value is right. All numbers are in host byte order. Threads:
+functions without state.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TRIES = 10  # milliseconds for a writer that changes the header just now
 
 
 class Header(NamedTuple):
-    """What is durable of it. `checked`: of a file whose header and slots have checks."""
+    """The durable part of the header. `checked`: header and slots have checks."""
 
     checked: bool
     nonce: int
@@ -46,8 +47,9 @@ class Header(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What lies at the path: `header` is None where there is nothing to use. `damage` says why it is not as
-    it was written; "" for a file that is missing, or that the machine's end has left of an open store.
+    """What lies at the path: `header` is None where there is nothing to use. `damage` says why the file is
+    not as it was written; "" for a file that is missing, or that an open store left when the machine was
+    booted anew.
     """
 
     header: Header | None
@@ -56,7 +58,7 @@ class Found(NamedTuple):
 
 
 def pack(nonce: int, boot: int, generation: int = 0, *, doubt: bool) -> bytes:
-    """What stands from FORMAT_AT on."""
+    """The bytes of the header from FORMAT_AT on."""
     head, tail = struct.pack("=Iq", CHECKED, nonce), struct.pack("=qq", boot, doubt)
     return head + struct.pack("=q", generation) + tail + _check(head + tail + bytes(8)) + bytes(8)
 
@@ -67,7 +69,7 @@ def _check(held: bytes) -> bytes:
 
 
 def parse(data: bytes) -> Header | None:
-    """None where the check is wrong, or these are no published ends."""
+    """The header; None where the check is wrong, or the file holds no published ends."""
     form, nonce = struct.unpack_from("=Iq", data, FORMAT_AT)
     boot, doubt = struct.unpack_from("=qq", data, BOOT_AT)
     if form == CHECKED:
@@ -80,7 +82,7 @@ def parse(data: bytes) -> Header | None:
 
 
 def look(files: Files, path: str) -> Found:
-    """What is there. OSError."""
+    """What lies at the path. Raises OSError."""
     found = _look(files, path)
     for _ in range(_TRIES):
         if found.header is not None or found.size < SIZE:

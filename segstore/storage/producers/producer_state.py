@@ -162,7 +162,7 @@ class ProducerEntry:
     batches: deque[BatchMetadata] = field(default_factory=lambda: deque(maxlen=BATCHES_TO_RETAIN))
     """The last batches of the current epoch, oldest first."""
     appended_ms: int = field(default=NO_TIMESTAMP, compare=False)
-    """The clock (ms) when this process last appended for the producer; the log has only its records' timestamps."""
+    """The clock (ms) when this process last appended for the producer, which is not in the log."""
 
     @property
     def last_sequence(self) -> int:

@@ -1,9 +1,9 @@
-"""`repair`: what `check` finds and can be put right again is put right.
+"""`repair`: damage that `check` finds is repaired where that is possible.
 
-On disk: everything of a store. Processes: it is the store's one writer meanwhile. Threads: one.
-Read `repairing` first: the order of steps. `checkpoints` comes before the store is opened, which settles what
-a crash left; `rot` finds damage in logs and `excising` takes it out; `mending` does the small files, at rest.
-Each step may be killed: what is done again does no harm.
+On disk any file of a store may change. Processes: the repair is the store's one writer meanwhile. Threads:
+one. Read `repair` first: it has the order of steps. `checkpoints` comes before the store is opened, which
+settles what a crash left; `corruption` finds damage in logs and takes it out; `producer_files` and `settings`
+make small files anew. Each step may be killed and repeated.
 """
 
 from __future__ import annotations

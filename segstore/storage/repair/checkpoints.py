@@ -1,10 +1,10 @@
-"""Makes checkpoints anew without which a store can't be opened, or which say more than was ever true.
+"""Repairs checkpoints without which a store can't be opened, or whose offsets are above what was ever true.
 
-On disk: the four checkpoint files of the root.
-Threads: one, with the store's lock held and the store not open.
+On disk the four checkpoint files of the root may change. Threads: one, with the store's lock held and the
+store not open.
 
-After a clean close by segstore the published ends are the authority. Else, where nothing says how far a log
-was synced: all up to its last whole batch is taken for that, so that no good batch behind damage is cut off.
+After a clean close by segstore the published ends are the authority. Else, where no number says how far a log
+was synced, all up to its last whole batch counts as synced, so that no good batch behind damage is cut off.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ FIELDS = {
 
 
 def put_right(files: Files, root: str) -> Iterator[Repaired]:
-    """OSError."""
+    """Repair the checkpoints; yields what was done. Raises OSError."""
     topics = TopicFiles(files, root)
     there: dict[Key, str] = {}
     ids: dict[Key, str] = {}
     for info in topics.load()[0].values():
         for number in info.partition_ids:
             directory = topics.partition_path(info.name, number)
-            # What a link leads to is another's: whoever opens the partition is told.
+            # A link leads to somebody else's directory: opening the partition raises an error.
             if files.exists(directory) and not files.is_symlink(directory):
                 there[info.name, number], ids[info.name, number] = directory, info.topic_id
     marker = read_marker(files, root)
@@ -62,7 +62,7 @@ def _published(files: Files, root: str, marker: int | None, ids: dict[Key, str])
 
 
 def _offsets(files: Files, path: str, ends: dict[Key, Ends]) -> Iterator[Repaired]:
-    """`ends` are those of a clean close."""
+    """Repair one checkpoint. `ends` are those of a clean close."""
     field = FIELDS.get(os.path.basename(path))
     published = {} if field is None else {key: getattr(held, field) for key, held in ends.items()}
     try:

@@ -1,6 +1,13 @@
-"""Finds the stretches of a sealed segment that are no batches, and offsets that nothing stands for.
+"""Corruption in logs: finds bytes of segments that are no batches, and offsets that are missing, and takes
+them out.
 
-On disk: reads only. Threads: one.
+On disk `.segstore/quarantine` gets the bytes and a note; then the segment is written anew without them and
+swapped in as the cleaner does it (`storage.cleaner.swap`). A repair that is killed before the swap is done
+again by the next one; after that opening finishes the swap. Threads: one; appends and reads may go on.
+
+An empty batch, as compaction leaves them, stands for the offsets that are lost, so that later offsets stay
+the same and readers go on behind it. It has no producer: by this `check` knows that the log no longer shows
+all of its producers and transactions.
 """
 
 from __future__ import annotations
@@ -35,8 +42,8 @@ if TYPE_CHECKING:
 
 
 class Stretch(NamedTuple):
-    """Bytes `position` to `end` hold nothing that can be read; of offsets `first` to `below` - 1 nothing is
-    left. The one or the other may be nothing.
+    """Bytes `position` to `end` that can't be read, and offsets `first` to `below` - 1 that are lost. Either
+    may be empty.
     """
 
     position: int
@@ -47,8 +54,8 @@ class Stretch(NamedTuple):
 
 
 def stretches(segment: Segment, below: int, gaps_end: int) -> list[Stretch]:
-    """Those of a segment whose offsets are below `below`; compaction may have left gaps below `gaps_end` (-1:
-    anywhere). OSError.
+    """The corrupt stretches of a segment whose offsets are below `below`; below `gaps_end` compaction may
+    have left gaps (-1: anywhere). Raises OSError.
     """
     search = _Search(segment, below, gaps_end)
     while search.position < segment.size:
@@ -58,7 +65,9 @@ def stretches(segment: Segment, below: int, gaps_end: int) -> list[Stretch]:
 
 
 class _Search:
-    """Where it is: the next byte, and the least offset that may come there."""
+    """A search through a segment: the next byte is `position`, the least offset that may come there
+    `expected`.
+    """
 
     def __init__(self, segment: Segment, below: int, gaps_end: int) -> None:
         self.segment, self.below, self._gaps_end = segment, below, gaps_end
@@ -68,7 +77,7 @@ class _Search:
         self._last: tuple[int, int, int] | None = None  # the last batch: position, offset before it, base
 
     def go_on(self) -> None:
-        """Over good batches, and the damage behind them if there is any."""
+        """Pass good batches, and the damage behind them if there is any."""
         size, reason = self.segment.size, ""
         for step in walk(
             self._files, self._handle, self.position, size, check_crcs=True, least=self.expected
@@ -83,7 +92,7 @@ class _Search:
             self._skip(reason or "the file was cut")
 
     def _good(self, step: Step) -> tuple[int, str]:
-        """How many leading batches can be of this segment and can be decoded, and why no more."""
+        """How many leading batches can belong to this segment and can be decoded, and why no more."""
         batches = step.batches
         beyond = np.flatnonzero(batches["last_offset"] >= self.below)
         n, reason = (int(beyond[0]), BAD[lib.SEG_BAD_OFFSETS]) if len(beyond) else (len(batches), "")
@@ -102,14 +111,14 @@ class _Search:
             self.expected = last + 1
 
     def missing(self, position: int, base: int) -> None:
-        """Offsets up to `base` are not there, in front of the batch at `position`."""
+        """Note that offsets up to `base` are missing before the batch at `position`."""
         if base > self.expected >= self._gaps_end >= 0:
             last = base - 1
             reason = f"offsets {self.expected} to {last} are missing"
             self.found.append(Stretch(position, position, self.expected, base, reason))
 
     def _skip(self, reason: str) -> None:
-        """Pass by the damage: what is at `position`, or the last batch, whose base offset no CRC covers."""
+        """Skip the damage: the bytes at `position`, or the last batch, whose base offset no CRC covers."""
         bad, behind = self.position, self.position + 1
         if self._last is not None and self._last[2] > self._last[1] and self._follows(self._last[1]):
             behind, (bad, self.expected, _) = bad, self._last
@@ -126,7 +135,7 @@ class _Search:
         return found[0] == self.position < self.segment.size
 
     def _next(self, position: int, least: int | None = None) -> tuple[int, int]:
-        """Where the next whole batch lies that can be of this segment, and its base offset."""
+        """The position of the next whole batch that can belong to this segment, and its base offset."""
         size, header = self.segment.size, ffi.new("seg_batch *")
         least = self.expected if least is None else least
         while True:
@@ -141,19 +150,9 @@ class _Search:
 
 # --- excising ----------------------------------------------------------------------------------
 
-# Takes rotten stretches out of logs: what is left is written anew and swapped in as the cleaner does it.
-#
-# On disk: `.segstore/quarantine` gets the bytes and a note; then the segment's files are replaced
-# (`storage.cleaner.swapping`). Killed before the swap, the next repair does it all again; from then on
-# opening finishes it. Threads: one; appends and reads may go on.
-#
-# An empty batch, as compaction leaves them, stands for the offsets that are lost, so that those that follow
-# keep theirs and readers go on behind it. It has no producer: `check` then knows that the log no longer
-# tells all of its producers and transactions.
-
 
 def excise_all(store: Store) -> Iterator[Repaired]:
-    """Of every partition. SegstoreError, OSError."""
+    """Take corruption out of every partition. Raises SegstoreError, OSError."""
     writer = store._writer()
     quarantine = os.path.join(store.path, names.OURS, names.QUARANTINE)
     for info in writer.topics.values():
@@ -161,13 +160,13 @@ def excise_all(store: Store) -> Iterator[Repaired]:
             try:
                 partition = writer.partition(info.name, number)
             except (SegstoreError, OSError):
-                continue  # `check` tells
+                continue  # `check` reports the error
             gaps_end = info.gaps_end(number, writer.cleaned_offset(info.name, number))
             yield from excise(partition, quarantine, gaps_end)
 
 
 def excise(partition: Partition, quarantine: str, gaps_end: int) -> Iterator[Repaired]:
-    """Of one partition, a segment after the other."""
+    """Take corruption out of one partition, one segment after the other."""
     view = partition.view
     for slot, segment in enumerate(view.segments):
         below = view.next_base(slot)
@@ -190,7 +189,7 @@ def _done(stretch: Stretch, path: str | None) -> str:
 
 
 def _keep(segment: Segment, quarantine: str, stretch: Stretch) -> str | None:
-    """The copy's path, None where there are no bytes."""
+    """Copy a stretch to the quarantine; returns the copy's path, None where there are no bytes."""
     if stretch.end == stretch.position:
         return None
     path = keep(quarantine, segment, stretch.position, stretch.end)
@@ -207,7 +206,7 @@ def _keep(segment: Segment, quarantine: str, stretch: Stretch) -> str | None:
 
 
 def _rewrite(partition: Partition, segment: Segment, found: list[Stretch], below: int) -> None:
-    """Put a segment without these stretches in place of it. OSError, CleaningStopped."""
+    """Put a segment without these stretches in place of it. Raises OSError, CleaningStopped."""
     remove_strays(partition)
     output = Output(partition, segment.base_offset, MOST_RELATIVE)
     try:

@@ -1,14 +1,14 @@
 """The steps of a repair.
 
-On disk: through its parts. Threads: one.
-
 1. Without a finding of `check` nothing is done.
-2. The lock is taken, and checkpoints without which the store can't be opened, or that say more than a clean
-   close published, are made anew.
-3. The store is opened for writing, which settles what a crash left, and each partition with it. Where that is
-   asked for, rotten stretches are taken out of the logs. It is closed cleanly.
-4. `check` finds what is left; indexes and snapshots among it are made anew, with the lock held.
+2. The lock is taken, and checkpoints without which the store can't be opened, or whose offsets are above those
+   that a clean close published, are made anew.
+3. The store is opened for writing, which settles what a crash left, and each partition with it. On request
+   corrupt stretches are taken out of the logs. The store is closed cleanly.
+4. `check` finds what is left; indexes and snapshots that it reports are made anew, with the lock held.
 5. The store is opened once more, so that what is published agrees.
+
+Threads: one. Each file is replaced in one step.
 """
 
 from __future__ import annotations
@@ -42,17 +42,15 @@ from segstore.storage.store.store import Store
 
 # --- mending -----------------------------------------------------------------------------------
 
-# Makes indexes and producer snapshots anew that `check` found wrong.
-#
-# On disk: `.index`, `.timeindex`, `.txnindex` and `.snapshot` files, each replaced in one step.
-# Threads: one, with the store's lock held and the store not open.
+# Indexes and producer snapshots that `check` reports are made anew, with the store's lock held and the
+# store not open.
 
 _OF_BATCHES = (names.INDEX, names.TIME_INDEX)
 _OF_PRODUCERS = (names.TXN_INDEX, names.SNAPSHOT)
 
 
 class _Wrong(NamedTuple):
-    """A finding that is of one file of a segment."""
+    """A finding on one file of a segment."""
 
     finding: Finding
     base: int
@@ -60,7 +58,7 @@ class _Wrong(NamedTuple):
 
 
 def mend(files: Files, root: str, found: list[Finding]) -> Iterator[Repaired]:
-    """What can be made anew of what was found: what was done. OSError."""
+    """Make anew which of the reported files can be; yields what was done. Raises OSError."""
     topics = TopicFiles(files, root)
     pool = HandlePool(files, 8)
     for info in topics.load()[0].values():
@@ -112,14 +110,14 @@ def repair(
     progress: Progress | None = None,
     files: Files | None = None,
 ) -> list[Repaired]:
-    """Put right what `check` finds wrong with a store, as far as that can be: what was done, in order.
+    """Repair what `check` finds wrong with a store, as far as possible; returns what was done, in order.
 
-    Indexes, producer snapshots and checkpoints are made anew from the logs. `quarantine`: a stretch of a log
-    that is no batch and lies below the recovery point is moved to `.segstore/quarantine`, and an empty batch
-    stands for its offsets; without it such damage stays as it is, for `check` to tell. `progress` is called
-    with the bytes of each segment that was checked: twice where anything was wrong.
+    Indexes, producer snapshots and checkpoints are made anew from the logs. With `quarantine`, bytes of a log
+    that are no batch and lie below the recovery point are moved to `.segstore/quarantine`, and an empty batch
+    stands for their offsets; without it such damage stays as it is, and `check` reports it again. `progress`
+    is called with the bytes of each segment that was checked: twice where anything was wrong.
 
-    StoreLockedError, with the pid of the writer; StorageError.
+    Raises StoreLockedError, with the pid of the writer; StorageError.
     """
     root, files = arguments.path("path", path), files or Files()
     with os_errors():
@@ -128,7 +126,7 @@ def repair(
         lock = os.path.join(root, names.LOCK)
         freed = [Repaired(lock, None, None, "a directory", f"moved to {moved}")] if moved else []
         with _locked(files, root):
-            pass  # whoever writes is told at once
+            pass  # a store that is open for writing raises its error at once
         found = check(root, progress=progress)
         return freed + (list(_repair(files, root, found, quarantine, progress)) if found else [])
 
@@ -174,8 +172,8 @@ def _locked(files: Files, root: str) -> Iterator[None]:
 
 
 def _open_all(store: Store) -> None:
-    """Load every partition, so that a clean close says what all of them say; forget what the cleaner's
-    checkpoint says of offsets that are not there.
+    """Load every partition, so that a clean close writes the checkpoints of all; remove the cleaner's lines
+    whose offsets are above the log's end.
     """
     writer = store._writer()
     for info in writer.topics.values():
@@ -197,5 +195,5 @@ def _cut(done: Recovered) -> Repaired:
 
 
 def _is_damage(finding: Finding) -> bool:
-    """Whether this is of a log: who takes damage out of it says so."""
+    """Whether the finding is on a log: those that take damage out report it themselves."""
     return finding.path.endswith(names.LOG) and finding.position is not None

@@ -1,7 +1,7 @@
-"""States anew, in words of ours, what no copy of a small file says any more.
+"""States small files anew of which no copy can be read: topic settings, `partition.metadata`, quotas.
 
-On disk: topic settings, `partition.metadata` of topics that have none of ours, quotas; what was there goes
-to the quarantine. Threads: one, with the store open for writing.
+On disk the files that were there are moved to the quarantine; `partition.metadata` is rewritten for topics
+without settings of segstore's. Threads: one, with the store open for writing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from segstore.storage.store.store import Store
 
 
 def state_anew(store: Store) -> Iterator[Repaired]:
-    """OSError."""
+    """State the files anew; yields what was done. Raises OSError."""
     files, root = store._context.files, store.path
     for info in list(store.topics().values()):
         if info.lost is not None:
@@ -36,7 +36,7 @@ def state_anew(store: Store) -> Iterator[Repaired]:
 
 
 def _state_settings(store: Store, info: TopicInfo) -> Repaired:
-    """Under these settings nothing goes: the user alone knows better ones."""
+    """State settings under which nothing is deleted: only the user knows better ones."""
     files, root = store._context.files, store.path
     paths = TopicFiles(files, root).settings(info.name).paths
     asides = [put_aside(files, root, path) for path in paths if files.exists(path)]
@@ -48,7 +48,7 @@ def _state_settings(store: Store, info: TopicInfo) -> Repaired:
 
 
 def _identify(store: Store, info: TopicInfo) -> Iterator[Repaired]:
-    """Let all partitions' metadata tell the one id that is known of a broker's topic, or none."""
+    """Give all partitions' metadata the one id that is known of a broker's topic, or none."""
     context, topic_files = store._context, TopicFiles(store._context.files, store.path)
     for number in info.partition_ids:
         path = os.path.join(topic_files.partition_path(info.name, number), names.PARTITION_METADATA)

@@ -1,8 +1,9 @@
-"""`seal`: names staged files that belong together, waits until they are in the log. `abort`: removes them.
+"""Seals staged files that belong together, and waits until they are in the log; also aborts or adopts them at
+once.
 
-On disk: writes the manifest (see `manifest`), fetches the result; removes staged files.
-Threads and processes: any. Where no process is the store's writer, the sealer becomes it, for as long as it
-takes.
+On disk a manifest is written (see `inbox.manifest`), the result read and removed; `abort` removes staged
+files. Threads and processes: any. Where no process is the store's writer, the sealer becomes it, for as long
+as the adoption takes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from segstore.storage.store import store as store_module
 from segstore.storage.store.store import Store
 
 _PATIENCE = 0.05  # seconds after which the writer's lock is tried again: its holder may be gone
-_SETTLING = 0.002  # the same, where the id is recorded: no more than some unlinks are left
+_SETTLING = 0.002  # the same once the id is recorded: only some unlinks are left to be done
 
 
 def seal(
@@ -46,16 +47,17 @@ def seal(
     clock: Clock = wall_clock,
     files: Files | None = None,
 ) -> Adoption:
-    """Have all that these messages name appended to the store at `path`: once, and all of it or nothing.
+    """Append all files that these messages name to the store at `path`: once, and all or nothing.
 
-    Returns when it is durable and visible, with the offsets of each partition. What was sealed under `id`
-    before is not appended again: its offsets are the answer, and these staged files are removed; ids are kept
-    as StoreConfig says (inbox.ids.retention.ms, inbox.ids.retention.count).
+    Returns when the records are durable and visible, with the offsets of each partition. What was sealed
+    under `id` before is not appended again: its offsets are returned, and these staged files are removed; ids
+    are kept as StoreConfig says (inbox.ids.retention.ms, inbox.ids.retention.count).
 
-    UnknownTopicOrPartitionError (a topic was deleted meanwhile, a partition is missing), StagedFilesError,
-    RecordTooLargeError: nothing was appended, nor will be; what was sealed is in the quarantine.
-    KafkaTimeoutError after `timeout` seconds, StorageError: it is sealed and will be adopted, unless the
-    manifest could not be written; sealing the same id again tells. InvalidTypeError, InvalidArgumentError.
+    Raises UnknownTopicOrPartitionError (a topic was deleted meanwhile, a partition is missing),
+    StagedFilesError, RecordTooLargeError: nothing was appended, nor will be; what was sealed is in the
+    quarantine. Raises KafkaTimeoutError after `timeout` seconds, StorageError: the files are sealed and will
+    be adopted, unless the manifest could not be written; sealing the same id again shows which. Raises
+    InvalidTypeError, InvalidArgumentError.
     """
     name = check_id(id)
     seconds = arguments.milliseconds("timeout", timeout)
@@ -65,8 +67,8 @@ def seal(
 def abort(
     messages: Iterable[Staged], path: str | os.PathLike[str] | None = None, *, files: Files | None = None
 ) -> None:
-    """Remove staged files, except those that a sealed manifest names. `path`: where the store is now, by
-    default where it was. StorageError, InvalidTypeError, InvalidArgumentError.
+    """Remove staged files, except those that a sealed manifest names. `path` is where the store is now, by
+    default where it was. Raises StorageError, InvalidTypeError, InvalidArgumentError.
     """
     held = list(messages) if isinstance(messages, Iterable) else messages
     files_of(held)
@@ -101,7 +103,7 @@ class _Sealing:
             self._begin()
             until = time.monotonic() + seconds
             while True:
-                seen = self._publications()  # first: what is published from here on ends the wait
+                seen = self._publications()  # first: a publication from here on ends the wait
                 known = self._outcome() or self._adopt()
                 if known is not None:
                     return known
@@ -133,13 +135,13 @@ class _Sealing:
     # --- one round --------------------------------------------------------------------------
 
     def _outcome(self) -> Adoption | None:
-        """What has become of it; None where nothing has yet. The errors of `seal`."""
-        # In this order: the id is recorded, and the result written, before the manifest goes.
+        """The adoption; None where nothing has happened yet. Raises the errors of `seal`."""
+        # In this order: the id is recorded, and the result written, before the manifest is removed.
         gone = self._stem and not self._files.exists(self._folder.manifest(self._stem))
         known = self._recorded()
         if known is not None:
             self._patience = _SETTLING
-            # Looked up again: an adoption that fails is forgotten first, and its intent goes then.
+            # Read again: a failed adoption is forgotten first, and its intent is removed after that.
             return known if not self._has_intent() and self._recorded() == known else None
         if not self._stem:
             raise StagedFilesError(f"{self._id!r} was adopted, and has been forgotten since")
@@ -153,14 +155,14 @@ class _Sealing:
         return None
 
     def _has_intent(self) -> bool:
-        """Whether what is recorded may not be visible yet: its writer publishes it, then removes the intent,
-        and may have died before.
+        """Whether records whose id is recorded may not be visible yet: the writer publishes them, then
+        removes the intent, and may have died before.
         """
         digest = digest_of(self._id)
         return any(stem.split("-")[1] == digest for stem in self._folder.of_kind(names.INTENT))
 
     def _adopt(self) -> Adoption | None:
-        """Where nobody is the store's writer, opening it adopts."""
+        """Open the store, which adopts, where no process is its writer."""
         if self._files.is_locked(os.path.join(self._root, names.LOCK)):
             return None
         try:
@@ -196,17 +198,15 @@ class _Sealing:
 
 # --- directly ----------------------------------------------------------------------------------
 
-# `adopt`: appends staged files at once, by the process that has the store open for writing.
-#
-# Nothing is sealed: where it fails nobody tries it again, and the staged files are gone.
-# On disk: through the inbox. Threads: any.
-
 
 def adopt(store: Store, id_: str, messages: Iterable[Staged]) -> Adoption:
-    """Have all that these messages name appended: once, and all of it or nothing. See `seal`.
+    """Append all files that these messages name at once, in the process that has the store open for writing.
+    See `seal`.
 
+    Nothing is sealed: where this fails nothing is tried again, and the staged files are removed. Raises
     UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError, StorageError:
-    nothing was appended. ReadOnlyError, StoreClosedError, InvalidTypeError, InvalidArgumentError.
+    nothing was appended then; ReadOnlyError, StoreClosedError, InvalidTypeError, InvalidArgumentError.
+    Threads: any.
     """
     staged = files_of(messages)
     with os_errors():

@@ -1,10 +1,10 @@
-"""`Stager`: writes record batches for any partitions into files of its own, without the writer's lock.
+"""The stager: it writes record batches for any partitions into files of its own, without the writer's lock.
 
-On disk: `.segstore/inbox/<its name>/`: `owner`, locked while the stager lives, and <8 digits>.batches, each
-of whole batches for one partition, contiguous, at most `segment.bytes` long. They begin at the offset, and
-have the leader epoch, that the partition's next record would get now: a guess, which saves the adoption of a
-large file from writing into it where nothing else is appended.
-Threads: one at a time. Processes: any number of stagers, beside each other and beside the store's writer.
+On disk are `.segstore/inbox/<its name>/`: `owner`, locked while the stager lives, and <8 digits>.batches,
+each of whole batches for one partition with contiguous offsets, at most `segment.bytes` long. They begin at
+the offset, and have the leader epoch, that the partition's next record would get now: a guess, which saves
+the adoption of a large file from writing into it where nothing else is appended. Threads: one at a time.
+Processes: any number of stagers, beside each other and beside the store's writer.
 """
 
 from __future__ import annotations
@@ -42,22 +42,20 @@ if TYPE_CHECKING:
 
 # --- kernel ------------------------------------------------------------------------------------
 
-# Whether the kernel's clock, which stamps files in steps of a tick before Linux 6.13, tells one change from
-# another.
-#
-# On disk: nothing. Threads: any.
+# Before Linux 6.13 the kernel's clock that stamps files moves in ticks, and two changes of a file may have
+# one time.
 
 _TICK = 0.001  # seconds: the shortest there is; the longest is 10 ms
 _LOOKS = 16
 
 
 def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
-    """Let whatever is changed from now on have a ctime above `ns`, one of the same file system: at most some
-    ms. False where it stays so for longer: a file system that counts seconds, a clock that was set back.
-    `probe` is a file to touch. OSError.
+    """Wait until a change of a file would get a ctime above `ns`, a time of the same file system: at most
+    some ms. False where that takes longer: a file system that counts seconds, a clock that was set back.
+    `probe` is a file to touch. Raises OSError.
     """
     for look in range(_LOOKS):
-        if look > 1:  # from 6.13 on the second look is past it: a stamp that was looked at is not given again
+        if look > 1:  # from 6.13 on the second look is enough: a stamp that was read is not given again
             time.sleep(_TICK)
         if files.has_passed(probe, ns):
             return True
@@ -67,9 +65,9 @@ def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
 # --- stager ------------------------------------------------------------
 
 BATCH_BYTES = 1 << 19
-"""Plain bytes of a batch, by default: adoption writes 12 bytes into each."""
+"""Plain bytes of a batch, by default: the adoption writes 12 bytes into each batch."""
 _AHEAD_BYTES = 1 << 22
-"""So much is written to a file before the disk is told to begin with it, while more is being encoded."""
+"""Bytes written to a file before the disk is told to begin with them, while more is being encoded."""
 _MOST_GUESSED = 1 << 62
 _MOST_OFFSETS = 2**31 - 1  # a staged file may become a segment, whose offsets are int32
 
@@ -80,13 +78,13 @@ class _Output:
     def __init__(
         self, info: TopicInfo, partition: int, name: str, handle: Handle, place: tuple[int, int]
     ) -> None:
-        """`place`: base offset and leader epoch that it will have, if the guess is right."""
+        """`place`: base offset and leader epoch that the file will have, if the guess is right."""
         self.info, self.partition, self.name, self.handle = info, partition, name, handle
         self.base, self.epoch = place
         self.size = self.records = self.batches = self.changed = self.begun = 0
 
     def room(self, part: Any) -> int:
-        """How many of these batches still go here."""
+        """How many of these batches still fit into the file."""
         sizes, spans = part["size"].cumsum(dtype="int64"), part["count"].cumsum(dtype="int64")
         fit = int(sizes.searchsorted(self.info.settings.segment_bytes - self.size, side="right"))
         return min(fit, int(spans.searchsorted(_MOST_OFFSETS - self.records, side="right")))
@@ -98,12 +96,12 @@ class _Output:
 
 
 class Stager:
-    """A context manager: what was not finished when it ends is removed."""
+    """Stages record batches. A context manager: what was not finished at its end is removed."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, clock: Clock = wall_clock, files: Files | None = None
     ) -> None:
-        """For the store at `path`, which is there. StorageError, InvalidTypeError."""
+        """A stager for the existing store at `path`. Raises StorageError, InvalidTypeError."""
         self._root = os.path.abspath(arguments.path("path", path))
         self._files, self._clock = files or Files(), clock
         self.name = secrets.token_hex(16)
@@ -146,12 +144,11 @@ class Stager:
         compression: str | None = None,
         batch_bytes: int = BATCH_BYTES,
     ) -> int:
-        """Stage records for a partition, behind those that were staged for it before: how many.
+        """Stage records for a partition, behind those that were staged for it before; returns how many.
 
         Columns, `compression` (by default the topic's) and errors are those of `PartitionLog.append_batch`,
-        `batch_bytes` too but for its default. UnknownTopicOrPartitionError, InvalidTopicError for an internal
-        topic, IllegalStateError once finished.
-        After a StorageError the stager can only be closed.
+        `batch_bytes` too but for its default. Raises UnknownTopicOrPartitionError, InvalidTopicError for an
+        internal topic, IllegalStateError once finished. After a StorageError the stager can only be closed.
         """
         self._check_open()
         number = arguments.whole("partition", partition, 0, names.MAX_PARTITION)
@@ -165,7 +162,7 @@ class Stager:
                     for chunk in chunks:
                         self._write(info, number, chunk, pipe)
             except BaseException:
-                self.close()  # what came of it is not known: none of it is ever sealed
+                self.close()  # what was written is not known: nothing of this stager is ever sealed
                 raise
         return n
 
@@ -174,7 +171,7 @@ class Stager:
             raise IllegalStateError(f"stager {self.name} is {'finished' if self._finished else 'closed'}")
 
     def _topic(self, name: str, partition: int) -> TopicInfo:
-        """As it was when the stager first looked: a topic that is new since then is looked for again."""
+        """The topic as it was when the stager first read it; a topic that is not known is looked up again."""
         check_not_internal(name, "nothing is staged for it")
         if self._topics is None or (isinstance(name, str) and name not in self._topics):
             self._topics = TopicFiles(self._files, self._root).load()[0]
@@ -203,7 +200,7 @@ class Stager:
         pipe.then(chunk.release)
 
     def _begin_sync(self, output: _Output, end: int, pipe: Pipeline) -> None:
-        """Once enough is written: most of it is on disk then when `finish` asks for all."""
+        """Start to sync once enough is written, so that most is on disk when `finish` syncs all."""
         begun, size = output.begun, end - output.begun
         if size >= _AHEAD_BYTES:
             output.begun = end
@@ -219,7 +216,9 @@ class Stager:
         return output
 
     def _place(self, info: TopicInfo, partition: int) -> tuple[int, int]:
-        """Behind what was staged for the partition before, else behind its published end."""
+        """Base offset and leader epoch behind what was staged for the partition before, else behind its
+        published end.
+        """
         for output in reversed(self._done):
             if (output.info.name, output.partition) == (info.name, partition):
                 return output.base + output.records, output.epoch
@@ -227,15 +226,16 @@ class Stager:
             self._ends = open_reader(self._files, os.path.join(self._folder.ours, names.ENDS))
         key = slot_key(info.topic_id, info.name, partition)
         ends = None if self._ends is None else self._ends.get(key)
-        # What is published may be of before a broker was here: any guess is as good, within an int64.
+        # The published end may be from before a broker was here: any guess will do, within an int64.
         return (0, 0) if ends is None else (max(0, min(ends.end, _MOST_GUESSED)), max(ends.epoch, 0))
 
     # --- the end --------------------------------------------------------------
 
     def finish(self) -> Staged:
-        """Make all durable: the message that `seal` takes, also from another process. The stager is closed.
+        """Make all durable, and close the stager; returns the message that `seal` takes, also in another
+        process.
 
-        StorageError: nothing of it is left.
+        Raises StorageError; nothing of the stager is left then.
         """
         self._check_open()
         outputs = [*self._done, *self._open.values()]
@@ -257,7 +257,7 @@ class Stager:
         return message
 
     def _date(self, outputs: Sequence[_Output]) -> None:
-        """When they were changed must tell any later change: without that, it is not told at all."""
+        """Keep the files' change times only where any later change would get another time."""
         assert self._owner is not None
         latest = max((output.changed for output in outputs), default=0)
         if not wait_until_past(self._files, self._owner, latest):
@@ -265,7 +265,9 @@ class Stager:
                 output.changed = 0
 
     def close(self) -> None:
-        """Let go; what was not finished is removed. A second call does nothing. StorageError."""
+        """Close the stager; what was not finished is removed. A second call does nothing. Raises
+        StorageError.
+        """
         owner, self._owner = self._owner, None
         for output in (*self._done, *self._open.values()):
             output.handle.close()

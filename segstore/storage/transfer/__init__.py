@@ -1,11 +1,11 @@
-"""Sends whole batches as they lie on disk to a socket, pipe or file, without decoding them.
+"""Transfers send whole batches as they lie on disk to a socket, pipe or file, without decoding them.
 
-On disk: reads only. Threads: any, without locks; the pipe, buffer, mapping or ring that a method needs is the
-transfer's own, made and let go of within it.
+On disk files are only read. Threads: any, without locks; the pipe, buffer, mapping or ring that a method
+needs belongs to the transfer, which makes and closes it.
 
-`methods` names the ways, `sinks` says what each serves, `transferring` picks the batches, `delivering` sees
-to it that all their bytes arrive, `senders` moves them, `choosing` has what "auto" takes, `counting` counts
-the system calls, `probing` tells what this machine has. docs/transfer.md explains them.
+`sinks` names the methods and says what each serves, `transfer` picks the batches and the method for "auto",
+and makes sure that all their bytes arrive, `senders` moves them. `bench.zero_copy.counted_files` counts the
+system calls. docs/transfer.md explains the methods.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One sender for each method: moves bytes of a file to a sink, a step at a time.
+"""Senders, one for each method: they move bytes of a file to a sink, a step at a time.
 
-On disk: reads only. Threads: a sender is one transfer's.
-`send` is asked for `count` bytes from `position` on, again and again from where it came to: it may have
-taken more from the file than the sink took from it, which it then still has. It gives the bytes that the sink
-took, 0 where the file ends, and raises as `Files` does. `close` lets go of all that it has, in any state.
+On disk files are only read. Threads: a sender belongs to one transfer. `send` is called for `count` bytes
+from `position` on, again and again from where the call before ended: a sender may have taken more from the
+file than the sink took, which it then still has. `send` returns the bytes that the sink took, 0 where the
+file ends, and raises as `Files` does. `close` releases all that the sender has, in any state.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from segstore.storage.transfer.sinks import PIPE, WINDOW, Sink
 
 # --- mapped ------------------------------------------------------------------------------------
 
-# A window of a file that is mapped while its bytes are sent, by write(2) or what builds on it.
-#
-# On disk: reads only. Threads: a window is one transfer's. The bytes of a log below its visible end never
-# change; a file that somebody has cut is an EFAULT of the system call that reads the mapping, never a
-# SIGBUS: only the kernel touches it.
+# A window of a file is mapped while its bytes are sent, by write(2) or what builds on it. The bytes of a
+# log below its visible end never change; a file that somebody has cut gives an EFAULT of the system call
+# that reads the mapping, never a SIGBUS: only the kernel touches the mapping.
 
 _NO_ROOM = frozenset({errno.ENOBUFS, errno.ENOMEM})
 
@@ -37,11 +35,13 @@ class Mapped:
         self.files, self.sink = files, sink.fd
         self.window = ffi.gc(ffi.new("seg_window *"), lib.seg_unmap_window)
         self._source: Handle | None = None
-        self._end = 0  # of what is mapped, in the file
-        self.most = WINDOW  # bytes that go at a time
+        self._end = 0  # of the window, as a position in the file
+        self.most = WINDOW  # bytes that are sent at a time
 
     def reach(self, source: Handle, position: int, count: int) -> int:
-        """How many bytes from `position` on are mapped now, `count` at most and 1 at least. OSError."""
+        """How many bytes from `position` on are mapped now, `count` at most and 1 at least. Raises
+        OSError.
+        """
         if source is not self._source or position >= self._end:
             self.release()
             there = min(count, WINDOW)
@@ -54,8 +54,8 @@ class Mapped:
         return position >= self._end
 
     def take_less(self, error: OSError) -> bool:
-        """Send less at a time, where the process may not lock so much memory; False where it is not that, or
-        a page is too much.
+        """Send less at a time from now on, where the process may not lock so much memory; False where the
+        error is another, or one page is too much.
         """
         if error.errno not in _NO_ROOM or self.most <= mmap.PAGESIZE:
             return False
@@ -63,19 +63,19 @@ class Mapped:
         return True
 
     def release(self) -> None:
-        """Let go of the window, if there is one."""
+        """Unmap the window, if there is one."""
         if self._source is not None:
             self._source, self._end = None, 0
             self.files.unmap_window(self.window)
 
     def close(self) -> None:
-        """As `release`, also of what an interrupt has left."""
+        """As `release`, also for a window that an interrupt has left."""
         self._source = None
         self.files.unmap_window(self.window)
 
 
 class Mmap(Mapped):
-    """Written from a mapping of the file."""
+    """Writes from a mapping of the file."""
 
     def send(self, source: Handle, position: int, count: int) -> int:
         there = self.reach(source, position, count)
@@ -86,22 +86,21 @@ class Mmap(Mapped):
 
 # MSG_ZEROCOPY: the network card reads from the page cache, the kernel copies nothing; to TCP only.
 #
-# On disk: reads only. Threads: a sender is one transfer's; nobody else may read the socket's error queue
-# meanwhile. A window is let go of once the socket has told, by its error queue, that the kernel needs it no
-# more: when the peer has acknowledged it. After an error or an interrupt it goes at once, which harms
-# nothing: the kernel holds the pages, and a log's bytes don't change; notices that come later stay in the
-# queue.
+# Nobody else may read the socket's error queue meanwhile. A window is unmapped once the socket has said, by
+# its error queue, that the kernel needs it no more: when the peer has acknowledged the bytes. After an
+# error or an interrupt it is unmapped at once, which harms nothing: the kernel holds the pages, and a log's
+# bytes don't change; notices that come later stay in the queue.
 
 _LAST_LOOKS, _PAUSE = 100, 0.01
 """How often, and after how many seconds each, a dead connection is asked for notices that may come yet."""
 
 
 class ZeroCopy(Mapped):
-    """Sets SO_ZEROCOPY of the caller's socket, and puts it back as it was."""
+    """Sets SO_ZEROCOPY of the caller's socket, and restores it at the end."""
 
     def __init__(self, files: Files, sink: Sink) -> None:
         super().__init__(files, sink)
-        self._pending = 0  # sends that have not been told of
+        self._pending = 0  # sends without a notice so far
         self._was_set = files.set_zerocopy(self.sink, True)
 
     def send(self, source: Handle, position: int, count: int) -> int:
@@ -121,7 +120,7 @@ class ZeroCopy(Mapped):
     def _make_room(self, error: OSError) -> bool:
         """Whether to try again: pending sends took the room, or one was too large."""
         if isinstance(error, BlockingIOError):
-            self._look()  # a socket that has notices to tell of is never waited for
+            self._look()  # a socket that has notices is never waited for
             return False
         if error.errno == errno.ENOBUFS and self._pending:
             self._settle()
@@ -135,7 +134,7 @@ class ZeroCopy(Mapped):
             if self._look():
                 continue
             if self.files.wait_for(self.sink, 0) and not self._look():
-                # An error of the connection itself, which stays: its last notices are on their way.
+                # The connection itself has an error, which stays: its last notices are on their way.
                 looks += 1
                 time.sleep(_PAUSE)
         self._pending = 0
@@ -152,22 +151,20 @@ class ZeroCopy(Mapped):
             if not self._was_set:
                 self.files.set_zerocopy(self.sink, False)
         except OSError:
-            pass  # the sink was closed meanwhile: what is told is the first error
+            pass  # the sink was closed meanwhile: the first error is raised
         finally:
             super().close()
 
 
 # --- by ring -----------------------------------------------------------------------------------
 
-# io_uring's send_zc: the network card reads from the page cache; to TCP only.
-#
-# On disk: reads only. Threads: a sender, with its ring, is one transfer's. A window is let go of once the
-# ring has told that the kernel needs it no more; after an error or an interrupt, once what was under way is
-# cancelled.
+# io_uring's send_zc: the network card reads from the page cache; to TCP only. A window is unmapped once the
+# ring has said that the kernel needs it no more; after an error or an interrupt, once the request under way
+# is cancelled.
 
 
 class ByRing(Mapped):
-    """One request at a time, of a whole window."""
+    """Sends one request at a time, of a whole window."""
 
     def __init__(self, files: Files, sink: Sink) -> None:
         super().__init__(files, sink)
@@ -194,7 +191,7 @@ _raw = ffi.new_allocator(should_clear_after_alloc=False)
 
 
 class Sender(Protocol):
-    """See above."""
+    """A sender: see the module."""
 
     def send(self, source: Handle, position: int, count: int) -> int: ...
 
@@ -202,7 +199,9 @@ class Sender(Protocol):
 
 
 class Straight:
-    """From the page cache to the sink by one system call: sendfile, copy_file_range, splice into a pipe."""
+    """Sends from the page cache to the sink by one system call: sendfile, copy_file_range, splice into a
+    pipe.
+    """
 
     def __init__(self, step: Callable[[int, Handle, int, int], int], sink: Sink) -> None:
         self._step, self._sink = step, sink.fd
@@ -215,7 +214,7 @@ class Straight:
 
 
 class Splice:
-    """From the file into a pipe of its own, and from there to the sink."""
+    """Sends from the file into a pipe of its own, and from there to the sink."""
 
     def __init__(self, files: Files, sink: Sink) -> None:
         self._files, self._sink = files, sink.fd
@@ -237,12 +236,12 @@ class Splice:
 
 
 class Read:
-    """Read into a buffer and written from there."""
+    """Reads into a buffer and writes from there."""
 
     def __init__(self, files: Files, sink: Sink) -> None:
         self._files, self._sink = files, sink.fd
         self._buffer = memoryview(b"")
-        self._left = self._buffer  # what was read and not yet written
+        self._left = self._buffer  # bytes that were read and not yet written
 
     def send(self, source: Handle, position: int, count: int) -> int:
         if not self._left:

@@ -1,4 +1,7 @@
-"""What a sink is, and which methods can serve it. Nothing on disk. Threads: any."""
+"""Sinks of a transfer: what a descriptor is, which methods can serve it, and which methods this machine has.
+
+Nothing is on disk. Threads: any.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from segstore.files import Files
 
 # --- methods -----------------------------------------------------------------------------------
 
-# The ways to move bytes from a file to a sink, by name, and how much goes at a time. Nothing on disk.
+# The ways to move bytes from a file to a sink, by name, and how many bytes are moved at a time.
 
 SENDFILE, SPLICE, MMAP, READ = "sendfile", "splice", "mmap", "read"
 COPY_FILE_RANGE, ZEROCOPY, IO_URING, AUTO = "copy_file_range", "zerocopy", "io_uring", "auto"
@@ -45,15 +48,15 @@ NEEDS = {
     ZEROCOPY: frozenset({TCP}),
     IO_URING: frozenset({TCP}),
 }
-"""The kinds of sink that each method can serve; of "other" ones (devices) the system has its say too."""
+"""The kinds of sink that each method can serve; "other" sinks (devices) the system may still refuse."""
 UNSEEN = frozenset({SENDFILE, MMAP, READ})
-"""These are asked of the system without a look at the sink before, which would take calls of its own."""
+"""Methods that are tried without a look at the sink before, which would take calls of its own."""
 NO_APPEND = frozenset({SENDFILE, SPLICE, COPY_FILE_RANGE})
-"""The system refuses these for a file that was opened with O_APPEND."""
+"""Methods that the system refuses for a file that was opened with O_APPEND."""
 
 
 class Sink(NamedTuple):
-    """A descriptor and what it is."""
+    """A descriptor, its kind, and whether it was opened with O_APPEND."""
 
     fd: int
     kind: str
@@ -61,7 +64,9 @@ class Sink(NamedTuple):
 
 
 def descriptor(sink: Any) -> int:
-    """The descriptor of a sink: an int, or what has fileno(). InvalidTypeError; SinkError of a closed one."""
+    """The descriptor of a sink: an int, or what has fileno(). Raises InvalidTypeError; SinkError for a closed
+    sink.
+    """
     fd = sink if isinstance(sink, int) and not isinstance(sink, bool) else _fileno(sink)
     if not 0 <= fd <= _MOST_FD:
         raise SinkError(errno.EBADF, f"the sink is closed, or no file descriptor: {fd}")
@@ -78,12 +83,12 @@ def _fileno(sink: Any) -> int:
         raise InvalidTypeError(
             f"sink must be a file descriptor or have fileno(), not be {type(sink).__name__}"
         ) from None
-    except ValueError:  # what a closed file says
+    except ValueError:  # a closed file raises this
         return -1
 
 
 def look_at(files: Files, fd: int) -> Sink:
-    """What a descriptor is. SinkError where it is none."""
+    """The kind of a descriptor. Raises SinkError where it is none."""
     try:
         kind, appends, _ = files.look_at(fd)
     except OSError as error:
@@ -92,17 +97,19 @@ def look_at(files: Files, fd: int) -> Sink:
 
 
 def unseen(fd: int) -> Sink:
-    """A descriptor that is not looked at."""
+    """A sink for a descriptor that is not looked at."""
     return Sink(fd, OTHER, False)
 
 
 def kind_of(fd: int) -> str:
-    """ "tcp", "unix" (both stream sockets), "pipe", "file" or "other". SinkError."""
+    """The kind of a descriptor: "tcp", "unix" (both stream sockets), "pipe", "file" or "other". Raises
+    SinkError.
+    """
     return look_at(Files(), fd).kind
 
 
 def check(method: str, sink: Sink) -> None:
-    """InvalidArgumentError where the method can't serve the sink."""
+    """Raises InvalidArgumentError where the method can't serve the sink."""
     if _serves(method, sink):
         return
     allowed = ", ".join(name for name in METHODS if _serves(name, sink))
@@ -115,15 +122,13 @@ def _serves(method: str, sink: Sink) -> bool:
 
 
 def refusal(error: OSError) -> SinkError:
-    """The error of ours for what the system says of a sink."""
+    """The SinkError for an error that the system gives for a sink."""
     number = error.errno or errno.EIO
     gone = number in (errno.EPIPE, errno.ECONNRESET)
     return (SinkClosedError if gone else SinkError)(number, os.strerror(number))
 
 
 # --- probing -----------------------------------------------------------------------------------
-
-# Which transfer methods this machine has. Nothing on disk. Threads: any.
 
 
 def transfer_methods() -> dict[str, str | None]:

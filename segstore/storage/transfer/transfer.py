@@ -1,6 +1,6 @@
-"""Which batches a transfer sends, and by which sender.
+"""A transfer: which batches are sent, by which method, and that all their bytes arrive.
 
-On disk: reads only. Threads: any, without locks, on an immutable view.
+On disk files are only read. Threads: any, without locks, on an immutable view.
 """
 
 from __future__ import annotations
@@ -24,18 +24,16 @@ from segstore.storage.transfer.sinks import Sink
 
 # --- delivering --------------------------------------------------------------------------------
 
-# Brings every byte of a stretch of a file to its sink, or tells in an error of ours why not.
-#
-# On disk: reads only. Threads: any.
-
 _OF_METHOD = frozenset({errno.EINVAL, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS})
-"""The sink is fine, but not for this call."""
+"""Errors for a sink that is fine, but not for this call."""
 
 
 def deliver(
     sender: Sender, fd: int, files: Files, handle: Handle, position: int, stop: int, method: str
 ) -> None:
-    """Every byte, whatever a call takes: on after signals, whose handlers have run, and after waiting."""
+    """Send every byte, however many one call takes: the loop goes on after signals, whose handlers have run,
+    and after waiting.
+    """
     while position < stop:
         try:
             sent = sender.send(handle, position, stop - position)
@@ -64,13 +62,15 @@ def _told(error: OSError, handle: Handle, method: str, fd: int, files: Files) ->
 
 
 def shorter(handle: Handle) -> StorageError:
-    """The error for a file that has not what its log says."""
+    """The error for a file that is shorter than its log says."""
     return StorageError(errno.EIO, "the segment became shorter while it was sent", handle.path)
 
 
 @contextmanager
 def without_sigpipe() -> Iterator[None]:
-    """Keep the SIGPIPE of a sink without a reader from this thread: the error is told."""
+    """A block in which this thread gets no SIGPIPE of a sink without a reader: the error is raised
+    instead.
+    """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     pending = signal.SIGPIPE in signal.sigpending()
     try:
@@ -83,7 +83,7 @@ def without_sigpipe() -> Iterator[None]:
 
 # --- choosing ----------------------------------------------------------------------------------
 
-# What "auto" takes, by the kind of the sink and the bytes that there are to send. Nothing on disk.
+# The method that "auto" takes, by the kind of the sink and the bytes to send.
 #
 # TABLE is what `segstore bench zero-copy` recommends (benchmarks/results/zero-copy.json, Linux 6.18, 2
 # cores, warm): sendfile everywhere, which no other method beat without losing in the other measure. At 64
@@ -95,8 +95,8 @@ def without_sigpipe() -> Iterator[None]:
 #     pipe   2,746 0.32   2,106 0.41     985 1.08   1,016 1.00   -
 #     file   1,790 0.89   1,200 1.24   1,277 1.21   1,590 1.00   1,875 0.85
 #
-# From 1 MiB on all methods are near one another. To a Unix socket 16 MiB at a time go faster by mmap (3,643
-# to 2,362 MB/s), for more of the sender's CPU.
+# From 1 MiB on all methods are near one another. To a Unix socket 16 MiB at a time are faster by mmap
+# (3,643 to 2,362 MB/s), for more of the sender's CPU.
 
 Choice = tuple[float, str]
 
@@ -107,7 +107,7 @@ TABLE: dict[str, tuple[Choice, ...]] = {
     sinks.FILE: ((inf, sinks.SENDFILE),),
     sinks.OTHER: ((inf, sinks.READ),),
 }
-"""For each kind: up to so many bytes, this method; the last row has no limit."""
+"""For each kind, pairs of a limit in bytes and the method up to it; the last has no limit."""
 
 
 def choose(sink: Sink, count: int) -> str:
@@ -120,17 +120,18 @@ def choose(sink: Sink, count: int) -> str:
 
 _FOUND = ffi.typeof("seg_found *")
 _NOT_HERE = frozenset({errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.ENOPROTOOPT})
-"""What making a sender raises where the system has not, or forbids, what its method needs."""
+"""Errors of making a sender where the system lacks, or forbids, what its method needs."""
 
 
 def transfer(
     view: LogView, fd: int, offset: int, max_bytes: int, method: str, files: Files, gaps: MayBeMissing
 ) -> tuple[int, int]:
-    """Send batches from the one that holds `offset` on, up to `max_bytes`, at least one where there is one.
+    """Send batches from the one that holds `offset` on, up to `max_bytes`, at least one where there is any;
+    returns (bytes, next offset).
 
-    (bytes, next offset). A sink that takes no more for now is waited for, so that it always gets whole
-    batches. InvalidArgumentError where the method can't serve the sink; SinkError; StorageError of a
-    segment's file. OSError and CorruptRecordError: nothing was sent then.
+    A sink that takes no more for now is waited for, so that it always gets whole batches. Raises
+    InvalidArgumentError where the method can't serve the sink; SinkError; StorageError of a segment's file.
+    Raises OSError and CorruptRecordError; nothing was sent then.
     """
     if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:  # as Python begins
         return _transfer(view, fd, offset, max_bytes, method, files, gaps)
@@ -173,14 +174,14 @@ def _transfer(
 def _find(
     view: LogView, slot: int, end: int, offset: int, most: int, files: Files, gaps: MayBeMissing, found: Any
 ) -> Handle | None:
-    """Put the batches of segment `slot` that are next into `found`; None where it has none."""
+    """Put the next batches of segment `slot` into `found`; returns its log, None where it has none."""
     segment = view.segments[slot]
     handle = segment.handle
     pointer, n, _memory = segment.indexes[0].view
     there = pointer, n, segment.base_offset, end, view.end_offset
     if files.find_stretch(handle, found, *there, -1, offset, most):
         return handle
-    # A gap, an index that is wrong, damage: what is slower looks closely, and tells.
+    # There is a gap, a wrong index entry or damage: a slower search finds out which.
     first = first_batch(view, slot, offset, view.end_offset, gaps, handle)
     if first is None:
         return None
