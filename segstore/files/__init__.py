@@ -1,8 +1,8 @@
 """The only package that opens, writes, syncs, maps and renames files: the seam where tests inject faults.
 
-On disk: no file of its own; see `whole` for what is there while a file is replaced.
-Threads: any; positions are handed in and nothing is cached, so one `Handle` may serve many threads.
-Errors of the system pass through as the OSError that they are, with the path.
+On disk there is no file of its own; see `atomic` for the temporary file while a file is replaced. Threads:
+any; positions are passed in and nothing is cached, so one `Handle` may serve many threads. Errors of the
+system are raised as the OSError that they are, with the path.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ __all__ = ["FILE_MODE", "Files", "Handle", "Path"]
 class Files(Whole, Locking, Sending):
     """Files of the operating system, by path or `Handle`; sizes and positions in bytes.
 
-    One object has all that is ever done to files, so that a subclass of it sees each call, and can let it
-    fail: what is made of other calls (`whole`, `locking`) makes them on itself.
+    One object has every call that is made on files, so that a subclass sees each call, and can let it fail:
+    calls that are made of others (`atomic`, `locks`) make these on the same object.
     """
 
     def boot(self) -> int:
-        """A number of 63 bits that a start of the machine has, and no other; 0 where it can't be told."""
+        """A number of 63 bits that no other start of the machine has; 0 where it is not known."""
         return boot()

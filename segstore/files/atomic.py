@@ -1,8 +1,7 @@
-"""Whole files: read, replaced in one step, taken out of the sight of their other names.
+"""Atomic replacement: whole files are read, replaced in one step, and separated from their other names.
 
-On disk: no file of its own; "<path>.tmp" beside the file that is replaced, while it is.
-Threads: any, but one at a time for each path that is written. Made of the other calls of `Files`, so that a
-fault can hit each step.
+On disk a file "<path>.tmp" lies beside a file while that is replaced. Threads: any, but one at a time for
+each path that is written. The calls are made of other calls of `Files`, so that a fault can hit each step.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ _MAX_NAME = 255  # bytes that Linux file systems allow in one name
 
 
 class Whole(Opening, Content, Directories, Stats):
-    """What a crash leaves of these is the old file or the new one, and perhaps a temporary one."""
+    """Calls on whole files. A crash leaves the old file or the new one, and perhaps a temporary one."""
 
     def ensure_directory(self, path: Path) -> None:
-        """Make a directory where there is none, durable when it returns. Another process or thread that makes
-        it at the same time does no harm. OSError: EEXIST where the name is something else's.
+        """Make a directory where there is none, durable when this returns. Another process or thread that
+        makes it at the same time does no harm. Raises OSError: EEXIST where the name is something else's.
         """
         if self.exists(path):
             return
@@ -40,8 +39,8 @@ class Whole(Opening, Content, Directories, Stats):
         self.sync_dir(os.path.dirname(os.path.abspath(path)))
 
     def open_anew(self, path: Path) -> Handle:
-        """Open a new, empty file to read and write. What had its name loses it, and keeps its bytes: they may
-        have another name. OSError.
+        """Open a new, empty file to read and write. A file that had its name loses the name, and keeps its
+        bytes, which may have another name. Raises OSError.
         """
         if self.exists(path):
             try:
@@ -54,7 +53,7 @@ class Whole(Opening, Content, Directories, Stats):
         return self.open(path, write=True, create=True)
 
     def read_file(self, path: Path, limit: int = 1 << 26) -> bytes:
-        """All of a file of at most `limit` bytes. OSError: EFBIG where it is larger."""
+        """The content of a file of at most `limit` bytes. Raises OSError: EFBIG where it is larger."""
         with self.open(path) as handle:
             size = self.size(handle)
             data = self.pread(handle, size + 1, 0) if size <= limit else b""
@@ -63,7 +62,9 @@ class Whole(Opening, Content, Directories, Stats):
         return data
 
     def write_atomic(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
-        """Replace a file, or make it: old or new content, never a mixture; durable where `sync`. OSError."""
+        """Replace a file, or make it: it has the old or the new content, never a mixture; durable with
+        `sync`. Raises OSError.
+        """
         target = os.fspath(path)
         temporary = _temporary(target)
         try:
@@ -73,7 +74,7 @@ class Whole(Opening, Content, Directories, Stats):
                     self.sync(handle)
             self.rename(temporary, target)
         except OSError:
-            # The first error says more than one of tidying up; the next write takes the name again.
+            # The first error says more than one of cleaning up; the next write uses the name again.
             with contextlib.suppress(OSError):
                 self.unlink(temporary)
             raise
@@ -81,8 +82,8 @@ class Whole(Opening, Content, Directories, Stats):
             self.sync_dir(os.path.dirname(target) or ".")
 
     def take_own(self, path: Path) -> None:
-        """Before a file is written in place: where it has other names (hard links), which would see that, a
-        durable copy takes this name. OSError.
+        """Before a file is written in place: where it has other names (hard links), which would show the
+        change, give this name to a durable copy. Raises OSError.
         """
         if self.links(path) < 2:
             return
@@ -96,7 +97,7 @@ class Whole(Opening, Content, Directories, Stats):
 
 
 def _temporary(target: str) -> str:
-    """The name beside `target` that its next content is written under."""
+    """The name beside `target` under which its next content is written."""
     directory, name = os.path.split(target)
     if len(os.fsencode(name)) + len(_TEMPORARY) > _MAX_NAME:
         name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()

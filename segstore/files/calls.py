@@ -1,7 +1,8 @@
-"""Opens regular files, and nothing else that has a file's name; makes files and directories.
+"""The system calls on files: open regular files and nothing else, read, write and sync them, and change
+directories.
 
-What is made has `file_mode`, or for directories that and the right to enter for whoever may read, whatever
-the umask is. On disk: what it is asked to make. Threads: any.
+What is made has `file_mode`, and directories also the right to enter for whoever may read, whatever the umask
+is. Positions are passed in, so one `Handle` may serve many threads. Errors carry the path. Threads: any.
 """
 
 from __future__ import annotations
@@ -23,18 +24,16 @@ if TYPE_CHECKING:
 
 # --- stats -------------------------------------------------------------------------------------
 
-# What the system knows of a file or directory: kind, size, rights, names, times.
-#
-# On disk: nothing but times of change (`set_modified`, `has_passed`). A symbolic link is asked for itself,
-# not followed. Threads: any.
+# What the system knows of a file or directory: kind, size, rights, names, times. Only times of change are
+# written (`set_modified`, `has_passed`). A symbolic link is asked for itself, not followed.
 
 _PATH_MAX = 4096  # bytes, with the zero at its end
 
 
 def status(handle: Handle) -> Any:
-    """What fstat(2) tells of an open file: a `seg_status`. OSError as fstat(2).
+    """The result of fstat(2) for an open file: a `seg_status`. Raises OSError as fstat(2).
 
-    `os.fstat` of CPython 3.10 raises SystemError where two signals come in it whose handlers raise.
+    `os.fstat` of CPython 3.10 raises SystemError where two signals arrive in it whose handlers raise.
     """
     found = ffi.new("seg_status *")
     checked(lib.seg_fstat(handle.fd, found), handle)
@@ -42,9 +41,9 @@ def status(handle: Handle) -> Any:
 
 
 def status_of(path: Path, *, follow: bool = False) -> Any:
-    """What lstat(2), or stat(2) where it is to `follow` a link, tells of a name. OSError as those.
+    """The result of lstat(2), or of stat(2) with `follow`, for a name. Raises OSError as those.
 
-    By C for the same reason as `status`.
+    C does it for the same reason as in `status`.
     """
     found = ffi.new("seg_status *")
     code = lib.seg_stat(os.fsencode(path), follow, found)
@@ -54,13 +53,13 @@ def status_of(path: Path, *, follow: bool = False) -> Any:
 
 
 class Stats:
-    """Sizes in bytes, times in ns since the epoch."""
+    """Attributes of files: sizes in bytes, times in ns since the epoch."""
 
     def real_path(self, path: Path) -> str:
-        """The absolute path without symbolic links, as realpath(3); of a name that nothing has, that of its
-        directory, and the name. OSError (ELOOP, EACCES, ENOTDIR).
+        """The absolute path without symbolic links, as realpath(3); for a name that does not exist, that of
+        its directory with the name. Raises OSError (ELOOP, EACCES, ENOTDIR).
 
-        By C for the same reason as `status`: `os.path.realpath` asks `os.lstat`.
+        C does it for the same reason as in `status`: `os.path.realpath` calls `os.lstat`.
         """
         out = ffi.new("char[]", _PATH_MAX)
         there, missing = os.fsdecode(path), ""
@@ -74,7 +73,7 @@ class Stats:
         return os.path.normpath(os.path.join(os.fsdecode(ffi.string(out)), missing))
 
     def exists(self, path: Path) -> bool:
-        """Whether anything has this name. OSError where that can't be told (EACCES)."""
+        """Whether anything has this name. Raises OSError where that is not known (EACCES)."""
         try:
             status_of(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -82,20 +81,20 @@ class Stats:
         return True
 
     def is_symlink(self, path: Path) -> bool:
-        """Whether this is a symbolic link. OSError as lstat(2)."""
+        """Whether this is a symbolic link. Raises OSError as lstat(2)."""
         return stat.S_ISLNK(status_of(path).mode)
 
     def is_directory(self, path: Path) -> bool:
-        """Whether this is a directory, or a symbolic link to one. OSError as stat(2)."""
+        """Whether this is a directory, or a symbolic link to one. Raises OSError as stat(2)."""
         return stat.S_ISDIR(status_of(path, follow=True).mode)
 
     def is_file(self, path: Path) -> bool:
-        """Whether this is a regular file, and no link to one. OSError as lstat(2)."""
+        """Whether this is a regular file, and no link to one. Raises OSError as lstat(2)."""
         return stat.S_ISREG(status_of(path).mode)
 
     def check_directory(self, path: Path) -> None:
-        """Nothing, where this is a directory or is missing. OSError: ELOOP for a symbolic link (what
-        is behind it is another's), ENOTDIR.
+        """Do nothing where this is a directory or is missing. Raises OSError: ELOOP for a symbolic link (what
+        it leads to belongs to somebody else), ENOTDIR.
         """
         try:
             mode = status_of(path).mode
@@ -107,42 +106,46 @@ class Stats:
             raise OSError(number, f"{what} in a directory's place", os.fspath(path))
 
     def mode(self, path: Path) -> int:
-        """Who may do what with a file or directory, nine bits. OSError as lstat(2)."""
+        """The permission bits of a file or directory, nine bits. Raises OSError as lstat(2)."""
         return stat.S_IMODE(status_of(path).mode) & 0o777
 
     def size(self, file: Path | Handle) -> int:
-        """Bytes of a file by path (of a symbolic link itself) or handle. OSError as stat(2)."""
+        """Bytes of a file by path (of a symbolic link itself) or handle. Raises OSError as stat(2)."""
         return int(status(file).size) if isinstance(file, Handle) else int(status_of(file).size)
 
     def inode(self, file: Path | Handle) -> int:
-        """Which file this is, as long as it is there. OSError as stat(2)."""
+        """The inode number, which identifies a file as long as it exists. Raises OSError as stat(2)."""
         return int(status(file).inode) if isinstance(file, Handle) else int(status_of(file).inode)
 
     def identity(self, file: Path | Handle) -> tuple[int, ...]:
-        """What tells a file that nobody writes any more from another one that has got its name: inode, size,
-        time of change. OSError as stat(2).
+        """What distinguishes a file that nobody writes any more from another one that has got its name:
+        inode, size, time of change. Raises OSError as stat(2).
         """
         found = status(file) if isinstance(file, Handle) else status_of(file)
         return found.inode, found.size, found.modified
 
     def links(self, path: Path) -> int:
-        """How many names a file has (hard links): what is written to it, all of them see. OSError."""
+        """How many names a file has (hard links): a write shows under all of them. Raises OSError."""
         return int(status_of(path).links)
 
     def changed(self, handle: Handle) -> int:
-        """When a file's bytes or names were last changed (its ctime, which nobody can set), ns. OSError."""
+        """When a file's bytes or names were last changed (its ctime, which nobody can set), in ns. Raises
+        OSError.
+        """
         return int(status(handle).changed)
 
     def modified(self, path: Path) -> int:
-        """When a file or directory was last changed, ns since the epoch; 0 where there is none. OSError."""
+        """When a file or directory was last changed, ns since the epoch; 0 where it is missing. Raises
+        OSError.
+        """
         try:
             return int(status_of(path).modified)
         except (FileNotFoundError, NotADirectoryError):
             return 0
 
     def set_modified(self, file: Path | Handle, ns: int) -> None:
-        """Let a file by path (no link is followed) or handle seem to be last changed then, ns since the
-        epoch. OSError as utimensat(2).
+        """Set the time of the last change of a file by path (no link is followed) or handle, ns since the
+        epoch. Raises OSError as utimensat(2).
         """
         if isinstance(file, Handle):
             os.utime(file.fd, ns=(ns, ns))
@@ -150,7 +153,7 @@ class Stats:
             os.utime(file, ns=(ns, ns), follow_symlinks=False)
 
     def has_passed(self, handle: Handle, ns: int) -> bool:
-        """Touch a file: whether what is changed from now on has a ctime above `ns`. OSError as
+        """Touch a file; returns whether a change from now on gets a ctime above `ns`. Raises OSError as
         utimensat(2).
         """
         os.utime(handle.fd)
@@ -160,11 +163,11 @@ class Stats:
 # --- calls ------------------------------------------------------------
 
 FILE_MODE = 0o600
-"""Of new files, unless another one is asked for: nobody else reads them."""
+"""The mode of new files, unless another is asked for: nobody else reads them."""
 
 
 class Opening:
-    """`file_mode`: of what is made."""
+    """Opens and makes files and directories; `file_mode` is the mode of new files."""
 
     file_mode = FILE_MODE
 
@@ -173,16 +176,17 @@ class Opening:
         return self.file_mode | (self.file_mode & 0o444) >> 2
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> Handle:
-        """Open a regular file to read, or also to write, made (`file_mode`) where `create` and missing.
+        """Open a regular file to read, or also to write; with `create` it is made (`file_mode`) where
+        missing.
 
-        OSError: ELOOP for a symbolic link, EINVAL for what is no regular file.
+        Raises OSError: ELOOP for a symbolic link, EINVAL for what is no regular file.
         """
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
         # O_NONBLOCK: opening a FIFO must not wait for its other end; files take no notice of it.
         try:
             handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode)
         except PermissionError:
-            # Of a device on a file system mounted "nodev", too.
+            # A device on a file system mounted "nodev" gives this error too.
             if stat.S_IFMT(status_of(path).mode) in (stat.S_IFBLK, stat.S_IFCHR):
                 raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path)) from None
             raise
@@ -195,7 +199,7 @@ class Opening:
         return handle
 
     def mkdir(self, path: Path) -> None:
-        """Make a directory (`directory_mode`). OSError as mkdir(2)."""
+        """Make a directory (`directory_mode`). Raises OSError as mkdir(2)."""
         os.mkdir(path, self.directory_mode)
         made = status_of(path).mode
         if _is_narrower(made, self.directory_mode):
@@ -203,16 +207,16 @@ class Opening:
 
 
 def _is_narrower(mode: int, wanted: int) -> bool:
-    """Whether the umask took something of it away. What was made by others with other rights stays so."""
+    """Whether the umask took away a part of the wanted mode. Files that others made with other rights stay
+    so.
+    """
     held = mode & 0o777
     return held != wanted and held | wanted == wanted
 
 
 # --- content -----------------------------------------------------------------------------------
 
-# Reads, writes, cuts, syncs and maps what is in open files. On disk: the bytes that it is asked to write.
-#
-# Threads: any; positions are handed in, so one `Handle` may serve many. Errors carry the handle's path.
+# Reads, writes, cuts, syncs and maps what is in open files.
 
 _NO_COPY_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF})
 _COPY_CHUNK = 1 << 20
@@ -220,10 +224,10 @@ _MOST_ERRNO = 4096
 
 
 class Content:
-    """Sizes and positions in bytes."""
+    """Calls on the content of open files; sizes and positions in bytes."""
 
     def pread(self, handle: Handle, size: int, position: int) -> bytes:
-        """`size` bytes from `position`; fewer only at the end of the file. OSError as pread(2)."""
+        """`size` bytes from `position`; fewer only at the end of the file. Raises OSError as pread(2)."""
         try:
             data = os.pread(handle.fd, size, position)
             if len(data) == size or not data:
@@ -237,42 +241,52 @@ class Content:
         return b"".join(parts)
 
     def pread_into(self, handle: Handle, buffer: Buffer, position: int) -> int:
-        """Fill `buffer` from `position`: bytes read, fewer only at its end. OSError as pread(2)."""
+        """Fill `buffer` from `position`; returns the bytes read, fewer only at the file's end. Raises OSError
+        as pread(2).
+        """
         with ffi.from_buffer("uint8_t[]", buffer, require_writable=True) as view:
             done = lib.seg_pread(handle.fd, view, len(view), position)
         return checked(done, handle)
 
     def pwrite(self, handle: Handle, data: Buffer, position: int) -> int:
-        """Write all of `data` at `position`: its length. OSError as pwrite(2); a part may be written then."""
+        """Write all of `data` at `position`; returns its length. Raises OSError as pwrite(2); a part may be
+        written then.
+        """
         with ffi.from_buffer("uint8_t[]", data) as view:
             done = lib.seg_pwrite(handle.fd, view, len(view), position)
         return checked(done, handle)
 
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], position: int) -> int:
-        """Write all buffers one after the other from `position`: bytes. OSError as `pwrite`."""
+        """Write all buffers one after the other from `position`; returns the bytes. Raises OSError as
+        `pwrite`.
+        """
         with lent(buffers) as views:
             pointers, lengths = ffi.new("uint8_t *[]", views), ffi.new("int64_t[]", [len(v) for v in views])
             done = lib.seg_pwritev(handle.fd, pointers, lengths, len(views), position)
         return checked(done, handle)
 
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
-        """`seg_seek` (cdef.h) as it is: 1 found, 0 none below `end`, negative: -errno or a bad header."""
+        """The result of `seg_seek` (cdef.h): 1 found, 0 none below `end`, negative: -errno or a bad
+        header.
+        """
         return int(lib.seg_seek(handle.fd, position, end, target, out))
 
     def read_by(self, handle: Handle, call: Callable[[int], int]) -> int:
-        """What `call` gives for the descriptor: C that reads for itself. OSError where that is -errno."""
+        """The result of `call` for the descriptor, a function of C that reads by itself. Raises OSError where
+        that is -errno.
+        """
         result = call(handle.fd)
         return checked(result, handle) if result > -_MOST_ERRNO else result
 
     def restamp(self, handle: Handle, end: int, base_offset: int, leader_epoch: int) -> int:
-        """`seg_restamp` (cdef.h): the next offset; EBADMSG where a batch is none. OSError."""
+        """`seg_restamp` (cdef.h): returns the next offset; EBADMSG where a batch is none. Raises OSError."""
         code = lib.seg_restamp(handle.fd, end, base_offset, leader_epoch)
         return checked(-errno.EBADMSG if code == lib.SEG_E_COLUMN else code, handle)
 
     def copy_range(self, source: Handle, position: int, target: Handle, at: int, count: int) -> int:
-        """Copy `count` bytes from file to file, sharing blocks where the file system can. OSError.
+        """Copy `count` bytes from file to file, sharing blocks where the file system can. Raises OSError.
 
-        Bytes copied, fewer only at the end of the source; on an error a part may be written.
+        Returns the bytes copied, fewer only at the end of the source; after an error a part may be written.
         """
         done = int(lib.seg_copy_range(target.fd, at, source.fd, position, count))
         if done < 0 and -done not in _NO_COPY_RANGE:
@@ -286,35 +300,38 @@ class Content:
         return done
 
     def truncate(self, handle: Handle, size: int) -> None:
-        """Cut or extend (with a hole) the file to `size`. OSError as ftruncate(2)."""
+        """Cut or extend (with a hole) the file to `size`. Raises OSError as ftruncate(2)."""
         try:
             os.ftruncate(handle.fd, size)
         except OSError as e:
             raise named(e, handle.path) from None
 
     def allocate(self, handle: Handle, position: int, length: int) -> None:
-        """Take disk blocks for `length` > 0 bytes from `position`, extending the file. OSError (ENOSPC)."""
+        """Allocate disk blocks for `length` > 0 bytes from `position`, extending the file. Raises OSError
+        (ENOSPC).
+        """
         checked(lib.seg_fallocate(handle.fd, position, length), handle)
 
     def sync(self, handle: Handle) -> None:
-        """Make the file's data durable; never repeated on failure. OSError as fdatasync(2)."""
+        """Make the file's data durable; never repeated on failure. Raises OSError as fdatasync(2)."""
         checked(lib.seg_fdatasync(handle.fd, handle.failed), handle)
 
     def start_sync(self, handle: Handle, position: int, length: int) -> None:
-        """Let the disk begin with `length` bytes, so that a later `sync` has less to wait for. Only a hint:
-        what goes wrong is told by that `sync`.
+        """Let the disk begin to write `length` bytes, so that a later `sync` has less to wait for. This is
+        only a hint: that `sync` raises what goes wrong.
         """
         lib.seg_start_sync(handle.fd, position, length)
 
     def map(self, handle: Handle, length: int, *, write: bool = False) -> mmap.mmap:
         """A shared mapping of the first `length` > 0 bytes, which outlives the handle.
 
-        OSError: EINVAL where the file is shorter (touching what is behind its end would be a SIGBUS), ENOMEM.
+        Raises OSError: EINVAL where the file is shorter (touching what is behind its end would be a SIGBUS),
+        ENOMEM.
         """
         if not 0 < length <= status(handle).size:
             raise OSError(errno.EINVAL, f"can't map {length} bytes", handle.path)
         protection = mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ
-        # Of a mapping with a descriptor, mmap.mmap keeps a duplicate open before Python 3.13.
+        # Before Python 3.13, mmap.mmap keeps a duplicate of a mapping's descriptor open.
         memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=protection)
         checked(lib.seg_map(ffi.from_buffer(memory), length, handle.fd, write), handle)
         return memory
@@ -322,16 +339,16 @@ class Content:
 
 # --- directories -------------------------------------------------------------------------------
 
-# Names in directories: given, moved, taken away, listed, made durable. On disk: what it is asked to change.
-#
-# Threads: any.
+# Names in directories: created, renamed, removed, listed, made durable.
 
 
 class Directories:
-    """Each change is one step, whole or not there; it is durable after `sync_dir` of its directory."""
+    """Calls on names in directories. Each change is one step, done whole or not at all; it is durable after
+    `sync_dir` of its directory.
+    """
 
     def sync_dir(self, path: Path) -> None:
-        """Make the names in a directory durable. OSError as fsync(2)."""
+        """Make the names in a directory durable. Raises OSError as fsync(2)."""
         with Handle(path, os.O_RDONLY | os.O_DIRECTORY) as handle:
             try:
                 os.fsync(handle.fd)
@@ -339,31 +356,35 @@ class Directories:
                 raise named(e, handle.path) from None
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename, replacing a file at `target` in one step. OSError as rename(2)."""
+        """Rename, replacing a file at `target` in one step. Raises OSError as rename(2)."""
         os.rename(source, target)
 
     def link(self, source: Path, target: Path) -> None:
-        """Give the file at `source` a second name. OSError as link(2), EEXIST where there is one."""
+        """Give the file at `source` a second name. Raises OSError as link(2), EEXIST where the name
+        exists.
+        """
         os.link(source, target, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:
-        """Remove a file's name. OSError as unlink(2)."""
+        """Remove a file's name. Raises OSError as unlink(2)."""
         os.unlink(path)
 
     def rmdir(self, path: Path) -> None:
-        """Remove an empty directory. OSError as rmdir(2)."""
+        """Remove an empty directory. Raises OSError as rmdir(2)."""
         os.rmdir(path)
 
     def listdir(self, path: Path) -> list[str]:
-        """The names in a directory, in no order. OSError as opendir(3)."""
+        """The names in a directory, in no order. Raises OSError as opendir(3)."""
         return os.listdir(path)
 
     def directories(self, path: Path) -> list[str]:
-        """The names in a directory that are directories, or symbolic links to such. OSError as opendir(3)."""
+        """The names in a directory that are directories, or symbolic links to such. Raises OSError as
+        opendir(3).
+        """
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir()]
 
     def irregular(self, path: Path) -> list[str]:
-        """The names in a directory that are no regular files. OSError as opendir(3)."""
+        """The names in a directory that are no regular files. Raises OSError as opendir(3)."""
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]

@@ -1,4 +1,4 @@
-"""An open file or directory, and how the system's errors get its path. On disk: nothing. Threads: any."""
+"""A handle: an open file or directory, whose path is put into errors of the system. Threads: any."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Handle:
     __slots__ = ("__weakref__", "_slot", "failed", "fd", "path")
 
     def __init__(self, path: Path, flags: int, mode: int = 0) -> None:
-        """Open it. OSError as open(2)."""
+        """Open the file. Raises OSError as open(2)."""
         self.fd, self.path = -1, os.fspath(path)
         self.failed = ffi.NULL
         """An int32 that gets the errno of a sync that fails, even where an interrupt keeps that from being
@@ -33,11 +33,11 @@ class Handle:
 
     @property
     def closed(self) -> bool:
-        """Whether the descriptor is closed: not where an interrupt has kept `close` from that."""
+        """Whether the descriptor is closed; False where an interrupt prevented `close` from closing it."""
         return bool(self._slot[0] < 0)
 
     def close(self) -> None:
-        """Close the descriptor; further calls do nothing, or end what an interrupt has kept from being done.
+        """Close the descriptor; further calls do nothing, or finish what an interrupt prevented. Raises
         OSError as close(2).
         """
         self.fd = -1
@@ -53,6 +53,6 @@ class Handle:
 
 
 def named(error: OSError, path: str) -> OSError:
-    """The same error, with the path that a call on a descriptor does not tell."""
+    """The same error, with the path, which an error of a call on a descriptor does not have."""
     number = error.errno or errno.EIO
     return OSError(number, os.strerror(number), path)

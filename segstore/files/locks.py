@@ -1,7 +1,10 @@
-"""Lock files: locked as `segstore.files.locks` does it, and holding their holder's pid as text.
+"""Lock files: whole-file write locks that exclude Kafka brokers too; the file holds its holder's pid as text.
 
-On disk: the file that is locked. Threads: any. Made of the other calls of `Files`, so that a fault can hit
-each step.
+The locks are open file description locks of Linux. They exclude the POSIX lock that a Kafka broker takes
+through Java on the same file, and, unlike that, belong to the open file: closing another descriptor of the
+file in this process does not release them. After a fork the child closes the descriptors it inherited, so
+that the lock ends with its holder. Threads: any. The calls are made of other calls of `Files`, so that a
+fault can hit each step.
 """
 
 from __future__ import annotations
@@ -39,20 +42,22 @@ class _Closable(Protocol):
 
 
 _held: set[weakref.ref[_Closable]] = set()
-"""Copied in one step of C, so that whatever opens a file meanwhile does no harm."""
+"""Handles with a lock. The set is copied in one step of C, so that opening a file meanwhile does no harm."""
 
 
 def take(handle: _Closable) -> None:
     """Lock the file of an open writable `handle`, without waiting.
 
-    BlockingIOError where anybody else has a lock on it.
+    Raises BlockingIOError where anybody else has a lock on it.
     """
     _held.add(weakref.ref(handle, _held.discard))
     fcntl.fcntl(handle.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
 
 
 def holder(fd: int) -> int | None:
-    """Who would keep `fd` from being locked: a pid; -1, a lock of an open file, as ours; None, nobody."""
+    """The holder of a lock that keeps `fd` from being locked: a pid; -1 for a lock of an open file, as
+    segstore's; None where nobody has one.
+    """
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else int(pid)
@@ -74,13 +79,14 @@ _TRIES = 100
 
 
 class Locking(Opening, Content, Stats):
-    """A lock ends with its handle, or with its process."""
+    """Lock files. A lock ends with its handle, or with its process."""
 
     def lock(self, path: Path) -> Handle:
-        """Lock a file (made where missing), which then holds our pid as text, until the handle is closed.
+        """Lock a file (made where missing), which then holds this process's pid as text, until the handle is
+        closed.
 
-        BlockingIOError where anybody, a live Kafka broker too, holds a lock on it; EMLINK where the file has
-        another name, under which it may be anything; other OSErrors as `open`.
+        Raises BlockingIOError where anybody, a live Kafka broker too, holds a lock on it; EMLINK where the
+        file has another name, under which it may be anything; other OSErrors as `open`.
         """
         for _ in range(_TRIES):
             handle = self.open(path, write=True, create=True)
@@ -94,7 +100,7 @@ class Locking(Opening, Content, Stats):
         raise OSError(errno.EAGAIN, "The lock file was removed again and again", os.fspath(path))
 
     def _take(self, handle: Handle, path: Path) -> bool:
-        """Lock an open file: False where its name was removed meanwhile, since the lock would then exclude
+        """Lock an open file; False where its name was removed meanwhile, since the lock would then exclude
         nobody who opens a file by that name.
         """
         try:
@@ -111,7 +117,9 @@ class Locking(Opening, Content, Stats):
         return True
 
     def lock_holder(self, path: Path) -> int | None:
-        """The pid that has locked the file, 0 where it can't be told, None where nobody has. OSError."""
+        """The pid that has locked the file, 0 where it is not known, None where nobody has a lock. Raises
+        OSError.
+        """
         try:
             handle = self.open(path)
         except FileNotFoundError:
@@ -124,19 +132,19 @@ class Locking(Opening, Content, Stats):
         return int(text) if text.isdigit() else 0
 
     def is_locked(self, path: Path) -> bool:
-        """Whether anybody holds a lock on the file; False where it is missing. OSError as `open`."""
+        """Whether anybody holds a lock on the file; False where it is missing. Raises OSError as `open`."""
         return self.lock_holder(path) is not None
 
 
 # --- machine -----------------------------------------------------------------------------------
 
-# Which start of the machine this is. On disk: nothing; reads /proc. Threads: any.
+# Which start of the machine this is, read from /proc.
 
 
 @cache
 def boot_id() -> str:
-    """The kernel's name of this start. Empty where it can't be told. No clock is asked: it may have been set
-    since.
+    """The kernel's id of this start, empty where it is not known. No clock is used, since that may have been
+    set.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii", errors="replace") as file:
@@ -147,7 +155,7 @@ def boot_id() -> str:
 
 @cache
 def boot() -> int:
-    """A number of 63 bits that this start has, and no other; 0 where it can't be told."""
+    """A number of 63 bits that no other start has; 0 where it is not known."""
     try:
         return uuid.UUID(boot_id()).int & (1 << 63) - 1
     except ValueError:

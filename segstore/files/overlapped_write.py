@@ -1,9 +1,8 @@
-"""Writes one chunk of a long append while the next one is being encoded.
+"""Overlapped writes: one chunk of a long append is written while the next one is being encoded.
 
-On disk: nothing of its own.
-Threads: used by one at a time. A single write is done in place; from the second on they go to a thread
-that lives as long as the append. At most one is under way, so that order and errors stay those of
-plain calls.
+Threads: used by one at a time. A single write is done in place; from the second on, writes go to a thread
+that lives as long as the append. At most one write is under way, so that order and errors are those of plain
+calls.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ _Write = Callable[[], None]
 
 
 class Pipeline:
-    """A context: leaving it waits for the last write and raises what failed.
+    """A context manager: leaving it waits for the last write and raises what failed.
 
-    Ctrl-C may come within leaving it, too: who goes on behind that calls `end` first.
+    Ctrl-C may come while it is left, too: code that goes on behind it calls `end` first.
     """
 
     def __init__(self, files: Files) -> None:
@@ -28,21 +27,21 @@ class Pipeline:
         self._held: _Write | None = None
         self._worker: Worker | None = None
         self._under_way = False
-        self._writing = Mutex()  # a finalizer that comes into it must not wait for who waits for it
+        self._writing = Mutex()  # a finalizer that runs here must not wait for a thread that waits for it
 
     def __enter__(self) -> Pipeline:
         return self
 
     def pwrite(self, handle: Handle, data: memoryview, position: int) -> None:
-        """Write `data` when what came before is written, not necessarily at once. OSError of an earlier
-        write.
+        """Write `data` after the earlier data is written, not necessarily at once. Raises the OSError of an
+        earlier write.
         """
         held, self._held = self._held, lambda: self._write(handle, data, position)
         if held is not None:
             self._start(held)
 
     def then(self, release: Callable[[], None]) -> None:
-        """Call `release` when the write that was asked for last is done."""
+        """Call `release` when the last write asked for is done."""
         held = self._held
 
         def write_and_release() -> None:
@@ -53,7 +52,7 @@ class Pipeline:
         self._held = write_and_release
 
     def drain(self) -> None:
-        """Wait until all is written. OSError."""
+        """Wait until all is written. Raises OSError."""
         held, self._held = self._held, None
         self._wait()
         if held is not None:
@@ -65,7 +64,9 @@ class Pipeline:
     def _start(self, write: _Write) -> None:
         self._wait()
         if self._worker is None:
-            self._worker = Worker("segstore-append")  # first: `end` also ends one whose start was interrupted
+            self._worker = Worker(
+                "segstore-append"
+            )  # first: `end` also ends a worker whose start was interrupted
             self._worker.start()
         self._under_way = True
         self._worker.do(lambda: self._run(write))
@@ -81,7 +82,9 @@ class Pipeline:
             self._worker.result()
 
     def end(self) -> None:
-        """Wait for the write that is under way; what was not begun is never written. It may be repeated."""
+        """Wait for the write that is under way; writes that were not begun are never made. May be
+        repeated.
+        """
         if self._worker is not None:
             self._worker.end()
 

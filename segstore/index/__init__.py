@@ -1,6 +1,6 @@
-"""Sparse index files beside a segment's log: hints that are derived from it, never evidence.
+"""Sparse index files beside a segment's log: hints that are derived from the log, never evidence.
 
-Nothing on disk of its own; see `sparse` for the thread contract of active and sealed indexes.
+See `sparse` for the threads' contract of active and sealed indexes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Index entries of a segment, made from its batch headers as they are appended
-(org.apache.kafka.storage.internals.log.LogSegment.append). Nothing on disk.
+"""The index builder makes a segment's index entries from its batch headers as batches are appended.
 
-The entries depend on the batches and `index.interval.bytes` only, so that a rebuilt index equals the one
-that was written with the log. Threads: one at a time.
+As org.apache.kafka.storage.internals.log.LogSegment.append. The entries depend on the batches and
+`index.interval.bytes` only, so that a rebuilt index equals the one that was written with the log. Nothing is
+on disk. Threads: one at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EMPTY: State = (0, -1, -1, -1)
 
 
 class IndexBuilder:
-    """Where a segment's indexes stand after the batches seen so far."""
+    """The state of a segment's indexes after the batches seen so far."""
 
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
         self.base_offset, self.interval_bytes = base_offset, interval_bytes
@@ -31,9 +31,10 @@ class IndexBuilder:
 
     @property
     def state(self) -> State:
-        """Bytes since the last entry, largest timestamp (-1: none), its offset, last time entry's timestamp.
+        """Bytes since the last entry, largest timestamp (-1: none), its offset, last time index entry's
+        timestamp.
 
-        To set it to an earlier value undoes what `add` did meanwhile.
+        Setting an earlier value undoes what `add` did meanwhile.
         """
         s = self._state
         return s.bytes_since, s.max_timestamp, s.max_timestamp_offset, s.last_time_entry
@@ -44,11 +45,11 @@ class IndexBuilder:
             setattr(self._state, name, value)
 
     def add(self, batches: Any) -> tuple[bytes, bytes]:
-        """Entries for the offset index and the time index that come with these batches.
+        """Entries for the offset index and the time index that these batches add.
 
         `batches` is a contiguous numpy array of BATCH (`seg_batch`), in the log's order, `position` in the
-        segment's log file. OSError (EOVERFLOW), with the state unchanged, where an offset or a position
-        doesn't fit the segment's int32.
+        segment's log file. Raises OSError (EOVERFLOW), with the state unchanged, where an offset or a
+        position doesn't fit the segment's int32.
         """
         n = len(batches)
         if n > self._capacity:
@@ -71,7 +72,9 @@ class IndexBuilder:
         return offsets, ffi.buffer(self._time_out, self._n_time[0] * TimeIndex.ENTRY.size)[:]
 
     def last_time_entry(self) -> bytes:
-        """The time index entry that sealing or closing adds (b"" where the last one says it already)."""
+        """The time index entry that sealing or closing adds (b"" where the last entry has that timestamp
+        already).
+        """
         _, timestamp, offset, last = self.state
         if timestamp <= last:
             return b""
@@ -81,5 +84,5 @@ class IndexBuilder:
     def _room(self, n: int) -> None:
         offset_out = ffi.new("uint8_t[]", n * OffsetIndex.ENTRY.size)
         time_out = ffi.new("uint8_t[]", n * TimeIndex.ENTRY.size)
-        # With no call in between, where an interrupt could leave room that is told and is not there.
+        # No call lies in between, in which an interrupt could leave `_capacity` larger than the buffers.
         self._offset_out, self._time_out, self._capacity = offset_out, time_out, n

@@ -1,15 +1,13 @@
-"""What the offset index and the time index have in common: files of fixed-size, rising entries.
+"""The sparse indexes of a segment, the offset index and the time index: files of fixed-size, rising entries.
 
-On disk: one index file. An active one is empty until its first entry, then grows by 64 KiB of allocated
-blocks (a store through the mapping of a hole on a full disk would be a SIGBUS) and ends in zeros; a
-sealed one is trimmed to its entries. A broker's may be preallocated: the count of entries never comes
-from the file's size.
+On disk an active index is empty until its first entry, then grows by 64 KiB of allocated blocks (a store
+through the mapping of a hole on a full disk would be a SIGBUS) and ends in zeros; a sealed one is trimmed to
+its entries. A broker's may be preallocated: the count of entries never comes from the file's size.
 
-Threads: one writer, any number of look-ups at the same time, without locks: they work on a `View` that
-the writer replaces whole. A view reads below its count only, and entries below it never change: a file
-is trimmed behind them. Only `truncate_to` takes some back, and leaves zeros. An old view's mapping goes
-with its last reference.
-Other processes map sealed files only, and read active ones by pread.
+Threads: one writer, any number of look-ups at the same time, without locks: they work on a `View` that the
+writer replaces whole. A view reads below its count only, and entries below it never change: a file is trimmed
+behind them. Only `truncate_to` takes some back, and leaves zeros. An old view's mapping is unmapped with its
+last reference. Other processes map sealed files only, and read active ones by pread.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ MOST = 2**31  # relative offsets and positions are below
 
 
 class View(NamedTuple):
-    """Entries that can be looked up: a C pointer, how many they are, and the memory they lie in."""
+    """Entries that can be looked up: a C pointer, their number, and the memory they lie in."""
 
     pointer: Any
     n: int
@@ -45,7 +43,9 @@ _EMPTY = View(ffi.NULL, 0, b"")
 
 
 class SparseIndex:
-    """Look-ups in entries of two fields; which and how ordered comes from the subclass."""
+    """Look-ups in entries of two fields; the subclass says which fields these are and how they are
+    ordered.
+    """
 
     ENTRY: ClassVar[struct.Struct]
     OFFSET_FIELD: ClassVar[int]  # which of the two is the relative offset
@@ -65,11 +65,13 @@ class SparseIndex:
 
     @property
     def view(self) -> View:
-        """What C looks up in, for as long as this is referred to."""
+        """The view that C looks up in, valid for as long as it is referred to."""
         return self._view
 
     def entry(self, slot: int) -> tuple[int, int]:
-        """Both fields of entry `slot`, negative ones from the end. IndexError where there is none."""
+        """Both fields of entry `slot`; negative slots count from the end. Raises IndexError where there is
+        none.
+        """
         view = self._view
         slot += view.n if slot < 0 else 0
         if not 0 <= slot < view.n:
@@ -88,14 +90,14 @@ class SparseIndex:
     def valid_entries(cls, data: Any, end_relative: int, log_size: int) -> int:
         """How many leading entries of `data` (bytes-like) are in order and inside their segment.
 
-        That has offsets up to `end_relative` (end offset - base offset) and `log_size` bytes.
+        The segment has offsets up to `end_relative` (end offset - base offset) and `log_size` bytes.
         """
         with ffi.from_buffer("uint8_t[]", data) as view:
             return int(cls._valid(view, len(view) // cls.ENTRY.size, end_relative, log_size))
 
     @classmethod
     def parse(cls, data: bytes) -> list[tuple[int, int]]:
-        """All entries of `data`, a tail of less than one left out."""
+        """All entries of `data`, without a last one that is cut off."""
         whole = len(data) - len(data) % cls.ENTRY.size
         return list(cls.ENTRY.iter_unpack(data[:whole]))
 
@@ -117,16 +119,17 @@ class ActiveIndex(SparseIndex):
     """The writable index of a partition's active segment; it keeps no descriptor open."""
 
     def __init__(self, files: Files, path: str | os.PathLike[str], max_bytes: int, entries: int = 0) -> None:
-        """Open the file, made where missing, and cut it to its `entries` valid ones. OSError.
+        """Open the file, made where missing, and cut it to its `entries` valid ones. Raises OSError.
 
         `max_bytes` is `segment.index.bytes`.
         """
         super().__init__(files, path)
         self._view = _EMPTY
-        self._looked_at = 0  # entries that a view has had and that were dropped since: up to here
+        self._looked_at = 0  # up to which entry a view reached whose entries were dropped since
         self.max_entries = max_bytes // self.ENTRY.size
-        # Bytes of the file: what is behind the entries is allocated. While it grows or is trimmed, and where
-        # an interrupt came to that, `_size` is the larger and `_room` the smaller: what is written is there.
+        # Bytes of the file; those behind the entries are allocated. While the file grows or is trimmed, and
+        # after an interrupt of that, `_size` is the larger and `_room` the smaller number: entries are only
+        # written below `_room`.
         self._size = self._room = entries * self.ENTRY.size
         with files.open(path, write=True, create=True) as handle:
             size = files.size(handle)
@@ -142,13 +145,15 @@ class ActiveIndex(SparseIndex):
         return self._view.n + n > self.max_entries - self.SPARE
 
     def reserve(self, n: int) -> None:
-        """Make room on disk for `n` more entries. OSError (ENOSPC): nothing has changed then."""
+        """Make room on disk for `n` more entries. Raises OSError (ENOSPC); nothing has changed then."""
         need = (self._view.n + n) * self.ENTRY.size
         if need > self._room:
             self._grow(need)
 
     def append(self, entries: bytes) -> None:
-        """Add whole entries, as `IndexBuilder` made them; can't fail where room was reserved. OSError."""
+        """Add whole entries, as `IndexBuilder` made them; this can't fail where room was reserved. Raises
+        OSError.
+        """
         n = len(entries) // self.ENTRY.size
         if not n:
             return
@@ -159,7 +164,7 @@ class ActiveIndex(SparseIndex):
         self._view = View(pointer, count + n, memory)
 
     def truncate_to(self, relative_offset: int) -> None:
-        """Drop the entries of offsets from `relative_offset` on; needs no room on the disk."""
+        """Drop the entries of offsets from `relative_offset` on; this needs no room on the disk."""
         pointer, n, memory = self._view
         keep = n
         while keep and self.entry(keep - 1)[self.OFFSET_FIELD] >= relative_offset:
@@ -173,7 +178,9 @@ class ActiveIndex(SparseIndex):
         memory[keep * size : n * size] = bytes((n - keep) * size)
 
     def seal(self) -> None:
-        """Trim the file to its entries; look-ups go on, the next append would grow it again. OSError."""
+        """Trim the file to its entries; look-ups go on, the next append would grow it again. Raises
+        OSError.
+        """
         used = self._view.n * self.ENTRY.size
         if used == self._size:
             return
@@ -187,7 +194,7 @@ class ActiveIndex(SparseIndex):
         self._size = used
 
     def close(self) -> None:
-        """Seal, and let go of the mapping: look-ups find nothing from then on. OSError."""
+        """Seal, and release the mapping: look-ups find nothing from then on. Raises OSError."""
         try:
             self.seal()
         finally:
@@ -204,7 +211,8 @@ class ActiveIndex(SparseIndex):
                 self._files.allocate(handle, room, size - room)
                 view = _view_of(self._files.map(handle, size, write=True), self._view.n)
             except OSError:
-                # An emulated posix_fallocate may have got half way; the first error is the one to tell.
+                # An emulated posix_fallocate may have got half way; the first error is the one that is
+                # raised.
                 with contextlib.suppress(OSError):
                     self._files.truncate(handle, room)
                     self._size = room
@@ -224,10 +232,10 @@ class SealedIndex(SparseIndex):
         end_relative: int = MOST,
         mapped: bool = True,
     ) -> None:
-        """Map the file and count its valid entries. OSError (FileNotFoundError).
+        """Map the file and count its valid entries. Raises OSError (FileNotFoundError).
 
-        The segment's `log_size` (bytes) and `end_relative` (end offset - base offset) bound what is
-        believed. Where the file may still be written or cut, `mapped=False` takes a copy instead.
+        Entries outside the segment's `log_size` (bytes) and `end_relative` (end offset - base offset) are not
+        valid. Where the file may still be written or cut, `mapped=False` makes a copy instead.
         """
         super().__init__(files, path)
         with files.open(path) as handle:
@@ -254,9 +262,9 @@ class SealedIndex(SparseIndex):
 
 
 def replace_index(files: Files, path: str | os.PathLike[str], entries: bytes, *, sync: bool = False) -> None:
-    """Put a file with these entries in place of the index, or of none, by rename. OSError.
+    """Put a file with these entries in place of the index, if there is one, by rename. Raises OSError.
 
-    Without `sync`, what is there after a power loss is found out by validation, as ever.
+    Without `sync`, a file that a power loss has damaged is found out by validation, as always.
     """
     files.write_atomic(path, entries, sync=sync)
 
@@ -264,10 +272,8 @@ def replace_index(files: Files, path: str | os.PathLike[str], entries: bytes, *,
 # --- offset index ------------------------------------------------------------------------------
 
 # `<base offset>.index`: entries of relative offset int32 and position int32, big-endian
-# (org.apache.kafka.storage.internals.log.OffsetIndex).
-#
-# An entry is the last offset of a batch, relative to the segment's base offset, and where that batch
-# begins in the log. Threads: see `sparse`.
+# (org.apache.kafka.storage.internals.log.OffsetIndex). An entry is the last offset of a batch, relative to
+# the segment's base offset, and the position where that batch begins in the log.
 
 
 class OffsetIndex(SparseIndex):
@@ -290,10 +296,9 @@ class SealedOffsetIndex(OffsetIndex, SealedIndex):
 # --- time index --------------------------------------------------------------------------------
 
 # `<base offset>.timeindex`: entries of timestamp int64 and relative offset int32, big-endian
-# (org.apache.kafka.storage.internals.log.TimeIndex).
-#
-# An entry is the largest timestamp (ms) of its segment so far and the last offset, relative to the base
-# offset, of the batch that has it: no record below that offset is later. Threads: see `sparse`.
+# (org.apache.kafka.storage.internals.log.TimeIndex). An entry is the largest timestamp (ms) of its segment
+# so far and the last offset, relative to the base offset, of the batch that has it: no record below that
+# offset is later.
 
 
 class TimeIndex(SparseIndex):

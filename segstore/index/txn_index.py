@@ -1,11 +1,10 @@
-"""Owns the bytes of a segment's .txnindex: the transactions that were aborted by a marker in this segment.
+"""The transaction index of a segment, `.txnindex`: the transactions that a marker in this segment aborted.
 
-34 bytes an entry, big-endian: version int16 = 0, producer id, first offset, last offset (the
-marker's) and last stable offset, int64 each (org.apache.kafka.storage.internals.log.AbortedTxn). Last
-offsets rise. There is no file before a segment's first abort. Like every index it is a hint: only
-leading entries that can be are taken, and a caller that finds more asks the log's control batches.
-
-Threads: any; functions without state.
+An entry has 34 bytes, big-endian: version int16 = 0, producer id, first offset, last offset (the marker's)
+and last stable offset, int64 each (org.apache.kafka.storage.internals.log.AbortedTxn). Last offsets rise.
+There is no file before a segment's first abort. Like every index it is a hint: only leading entries that are
+possible are used, and where there is more in the file the log's control batches are read. Threads: any;
+functions without state.
 """
 
 from __future__ import annotations
@@ -43,26 +42,28 @@ class AbortedTxn(NamedTuple):
 
 
 def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
-    """The leading entries that can be of the segment from `base_offset` on: an ENTRY array, a view of `data`.
+    """The leading entries that can belong to the segment from `base_offset` on: an ENTRY array, a view of
+    `data`.
 
     The whole file was sound where `len(result) * ENTRY.itemsize == len(data)`.
     """
     found = np.frombuffer(data, ENTRY, len(data) // ENTRY.itemsize)
     first, last = found["first_offset"], found["last_offset"]
     good = (found["version"] == VERSION) & (found["producer_id"] >= 0) & (found["last_stable_offset"] >= 0)
-    # A transaction has a record before its marker: so zeros, which a power cut leaves, are no entry.
+    # A transaction has a record before its marker, so that zeros, which a power cut leaves, are no entry.
     good &= (first >= 0) & (first < last) & (last >= base_offset)
     good[1:] &= last[1:] > last[:-1]
     return found if good.all() else found[: int(good.argmin())]
 
 
 def format_entries(txns: Iterable[AbortedTxn]) -> bytes:
-    """The bytes of some entries, which `parse` takes back; those of later aborts go behind them."""
+    """The bytes of entries, as `parse` reads them; those of later aborts go behind them."""
     return np.array([(VERSION, *txn) for txn in txns], ENTRY).tobytes()
 
 
 def aborted(entries: NDArray[np.void], fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-    """Those of an ENTRY array that overlap offsets [fetch_offset, upper_bound), and whether these are all.
+    """The entries of an ENTRY array that overlap offsets [fetch_offset, upper_bound), and whether these are
+    all.
 
     False: later segments may have more (Kafka: TransactionIndex.collectAbortedTxns).
     """

@@ -1,6 +1,6 @@
-"""Record batches (magic 2): headers, columns, codecs, encode and decode; nothing on disk.
+"""Record batches (magic 2): headers, columns, codecs, encode and decode; nothing is on disk.
 
-Knows the bytes of a batch and nothing of files; see each module for its thread contract.
+This package knows the bytes of a batch and nothing of files; see each module for its threads' contract.
 """
 
 from __future__ import annotations

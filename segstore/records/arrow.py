@@ -1,7 +1,7 @@
-"""Arrow arrays in and out, without a loop per record; nothing on disk.
+"""Arrow arrays from and to columns of records, without a loop per record; nothing is on disk.
 
-Functions without state: safe from any thread. The only module here that imports pyarrow, and
-only when something that is Arrow's was handed in, or asked for.
+Functions without state: safe from any thread. This is the only module here that imports pyarrow; it is
+imported only when Arrow data is passed in, or asked for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
         ("headers", HEADER_TYPE),
     ]
 )
-"""Of every table that `Records.to_arrow` gives; timestamp in ms since the epoch."""
+"""The schema of every table that `Records.to_arrow` gives; timestamp in ms since the epoch."""
 
 
 def one_array(values: Any, name: str) -> Any:
@@ -113,7 +113,7 @@ def validity_bitmap(lengths: NDArray[np.int64]) -> Any:
 
 
 MOST_BYTES = (1 << 31) - 1
-"""Of one column in one chunk of a table: int32 offsets reach no further."""
+"""Most bytes of one column in one chunk of a table: int32 offsets reach no further."""
 
 
 class Rows(Protocol):
@@ -123,29 +123,29 @@ class Rows(Protocol):
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """One for each record."""
+        """The offsets, one for each record."""
 
     @property
     def timestamps(self) -> NDArray[np.int64]:
-        """In ms."""
+        """The timestamps, in ms."""
 
     @property
     def keys(self) -> ByteColumn:
-        """bytes or None."""
+        """The keys, bytes or None."""
 
     @property
     def values(self) -> ByteColumn:
-        """bytes or None."""
+        """The values, bytes or None."""
 
     @property
     def headers(self) -> HeaderColumn:
-        """Pairs of str, and bytes or None."""
+        """The headers, pairs of str, and bytes or None."""
 
     def __len__(self) -> int:
-        """How many records."""
+        """How many records there are."""
 
     def __getitem__(self, at: slice) -> Self:
-        """Some of them."""
+        """The records of a slice."""
 
 
 def table(records: Rows, columns: list[str] | None = None) -> pa.Table:
@@ -160,7 +160,7 @@ def table(records: Rows, columns: list[str] | None = None) -> pa.Table:
 
 
 def arrays(records: Rows, names: Sequence[str] = SCHEMA.names) -> Iterator[list[pa.Array]]:
-    """The columns of SCHEMA named, in pieces of rows that int32 offsets reach."""
+    """The named columns of SCHEMA, in pieces of rows that int32 offsets reach."""
     n = len(records)
     if n > 1 and len(records.arena) > MOST_BYTES and _largest_column(records) > MOST_BYTES:
         yield from arrays(records[: n // 2], names)
@@ -194,7 +194,7 @@ def gather(column: ByteColumn, kind: Any = None) -> pa.Array:
 
 
 def all_null(n: int, kind: pa.DataType) -> pa.Array:
-    """`n` nulls."""
+    """An array of `n` nulls."""
     return beginning(_nulls, n, kind)
 
 

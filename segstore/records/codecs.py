@@ -1,10 +1,10 @@
-"""The five codecs of Kafka's record batches over cramjam and zlib; nothing on disk of its own.
+"""The five codecs of Kafka's record batches, over cramjam and zlib; nothing is on disk.
 
 Functions without state that release the GIL while they work: safe from any thread.
 
-Frames are what Kafka's own streams write (org.apache.kafka.common.compress): gzip and zstd as they
-are, snappy in snappy-java's framing of 32 KiB blocks, lz4 as a frame of independent 64 KiB
-blocks without checksums. Raw snappy and every valid lz4 frame are read too.
+Frames are those that Kafka's own streams write (org.apache.kafka.common.compress): gzip and zstd as they are,
+snappy in snappy-java's framing of 32 KiB blocks, lz4 as a frame of independent 64 KiB blocks without
+checksums. Raw snappy and every valid lz4 frame are read too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from segstore.records.header import CODECS
 Buffer = bytes | bytearray | memoryview
 
 MAX_PLAIN = 1 << 28
-"""Most bytes that one batch's records may be once decompressed; writers keep to it, readers refuse more."""
+"""Most decompressed bytes of one batch's records; writers keep to this limit, readers refuse more."""
 
 XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = XERIAL + struct.pack(">ii", 1, 1)
@@ -41,7 +41,7 @@ _GUESS_RATIO = (1, 10, 5, 5, 10)
 
 
 class DecompressError(Exception):
-    """The bytes are no whole, valid frame of their codec, or become more than was allowed."""
+    """The bytes are no whole, valid frame of their codec, or decompress to more than was allowed."""
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
@@ -54,7 +54,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
 
 
 def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
-    """The plain bytes of a whole frame; DecompressError where it is damaged or above `limit`."""
+    """The plain bytes of a whole frame. Raises DecompressError where it is damaged or above `limit`."""
     out = np.empty(guess(codec, data, limit), np.uint8)
     while True:
         n = decompress_into(codec, data, out.data, limit)
@@ -64,10 +64,10 @@ def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
 
 
 def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAIN) -> int:
-    """Decompress into `out`: bytes written, or -1 where more room may help.
+    """Decompress into `out`; returns the bytes written, or -1 where more room may help.
 
-    Raises DecompressError where more room cannot help: `out` already has all that the
-    frame could need, or `limit`.
+    Raises DecompressError where more room cannot help: `out` already has all that the frame could need, or
+    `limit`.
     """
     most = bound(codec, len(data), limit)
     view = memoryview(out)[:most]
@@ -86,7 +86,7 @@ def bound(codec: int, size: int, limit: int = MAX_PLAIN) -> int:
 
 
 def guess(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> int:
-    """Room that will probably do for decompressing `data`; never above `bound`."""
+    """A number of bytes that is probably enough to decompress `data`; never above `bound`."""
     size = len(data)
     if codec == 0:
         likely = size
@@ -100,7 +100,7 @@ def guess(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> int:
 
 
 def check_level(codec: int, level: int) -> int:
-    """`level` where Kafka allows it for the codec, else InvalidArgumentError."""
+    """`level` where Kafka allows it for the codec. Raises InvalidArgumentError for another one."""
     least, most = _LEVELS.get(codec, (0, -1))
     if codec == 1 and level == -1:
         return level

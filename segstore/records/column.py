@@ -1,7 +1,7 @@
-"""Columns of byte strings as C reads them: many values behind one address; nothing on disk.
+"""Columns of byte strings as C reads them: many values behind one address; nothing is on disk.
 
-A Column is immutable once made and owns what its pointers point into, so that any thread may encode
-from it; the caller must not change an array or a bytearray that it handed in until then.
+A Column is immutable once made and owns what its pointers point to, so that any thread may encode from it;
+the caller must not change an array or a bytearray that it passed in until then.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The columns of records to encode: values, keys, headers, timestamps, offsets; nothing on disk.
+"""The columns of records to encode: values, keys, headers, timestamps, offsets; nothing is on disk.
 
-Immutable once made, as `Column` is: any thread may encode from them.
+They are immutable once made, as `Column` is: any thread may encode from them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 # --- times -------------------------------------------------------------------------------------
 
-# Timestamps as C reads them: int64 ms since the epoch; nothing on disk.
-#
-# Functions without state: safe from any thread.
+# Timestamps as C reads them: int64 ms since the epoch.
 
 _ALLOWED = "allowed is one int (ms since the epoch) or numpy datetime64 for each record"
 
@@ -38,8 +36,8 @@ _ALLOWED = "allowed is one int (ms since the epoch) or numpy datetime64 for each
 def as_timestamps(timestamps: Any) -> NDArray[np.int64] | None:
     """int64 ms since the epoch from ints, numpy datetime64 or an Arrow timestamp or int column.
 
-    InvalidTypeError for what is no integer or time; InvalidArgumentError names a negative one (-1, Kafka's
-    NO_TIMESTAMP, is allowed) or a missing one.
+    Raises InvalidTypeError for what is no integer or time; InvalidArgumentError, which names a negative
+    timestamp (-1, Kafka's NO_TIMESTAMP, is allowed) or a missing one.
     """
     if timestamps is None:
         return None
@@ -117,7 +115,7 @@ def _flat(lists: list[list[tuple[bytes, Any]]]) -> HeaderColumns:
 
 
 def headers_of_one(headers: Any) -> HeaderColumns:
-    """HeaderColumns of one record. InvalidTypeError."""
+    """HeaderColumns of one record. Raises InvalidTypeError."""
     if isinstance(headers, Mapping):
         raise InvalidTypeError(f"headers is {type(headers).__name__}: {_ONES_ALLOWED}")
     lists = [list(_pairs(headers, "headers", _ONES_ALLOWED))]
@@ -145,7 +143,7 @@ def _pairs(of_one: Any, where: str, allowed: str) -> Iterable[tuple[bytes, Any]]
 
 
 def header_name(name: str, where: str) -> bytes:
-    """A header's key in UTF-8; `where` says which header it is. InvalidArgumentError."""
+    """A header's key in UTF-8; `where` says in an error which header it is. Raises InvalidArgumentError."""
     try:
         return name.encode()
     except UnicodeEncodeError:
@@ -153,12 +151,12 @@ def header_name(name: str, where: str) -> bytes:
 
 
 def as_column(values: Any, name: str = "values") -> Column:
-    """A Column of `values`, whose `name` is told in errors.
+    """A Column of `values`; errors name it by `name`.
 
-    Takes a list, tuple or iterable of bytes, bytearray, memoryview or None; numpy arrays of dtype S
-    (elements as numpy gives them: without trailing NULs), V, object, or uint8 of shape (n, width);
-    binary and string columns of pyarrow, or of whatever exports Arrow's C interface. Arrays are
-    not copied where C can read them as they are. InvalidTypeError names the wrong element.
+    Accepts a list, tuple or iterable of bytes, bytearray, memoryview or None; numpy arrays of dtype S
+    (elements as numpy gives them: without trailing NULs), V, object, or uint8 of shape (n, width); binary and
+    string columns of pyarrow, or of anything that exports Arrow's C interface. Arrays are not copied where C
+    can read them as they are. Raises InvalidTypeError, which names the wrong element.
     """
     if isinstance(values, (list, tuple)):
         return from_list(values, name)
@@ -179,8 +177,8 @@ def as_column(values: Any, name: str = "values") -> Column:
 class Columns:
     """The columns of `n` records to encode: values, keys, headers, timestamps (ms) and offsets.
 
-    `timestamps` may be None (then one `timestamp` for all), `offsets` None (contiguous; else absolute and
-    rising, gaps stay), `headers` None. InvalidArgumentError where their lengths differ.
+    `timestamps` may be None (then `timestamp` applies to all), `offsets` None (contiguous; else absolute and
+    rising, with gaps kept), `headers` None. Raises InvalidArgumentError where their lengths differ.
     """
 
     __slots__ = ("headers", "keys", "n", "offsets", "timestamp", "timestamps", "values")

@@ -1,9 +1,8 @@
-"""The record of a control batch: how a transaction ended. Nothing on disk of its own.
+"""The record of a control batch, which says how a transaction ended; nothing is on disk.
 
 Key: version int16 = 0, type int16. Value of a transaction's end: version int16 = 0, coordinator epoch int32
-(org.apache.kafka.common.record.ControlRecordType, EndTransactionMarker). Big-endian.
-
-Threads: any; functions without state.
+(org.apache.kafka.common.record.ControlRecordType, EndTransactionMarker). Big-endian. Threads: any; functions
+without state.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def parse_control(
 ) -> tuple[int, int]:
     """(type, coordinator epoch) of a control record; the epoch is -1 where the type ends no transaction.
 
-    Types (Kafka: ControlRecordType): 0 abort, 1 commit, others are no matter of producers.
+    Types (Kafka: ControlRecordType): 0 abort, 1 commit; others have nothing to do with producers. Raises
     CorruptRecordError, with the given place, for what is no control record.
     """
     if key is None or len(key) < _KEY.size or key[0] & 0x80:

@@ -1,7 +1,8 @@
-"""Record batches into Records: scan and validate headers, decompress, decode; nothing on disk.
+"""Decodes record batches into Records: scans and validates headers, decompresses, decodes; nothing is on
+disk.
 
-Functions without state over bytes that were read already: safe from any thread. Nothing is
-allocated for a length that the bytes claim before that length was found possible.
+Functions without state over bytes that were read already: safe from any thread. No memory is allocated for a
+length that the bytes claim before that length was found possible.
 """
 
 from __future__ import annotations
@@ -22,22 +23,21 @@ if TYPE_CHECKING:
 
 # --- arena -------------------------------------------------------------------------------------
 
-# Compressed batches into one piece of memory; nothing on disk.
-#
-# Functions without state: safe from any thread.
+# Compressed batches are decompressed into one piece of memory.
 
 
 def corrupt(where: str, batch: np.void, reason: str) -> NoReturn:
-    """Raise CorruptRecordError for a batch of file `where`."""
+    """Raises CorruptRecordError for a batch of file `where`."""
     raise CorruptRecordError(where, int(batch["position"]), int(batch["base_offset"]), reason)
 
 
 def decompress_batches(
     buf: Any, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """The plain records of the batches of `buf`, which begins at `position`: arena, where each batch's
-    lie in it, and their sizes. It ends with the batch that makes them `most` bytes or more.
-    CorruptRecordError where one is damaged or above `limit`."""
+    """The plain records of the batches of `buf`, which begins at `position`: the arena, where each batch's
+    records lie in it, and their sizes. The arena ends with the batch that makes it `most` bytes or more.
+    Raises CorruptRecordError where a batch is damaged or above `limit`.
+    """
     view = memoryview(buf)
     starts = (batches["position"] - (position - HEADER_SIZE)).tolist()
     ends = (batches["position"] - position + batches["size"]).tolist()
@@ -94,12 +94,12 @@ Bytes = Any
 _NO_LIMIT = (1 << 63) - 1
 _FEW = 24
 _SMALL = (1 << 20) + HEADER_SIZE
-"""Bytes of a scan that has room for its headers already: a read of usual size."""
+"""Most bytes of a scan whose headers fit into existing memory: a read of usual size."""
 
 
 class _Scratch:
-    """Results of C, a call's own until they are copied: a handler may come into a call, and read too; and the
-    headers of a small scan.
+    """Memory for results of C and for the headers of a small scan. It belongs to one call until the results
+    are copied: a signal handler may interrupt the call, and read too.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ _unused: list[_Scratch] = []
 
 
 def _scratch() -> _Scratch:
-    """To be given back to `_unused`."""
+    """A scratch, which the caller gives back to `_unused`."""
     try:
         return _unused.pop()
     except IndexError:
@@ -129,7 +129,7 @@ SCAN_REASONS = {
     lib.SEG_BAD_OFFSETS: "its offsets are negative, or not above those before",
     lib.SEG_BAD_COUNT: "its record count is impossible",
 }
-"""What a scan's status of damage means; other statuses are no damage."""
+"""What each status of a scan that stands for damage means; other statuses are no damage."""
 
 _DECODE_REASONS = {
     lib.SEG_E_VARINT: "a varint is damaged",
@@ -163,15 +163,16 @@ def scan(
 ) -> tuple[NDArray[np.void], ScanEnd]:
     """The headers (BATCH array) of the batches in `buf`, whose first byte lies at `position` in the file.
 
-    Batches that end below `from_offset` are skipped unchecked; those from `end_offset` on, or
-    beyond `max_bytes` (one is always taken), are left. Stops before damage: `ScanEnd.damaged` tells.
+    Batches that end below `from_offset` are skipped unchecked; those from `end_offset` on, or beyond
+    `max_bytes` (one is always taken), are left out. The scan stops before damage: see `ScanEnd.damaged`.
     """
     size, scratch = len(buf), _scratch()
     end = scratch.end
     if size <= _SMALL:
         capacity, out = scratch.capacity, scratch.headers
     else:
-        # As many as there can be at most: a second pass would cost more than pages that stay untouched.
+        # Room for as many headers as there can be: a second pass would cost more than pages that stay
+        # untouched.
         capacity = size // HEADER_SIZE + 1
         room = np.empty(capacity * BATCH.itemsize, np.uint8)
         out = held("seg_batch *", room)
@@ -179,7 +180,7 @@ def scan(
         buf if type(buf) is bytes else ffi.from_buffer("uint8_t[]", buf), size,
         position, from_offset, end_offset, max_bytes, check_crcs, out, capacity, end,
     )  # fmt: skip
-    # A copy of just these, for the many batches that there might have been.
+    # Only the headers that were found are copied, out of room for many more.
     batches = np.frombuffer(bytearray(ffi.buffer(out, n * BATCH.itemsize)), BATCH)
     found = ScanEnd(end.position, end.need, end.last_offset, end.status)
     _unused.append(scratch)
@@ -198,9 +199,9 @@ def decode(
 ) -> Records:
     """The records of `batches` (from `scan`, or some of them) in `buf`, read at `position` of file `where`.
 
-    Uncompressed ones stay in `buf` where that is bytes: the Records keep it. `next_offset` is by
+    Uncompressed records stay in `buf` where that is bytes: the Records refer to it. `next_offset` is by
     default the one after the last batch; records below `from_offset` are left out. Compressed batches end
-    with the one that makes them `most` bytes or more: `Records.batches` tells. CorruptRecordError where
+    with the one that makes them `most` bytes or more: see `Records.batches`. Raises CorruptRecordError where
     the bytes are damaged, or one batch is more than `limit` once decompressed.
     """
     n = len(batches)
@@ -261,7 +262,9 @@ def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
 def _arena(
     buf: Bytes, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """The plain records of all batches in one piece of memory; where each batch's lie, and their sizes."""
+    """The plain records of all batches in one piece of memory, where each batch's records lie in it, and
+    their sizes.
+    """
     if (batches["attributes"] & CODEC_MASK).any():
         return decompress_batches(buf, batches, where, position, limit, most)
     starts = batches["position"] - (position - HEADER_SIZE)
@@ -270,7 +273,9 @@ def _arena(
 
 
 def _counts(batches: NDArray[np.void], sizes: NDArray[np.int64], where: str) -> NDArray[np.int64]:
-    """Records of each batch. A count that the batch has no bytes for is a lie, and gets no memory."""
+    """The record count of each batch. A count that the batch has no bytes for is an error, and gets no
+    memory.
+    """
     counts = batches["count"].astype(np.int64)
     wrong = counts * LEAST_RECORD > sizes
     if wrong.any():
@@ -285,14 +290,13 @@ def _reason(code: int) -> str:
 
 # --- stamps ------------------------------------------------------------------------------------
 
-# Which batches may hold records of a span of time, without decoding them; nothing on disk.
-#
-# Functions without state over bytes that were read already: safe from any thread.
+# Which batches may hold records of a span of time, without decoding them.
 
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:
-    """One per batch of `buf`, which was read at `position`: whether it may hold a record stamped from `least`
-    to `most` ms, both included. Compressed ones are judged by their headers, plain ones by each record.
+    """For each batch of `buf`, which was read at `position`, whether it may hold a record stamped from
+    `least` to `most` ms, both included. Compressed batches are judged by their headers, plain ones by each
+    record.
     """
     found: NDArray[np.bool_] = batches["max_timestamp"] >= least
     plain = np.flatnonzero(found & ((batches["attributes"] & CODEC_MASK) == 0))

@@ -1,7 +1,7 @@
-"""Columns into record batches, chunk by chunk; nothing on disk.
+"""Encodes columns of records into record batches, chunk by chunk; nothing is on disk.
 
 An iterator of `encode` belongs to one thread; the Encoded that it gives may be written and released by
-another while the next is being encoded.
+another thread while the next is being encoded.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def encode(
 ) -> Iterator[Encoded]:
     """Encode all records into batches of about `batch_bytes` (plain bytes, header included).
 
-    Gives one Encoded for each `chunk_bytes` of plain bytes or so, from one call of C; with a
-    `codec` the batches of a chunk are then compressed one by one. No batch of several records is
-    above `max_bytes` (`max.message.bytes`); `check_sizes` tells beforehand of records that are alone.
-    A batch also ends before each record whose number is in `cuts`, which rise.
+    Gives one Encoded for about `chunk_bytes` of plain bytes, from one call of C; with a `codec` the batches
+    of a chunk are then compressed one by one. No batch of several records is above `max_bytes`
+    (`max.message.bytes`); `check_sizes` checks records that are a batch alone beforehand. A batch also ends
+    before each record whose number is in `cuts`, which rise.
     """
     if batch_bytes < 1 or chunk_bytes < 1:
         raise InvalidArgumentError(f"batch_bytes {batch_bytes}, chunk_bytes {chunk_bytes}: least is 1")
@@ -52,7 +52,7 @@ def encode(
 
 
 def batch_cap(codec: int, batch_bytes: int, max_bytes: int | None) -> int:
-    """Plain bytes of a batch so that it surely stays within `max_bytes` once compressed."""
+    """Plain bytes that a batch may have so that it stays within `max_bytes` once compressed."""
     if max_bytes is None:
         return batch_bytes
     # Snappy's worst case is one sixth more; the other codecs' is far less.
@@ -61,7 +61,7 @@ def batch_cap(codec: int, batch_bytes: int, max_bytes: int | None) -> int:
 
 
 class Run:
-    """Where an encode is: the next record, and the arguments of C that stay the same."""
+    """The state of an encode: the next record, and the arguments for C that stay the same."""
 
     def __init__(
         self, columns: Columns, codec: int, batch_bytes: int, template: Template, cuts: Sequence[int] = ()
@@ -73,7 +73,7 @@ class Run:
         self.timestamps, self.offsets = _int64s(columns.timestamps), _int64s(columns.offsets)
 
     def next_chunk(self, chunk_bytes: int, most_batches: int = 1 << 20) -> Encoded:
-        """Whole batches of `chunk_bytes` at most, or one that is larger."""
+        """Whole batches of `chunk_bytes` at most, or one batch that is larger."""
         buffer = pool.take(chunk_bytes)
         size, batches = self._fill(buffer, chunk_bytes, most_batches)
         if size == lib.SEG_E_ROOM:
@@ -128,7 +128,7 @@ def c_template(template: Template, codec: int) -> Any:
 
 
 def fill_template(t: Any, template: Template, codec: int) -> Any:
-    """The same, in a `seg_template *` that is there."""
+    """The same, in an existing `seg_template *`."""
     t.base_offset, t.producer_id = template.base_offset, template.producer_id
     t.producer_epoch, t.base_sequence = template.producer_epoch, template.base_sequence
     t.leader_epoch, t.delete_horizon = template.leader_epoch, template.delete_horizon
@@ -169,17 +169,18 @@ def largest_record(columns: Columns, first: int, last: int) -> tuple[int, int]:
 
 # --- single ------------------------------------------------------------------------------------
 
-# One record in one batch, the short way: no arrays and no columns of one element; nothing on disk.
-#
-# Each call has its own arguments for C: safe from any thread, and within a call of the same thread.
+# One record in one batch, without arrays or columns of one element. Each call has its own arguments for C:
+# safe from any thread, and within a call of the same thread.
 
 _ROOM = HEADER_SIZE + 64
-"""Bytes of a batch with one record, above those of its key, value and headers."""
+"""Most bytes of a batch with one record, those of its key, value and headers not counted."""
 _KINDS = (bytes, bytearray, memoryview)
 
 
 class _Arguments:
-    """Arguments of seg_encode: a call's own, for a signal's handler may come into it, and append too."""
+    """Arguments of seg_encode, which belong to one call: a signal handler may interrupt the call, and append
+    too.
+    """
 
     def __init__(self) -> None:
         self.key, self.value = ffi.new("seg_column *"), ffi.new("seg_column *")
@@ -190,7 +191,7 @@ class _Arguments:
         self.templates: dict[tuple[Template, int], Any] = {}
 
     def template(self, template: Template, codec: int) -> Any:
-        if template.base_sequence >= 0:  # it will never come again
+        if template.base_sequence >= 0:  # this template will not be used again
             return fill_template(self.sequenced, template, codec)
         known = self.templates.get((template, codec))
         if known is None:
@@ -245,7 +246,7 @@ def single(
 
 
 def _set(column: Any, data: Any, name: str) -> Any:
-    """Point a column of one element at `data`; the caller holds what is returned while C reads it."""
+    """Point a column of one element at `data`; the caller keeps the returned object while C reads it."""
     if data is None:
         column.kind = NULLS
         return b""
@@ -253,7 +254,8 @@ def _set(column: Any, data: Any, name: str) -> Any:
         hint = "; encode it first" if isinstance(data, str) else ""
         allowed = "bytes, bytearray, memoryview or None"
         raise InvalidTypeError(f"{name} is {type(data).__name__}: allowed is {allowed}{hint}")
-    # A copy of what can change: what the caller handed in is lent to nobody once this call has failed.
+    # Mutable data is copied: once this call has failed, nothing may still refer to what the caller passed
+    # in.
     pointer = held("char[]", data if type(data) is bytes else bytes(data))
     column.kind, column.data = FIXED, pointer
     column.data_len = column.width = len(pointer)
@@ -262,20 +264,18 @@ def _set(column: Any, data: Any, name: str) -> Any:
 
 # --- sizes -------------------------------------------------------------------------------------
 
-# Which records are too large, told before anything is written; nothing on disk.
-#
-# Functions without state: safe from any thread.
+# Records that are too large are found before anything is written.
 
 _NUMBERS = 40
-"""Bytes of the longest varints of a record together, its headers' aside."""
+"""Most bytes of a record's varints together, those of its headers not counted."""
 
 
 def check_sizes(
     columns: Columns, codec: int = 0, level: int | None = None, max_bytes: int = MAX_PLAIN
 ) -> None:
-    """RecordTooLargeError (index, size, limit) for a record whose batch would be above `max_bytes`.
+    """Raises RecordTooLargeError (index, size, limit) for a record whose batch would be above `max_bytes`.
 
-    Exact: a record that might be too large is encoded alone, and compressed, to see.
+    This is exact: a record that might be too large is encoded alone, and compressed, to find out.
     """
     doubtful = batch_cap(codec, MAX_PLAIN, max_bytes)
     if _bound(columns, doubtful) <= doubtful:
@@ -292,7 +292,9 @@ def check_sizes(
 
 
 def _bound(columns: Columns, enough: int) -> int:
-    """Bytes that no batch of one record is above, by the longest key and value and all headers at once."""
+    """An upper bound of the bytes of a batch of one record, by the longest key and value and all headers at
+    once.
+    """
     size = columns.keys.longest(enough >> 2) + columns.values.longest(enough >> 2) + HEADER_SIZE + _NUMBERS
     if columns.headers:
         c = columns.headers.c

@@ -1,4 +1,4 @@
-"""Encoded batches in buffers of a small pool, and the place they are given; nothing on disk.
+"""Encoded batches in buffers of a small pool, and how they get their offsets; nothing is on disk.
 
 An Encoded belongs to one thread at a time; the pool to all.
 """
@@ -26,8 +26,8 @@ _POOLED = 4
 class Template:
     """Header fields that all batches of an `encode` share (see `seg_template`).
 
-    `attributes` without the codec; `base_sequence` counts on from batch to batch; `base_offset` need only
-    be given where nothing is assigned afterwards.
+    `attributes` has no codec; `base_sequence` counts on from batch to batch; `base_offset` is needed only
+    where `assign` is not called afterwards.
     """
 
     attributes: int = 0
@@ -43,8 +43,8 @@ PLAIN = Template()
 
 
 class _Pool:
-    """Buffers of CHUNK_BYTES whose pages are already there. A list's own steps are atomic: there is no lock
-    within which a signal's handler could come, and append.
+    """Buffers of CHUNK_BYTES whose pages are already in memory. A list's own steps are atomic: there is no
+    lock within which a signal handler could run, and append.
     """
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ pool = _Pool()
 class Encoded:
     """Whole batches, one after the other: `buffer[:size]`, headers in `batches` (positions from 0).
 
-    `ptr` and `headers` are the addresses of buffer and batches for C. After `release` the buffer belongs
-    to the pool again and must not be touched; an Encoded that is never released is simply freed.
+    `ptr` and `headers` are the addresses of buffer and batches for C. After `release` the buffer belongs to
+    the pool again and must not be touched; an Encoded that is never released is simply freed.
     """
 
     __slots__ = ("_pooled", "batches", "buffer", "headers", "ptr", "size")
@@ -86,11 +86,11 @@ class Encoded:
 
     @property
     def records(self) -> int:
-        """Records in all batches."""
+        """The number of records in all batches."""
         return int(self.batches["count"].sum())
 
     def release(self) -> None:
-        """Hand the buffer back; a second call does nothing."""
+        """Give the buffer back to the pool; a second call does nothing."""
         if self._pooled:
             self._pooled = False
             pool.give(self.buffer)
@@ -99,9 +99,10 @@ class Encoded:
 def assign(
     encoded: Encoded, base_offset: int, leader_epoch: int, append_time: int = -1, position: int = 0
 ) -> int:
-    """Give the batches their place: offsets from `base_offset` on, file positions from `position`.
+    """Give the batches their offsets, from `base_offset` on, and file positions, from `position` on; returns
+    the next offset.
 
-    `append_time` >= 0 (ms) makes them LogAppendTime with that stamp. Returns the next offset.
+    `append_time` >= 0 (ms) makes the batches LogAppendTime with that timestamp.
     """
     offset = lib.seg_assign(
         encoded.ptr, encoded.size, encoded.headers, len(encoded.batches),
@@ -112,7 +113,9 @@ def assign(
 
 
 def check_plain(size: int) -> None:
-    """RecordTooLargeError for a batch of one record that is larger than a reader allows, uncompressed."""
+    """Raises RecordTooLargeError for a batch of one record that is larger, uncompressed, than a reader
+    allows.
+    """
     if size > MAX_PLAIN:
         raise RecordTooLargeError(
             f"the record makes a batch of {size:,} bytes before compression: allowed are {MAX_PLAIN:,}"
@@ -120,7 +123,7 @@ def check_plain(size: int) -> None:
 
 
 def checked(size: int) -> None:
-    """Raise what an encoding call of C means by a negative return."""
+    """Raises the error for a negative result of an encoding call of C."""
     if size == lib.SEG_E_COLUMN:
         raise InvalidArgumentError("a column's offsets point outside its data, or fall")
     if size == lib.SEG_E_NULL:

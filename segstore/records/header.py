@@ -1,4 +1,4 @@
-"""The 61-byte record batch header (magic 2) as numpy and C see it; nothing on disk of its own.
+"""The 61-byte record batch header (magic 2) as numpy and C see it; nothing is on disk.
 
 Pure data and functions without state: safe from any thread.
 """

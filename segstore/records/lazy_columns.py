@@ -1,6 +1,6 @@
-"""Sequences of keys, values and headers whose objects are made on access; nothing on disk.
+"""Lazy columns: sequences of keys, values and headers whose objects are made on access; nothing is on disk.
 
-Immutable views over Records' memory: safe from any thread.
+They are immutable views over the memory of Records: safe from any thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ Headers = list[tuple[str, bytes | None]]
 
 
 def chunks(n: int) -> Iterator[slice]:
-    """Slices that cover n elements: small ones first, since who asks for one may want no more."""
+    """Slices that cover n elements: small ones first, since a caller that takes one element may want no
+    more.
+    """
     at, size = 0, 8
     while at < n:
         yield slice(at, at + size)
@@ -34,14 +36,14 @@ def chunks(n: int) -> Iterator[slice]:
 
 
 class _Lazy(Sequence[T]):
-    """What the columns share; equal to every sequence of equal elements."""
+    """What the columns share; a column equals every sequence of equal elements."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
     @abstractmethod
     def _cut(self, index: Any) -> Self:
-        """The same over some of the elements."""
+        """A column over some of the elements."""
 
     @abstractmethod
     def tolist(self) -> list[T]:
@@ -56,7 +58,7 @@ class _Lazy(Sequence[T]):
 
     @abstractmethod
     def _one(self, index: int) -> T:
-        """A single element; IndexError where there is none."""
+        """A single element. Raises IndexError where there is none."""
 
     def __iter__(self) -> Iterator[T]:
         return chain.from_iterable(self._cut(span).tolist() for span in chunks(len(self)))
@@ -106,7 +108,7 @@ class ByteColumn(_Lazy[bytes | None]):
 class HeaderColumn(_Lazy[Headers]):
     """The headers of each record: a list of (name, bytes or None). Slices are columns too.
 
-    Names are decoded as Kafka does it: what is no UTF-8 becomes U+FFFD.
+    Names are decoded as Kafka does it: bytes that are no UTF-8 become U+FFFD.
     """
 
     __slots__ = ("arena", "at", "present")
@@ -125,7 +127,7 @@ class HeaderColumn(_Lazy[Headers]):
         return HeaderColumn(self.arena, np.array([at]), True).tolist()[0] if self.present else []
 
     def flat(self) -> tuple[NDArray[np.int64], ByteColumn, ByteColumn]:
-        """(headers of each record, all names, all values)."""
+        """The number of headers of each record, all names, all values."""
         n = len(self.at)
         at = np.ascontiguousarray(self.at)
         counts = np.empty(n, np.int64)

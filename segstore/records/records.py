@@ -1,7 +1,7 @@
-"""Records: what a read gives, as columns over one piece of memory; nothing on disk.
+"""Records: the result of a read, as columns over one piece of memory; nothing is on disk.
 
-Immutable, and independent of the files it was read from: safe from any thread, and valid after
-retention or compaction has removed its segment.
+Records are immutable, and independent of the files they were read from: safe from any thread, and valid after
+retention or compaction has removed their segment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ROWS = 7
-"""Rows of the matrix, one column per record: those that follow."""
+"""How many rows the matrix has, which are those that follow; it has one column per record."""
 OFFSET, TIMESTAMP, KEY_AT, KEY_LEN, VALUE_AT, VALUE_LEN, HEADERS_AT = range(ROWS)
 
 
@@ -43,8 +43,9 @@ _make_record: Any = partial(tuple.__new__, Record)
 class Records:
     """Records in order of offset.
 
-    `next_offset` is where the next read goes on; `batches` the headers of the batches that were read (a
-    BATCH array), whatever was sliced off since; `arena` the bytes that keys, values and headers lie in.
+    `next_offset` is where the next read goes on; `batches` the headers of the batches that were read (a BATCH
+    array), also of batches whose records were sliced off since; `arena` the bytes in which keys, values and
+    headers lie.
     """
 
     __slots__ = ("_matrix", "_with_headers", "arena", "batches", "next_offset")
@@ -99,7 +100,7 @@ class Records:
         return epochs
 
     def batch_indexes(self) -> NDArray[np.intp]:
-        """For each record, which of `batches` it came in."""
+        """For each record, the index in `batches` of its batch."""
         return np.searchsorted(self.batches["base_offset"], self.offsets, "right") - 1
 
     @property
@@ -140,7 +141,7 @@ class Records:
         return Records(self.arena, matrix, next_offset, self.batches, self._with_headers)
 
     def from_offset(self, offset: int) -> Records:
-        """The records at or above `offset`, over the same memory. InvalidTypeError."""
+        """The records at or above `offset`, over the same memory. Raises InvalidTypeError."""
         try:
             offset = operator.index(offset)
         except TypeError:
@@ -150,7 +151,7 @@ class Records:
         return self._with(matrix[:, skip:], self.next_offset) if skip else self
 
     def take(self, mask: NDArray[np.bool_]) -> Records:
-        """The records where the boolean `mask` (one per record) is true; `next_offset` stays.
+        """The records where the boolean `mask` (one per record) is true; `next_offset` stays. Raises
         InvalidArgumentError.
         """
         mask = np.asarray(mask)
@@ -161,7 +162,7 @@ class Records:
         return self._with(np.compress(mask, self._matrix, axis=1), self.next_offset)
 
     def __iter__(self) -> Iterator[Record]:
-        """Record by record; objects are made some hundreds at a time, so that memory stays flat."""
+        """The records one by one; objects are made some hundreds at a time, so that memory stays flat."""
         return chain.from_iterable(map(self._records, chunks(len(self))))
 
     def _records(self, span: slice) -> Iterator[Record]:
@@ -181,9 +182,9 @@ class Records:
     __hash__ = None  # type: ignore[assignment]
 
     def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
-        """A pyarrow.Table: offset and timestamp (ms) int64, key and value binary, headers
-        list<struct<key: string, value: binary>>, null where a record has none; or only `columns`.
-        MissingPackageError without pyarrow.
+        """A pyarrow.Table: offset and timestamp (ms) int64, key and value binary, headers list<struct<key:
+        string, value: binary>>, null where a record has none; or only `columns`. Raises MissingPackageError
+        without pyarrow.
         """
         with needing("pyarrow", "arrow", "to_arrow"):
             from segstore.records.arrow import table
@@ -198,7 +199,7 @@ class Records:
 
 
 def first_at(matrix: NDArray[np.int64], offset: int) -> int:
-    """The first column of a matrix (which has some) at or above `offset`."""
+    """The index of the first column at or above `offset`, in a matrix that has columns."""
     skip = int(offset - matrix.item(OFFSET, 0))
     # Without gaps the offset tells the place.
     if skip > 0 and (skip >= matrix.shape[1] or matrix.item(OFFSET, skip) != offset):
@@ -207,12 +208,12 @@ def first_at(matrix: NDArray[np.int64], offset: int) -> int:
 
 
 def empty_records(next_offset: int) -> Records:
-    """No records, to be read on from `next_offset`."""
+    """Empty Records, after which reading goes on at `next_offset`."""
     return Records(b"", np.empty((ROWS, 0), np.int64), next_offset, np.empty(0, BATCH), False)
 
 
 def concat(parts: Sequence[Records]) -> Records:
-    """One Records out of several, in order, over one new piece of memory."""
+    """One Records made of several, in order, over one new piece of memory."""
     matrix = np.concatenate([part._matrix for part in parts], axis=1)
     done, arena = 0, 0
     for part in parts:

@@ -80,9 +80,7 @@ class _Mapped:
             if not HEADER <= size <= ends_header.MOST:
                 raise OSError(errno.EINVAL, f"no published ends are {size} bytes", self._path)
             self._memory: mmap.mmap = self._files.map(handle, size, write=self._write)
-            self.inode = self._files.inode(
-                handle
-            )  # no other file can have this inode while this one is mapped
+            self.inode = self._files.inode(handle)  # no other file has it while this one is mapped
         self._bytes = held("uint8_t[]", self._memory)
         self._size = size
         self._generation = self._read_generation()

@@ -215,7 +215,7 @@ def _rewrite(partition: Partition, segment: Segment, found: list[Stretch], below
         swap(partition, [segment], new)
     except BaseException:
         if partition.unsettled is None and segment in partition.view.segments:
-            # The error that is under way says more; what is left is removed before the next swap.
+            # The first error says more; files that are left are removed before the next swap.
             with suppress(OSError):
                 undo(partition, output.segments)
         raise
@@ -232,7 +232,7 @@ def _copy(partition: Partition, segment: Segment, found: list[Stretch], output: 
                 output.add(memoryview(step.data)[:whole], step.batches)
         if stretch.below > stretch.first:
             last = min(stretch.below - 1, segment.base_offset + MOST_RELATIVE)
-            # Of what lies below the log's start no more is known.
+            # Below the log start offset no leader epoch is known.
             known = epochs.epoch_for_offset(stretch.first)
             output.add(*empty_batch(stretch.first, last, first if known is None else known))
         at = stretch.end
@@ -250,7 +250,7 @@ def empty_batch(first: int, last: int, leader_epoch: int) -> tuple[memoryview, N
 
 
 def _aborted(segment: Segment, below: int) -> list[AbortedTxn]:
-    """What the segment's `.txnindex` says: a marker may be among what is lost."""
+    """The entries of the segment's `.txnindex`, since a marker may be among what is lost."""
     path = segment.file(names.TXN_INDEX)
     files = segment.pool.files
     data = files.read_file(path) if files.exists(path) else b""

@@ -1,9 +1,8 @@
-"""Makes `.txnindex` files and producer snapshots anew from the batches of a log.
+"""Repairs `.txnindex` files and producer snapshots: they are made anew from the batches of a log.
 
-On disk: replaces them in one step, or removes them. Threads: one, with the partition not open.
-
-Where the log tells all, they say what it says. Where its beginning is gone, or batches of it are, an index
-keeps what it said beyond that, and a snapshot that can't be believed goes: opening reads the next older one.
+On disk each is replaced in one step, or removed. Threads: one, with the partition not open. Where the log is
+complete, the files say what it says. Where its beginning is gone, or batches of it are, an index keeps its
+entries beyond that, and a damaged snapshot is removed: opening reads the next older one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ANEW, REMOVED = "made anew from the log", "removed: the log alone can't tell wha
 
 
 class ProducerFiles:
-    """Those of one partition, whose segments are given."""
+    """The files of one partition with these segments."""
 
     def __init__(self, files: Files, directory: str, segments: list[Segment]) -> None:
         self._files, self._directory, self._segments = files, directory, segments
@@ -40,7 +39,7 @@ class ProducerFiles:
         self._state, self._whole = ProducerState(first), first == 0
 
     def make_anew(self, which: Which) -> dict[tuple[int, str], str]:
-        """By (base offset, suffix): what was done. OSError."""
+        """Make files anew; returns what was done by (base offset, suffix). Raises OSError."""
         self._begin(which)
         done = dict(self._snapshot(self._next, which))
         for segment, after in zip(self._segments, [*self._segments[1:], None], strict=True):
@@ -57,7 +56,7 @@ class ProducerFiles:
         return done
 
     def _begin(self, which: Which) -> None:
-        """With what the snapshot says where the log begins."""
+        """Begin with the producer state in the snapshot where the log begins."""
         path = self._path(self._next)
         if (self._next, names.SNAPSHOT) not in which and self._files.exists(path):
             self._state = ProducerState.load(self._files.read_file(path), self._next, path)
@@ -78,7 +77,7 @@ class ProducerFiles:
         return found
 
     def _see(self, batches: NDArray[np.void], beside: bool) -> None:
-        """Whether all batches of producers are still there, by their offsets."""
+        """Note whether all batches of producers are still there, by their offsets."""
         if not len(batches):
             return
         before = np.concatenate(([self._next], batches["last_offset"][:-1] + 1))
@@ -98,7 +97,7 @@ class ProducerFiles:
             self._files.unlink(path)
 
     def _snapshot(self, offset: int, which: Which) -> Iterator[tuple[tuple[int, str], str]]:
-        """Of the producers at `offset`, where the replay is."""
+        """Write the snapshot at `offset`, which the replay has reached."""
         if (offset, names.SNAPSHOT) not in which:
             return
         if self._whole:
@@ -111,6 +110,8 @@ class ProducerFiles:
         try:
             self._files.read_file(self._path(offset))
         except OSError as error:
-            unreadable(error, self._path(offset))  # one that may pass is no reason to remove it
+            unreadable(
+                error, self._path(offset)
+            )  # an error that may pass is no reason to remove the snapshot
         self._files.unlink(self._path(offset))
         return {(offset, names.SNAPSHOT): REMOVED}

@@ -1,8 +1,8 @@
 """The steps of a repair.
 
 1. Without a finding of `check` nothing is done.
-2. The lock is taken, and checkpoints without which the store can't be opened, or whose offsets are above those
-   that a clean close published, are made anew.
+2. The lock is taken, and checkpoints without which the store can't be opened, or whose offsets are above
+   those that a clean close published, are made anew.
 3. The store is opened for writing, which settles what a crash left, and each partition with it. On request
    corrupt stretches are taken out of the logs. The store is closed cleanly.
 4. `check` finds what is left; indexes and snapshots that it reports are made anew, with the lock held.
