@@ -23,14 +23,6 @@ from segstore.files.handle import Handle, Path, named
 
 # --- locks -------------------------------------------------------------------------------------
 
-# Whole-file write locks (nothing on disk of its own): open file description locks of Linux.
-#
-# They exclude the POSIX lock that a Kafka broker takes through Java on the same file, and, unlike it,
-# belong to the open file: closing another descriptor of the file in this process does not drop them.
-#
-# Threads: any. After a fork the child closes the descriptors it inherited, so that the lock ends with
-# its holder.
-
 # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len (0: to the end, however it grows), l_pid.
 _FLOCK = struct.Struct("hhqqi4x")
 

@@ -64,9 +64,7 @@ class Pipeline:
     def _start(self, write: _Write) -> None:
         self._wait()
         if self._worker is None:
-            self._worker = Worker(
-                "segstore-append"
-            )  # first: `end` also ends a worker whose start was interrupted
+            self._worker = Worker("segstore-append")  # first: `end` ends also one that was not quite started
             self._worker.start()
         self._under_way = True
         self._worker.do(lambda: self._run(write))

@@ -62,7 +62,9 @@ class Column:
         return self.n > 0 and (self.c.kind == NULLS or self.c.validity != ffi.NULL)
 
     def longest(self, enough: int) -> int:
-        """Bytes that no element is above: exact where a bound that costs nothing is above `enough`."""
+        """An upper bound of the length of the elements: exact where a bound that costs nothing is above
+        `enough`.
+        """
         c = self.c
         if c.kind == FIXED or c.kind == NULLS or c.data_len <= enough:
             return int(c.width if c.kind == FIXED else c.data_len)

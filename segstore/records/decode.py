@@ -82,7 +82,7 @@ class _Arena:
             self._buffer = larger
 
     def bytes(self) -> bytes:
-        """What was added, as the bytes object that keys and values are cut from."""
+        """The bytes that were added, from which keys and values are cut."""
         return self._buffer[: self._used].tobytes()
 
 

@@ -227,7 +227,7 @@ def single(
     size = sum(map(len, views)) + _ROOM
     try:
         some = bool(headers)
-    except ValueError:  # an array, which has no truth: what is wrong with its elements is said below
+    except ValueError:  # an array has no truth value: wrong elements of it are found below
         some = True
     more = headers_of_one(headers) if some else None
     if more:

@@ -201,7 +201,7 @@ class Records:
 def first_at(matrix: NDArray[np.int64], offset: int) -> int:
     """The index of the first column at or above `offset`, in a matrix that has columns."""
     skip = int(offset - matrix.item(OFFSET, 0))
-    # Without gaps the offset tells the place.
+    # Without gaps the place follows from the offset.
     if skip > 0 and (skip >= matrix.shape[1] or matrix.item(OFFSET, skip) != offset):
         skip = int(np.searchsorted(matrix[OFFSET], offset))
     return max(skip, 0)

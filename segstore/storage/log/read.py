@@ -49,7 +49,7 @@ class Gaps:
 
     def __call__(self, offset: int) -> bool:
         if self._end >= 0 and offset >= self._end:
-            self._end = self._look()  # settings change, and the cleaner goes on
+            self._end = self._look()  # settings and the cleaner's checkpoint may have changed
         return self._end < 0 or offset < self._end
 
     def _look(self) -> int:

@@ -178,7 +178,7 @@ class PartitionRecovery:
             return error.position, segment.last_offset_before(error.position) + 1
         if found is None:
             return behind_last(segment)
-        # A gap here is the first batch's base offset gone wrong, where there can be no gaps.
+        # A gap here means a wrong base offset of the first batch, where there can be no gaps.
         return int(found.position), min(int(found.base_offset), self.recovery_point)
 
     def _cut(self, slot: int, valid: int, end: int, reason: str) -> Recovered:

@@ -73,8 +73,8 @@ class Visible:
         self._writer, self.flusher, self.publisher = writer, flusher, publisher
         self.start_offset, self.layout = start_offset, layout
         self._segments = writer.segments
-        self.publishing = Mutex()  # whoever replaces the view or publishes it
-        self._untold = False  # whether an interrupt may have kept the view from being published
+        self.publishing = Mutex()  # held to replace the view or to publish it
+        self._untold = False  # whether an interrupt may have prevented the view's publication
         self._freeze()
         self.current: LogView | Turning | None = self._look()
 

@@ -110,8 +110,6 @@ class ProducerFiles:
         try:
             self._files.read_file(self._path(offset))
         except OSError as error:
-            unreadable(
-                error, self._path(offset)
-            )  # an error that may pass is no reason to remove the snapshot
+            unreadable(error, self._path(offset))  # an error that may pass is raised: the snapshot stays
         self._files.unlink(self._path(offset))
         return {(offset, names.SNAPSHOT): REMOVED}

@@ -181,7 +181,7 @@ def _open_all(store: Store) -> None:
             try:
                 end = writer.partition(info.name, number).view.end_offset
             except (SegstoreError, OSError):
-                continue  # `check` tells
+                continue  # `check` reports the error
             cleaned = writer.cleaned_offset(info.name, number)
             if cleaned is not None and cleaned > end:
                 writer.forget_cleaned(info.name, number)

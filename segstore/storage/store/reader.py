@@ -76,7 +76,7 @@ class StoreReader:
         now, version, held = time.time_ns(), self._topic_files.version(), self._topics
         if version == held.version and held.settled and now - max(version) > _TICK_NS:
             return held.found
-        # A checkpoint moves the root's stamp too: the names tell whether partitions came or went.
+        # A checkpoint changes the root's stamp too: the names show whether partitions came or were deleted.
         there = self._partitions_there()
         since = held.since_ns if there == held.names else now
         same = there == held.names and version[1] == held.version[1] and held.settled

@@ -134,7 +134,7 @@ class TopicAdmin:
             try:
                 self._make(info)
             except OSError:
-                # The settings last: while they tell of partitions, the next open makes what is missing.
+                # The settings last: as long as they count the new partitions, the next open makes these.
                 for directory in self._topic_files.bury(name, before.partition_ids):
                     self._context.pool.forget_directory(directory)
                 self._topic_files.remove_buried()
