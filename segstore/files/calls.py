@@ -1,5 +1,4 @@
-"""The system calls on files: open regular files and nothing else, read, write and sync them, and change
-directories.
+"""The system calls on files: they open regular files only, read, write and sync them, and change directories.
 
 What is made has `file_mode`, and directories also the right to enter for whoever may read, whatever the umask
 is. Positions are passed in, so one `Handle` may serve many threads. Errors carry the path. Threads: any.

@@ -1,8 +1,7 @@
-"""Decodes record batches into Records: scans and validates headers, decompresses, decodes; nothing is on
-disk.
+"""Decodes record batches into Records: scans and validates headers, decompresses, decodes.
 
-Functions without state over bytes that were read already: safe from any thread. No memory is allocated for a
-length that the bytes claim before that length was found possible.
+Nothing is on disk. Functions without state over bytes that were read already: safe from any thread. No memory
+is allocated for a length that the bytes claim before that length was found possible.
 """
 
 from __future__ import annotations

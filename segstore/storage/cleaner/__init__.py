@@ -1,5 +1,4 @@
-"""The log cleaner (Kafka: org.apache.kafka.storage.internals.log.LogCleaner): of every key the latest value
-stays.
+"""The log cleaner (org.apache.kafka.storage.internals.log.LogCleaner): of every key the latest value stays.
 
 Read `cleaner` first; `cleanable` chooses what to compact, `offset_map` has the latest offset of every key,
 `retain` the rules for what else stays, `segment_reader` and `rewrite` read and write segments, `swap` puts

@@ -1,5 +1,4 @@
-"""The swap puts new segments in place of old ones: a crash at any step is finished or undone at the next
-open.
+"""The swap puts new segments in place of old ones; the next open finishes or undoes it after a crash.
 
 A reader in another process finds a whole log at every moment. On disk, in this order, in the partition's
 directory:

@@ -1,5 +1,4 @@
-"""Adoption of one sealed manifest: all of it, once, or nothing. The order of steps is on one page, on
-purpose.
+"""Adoption of one sealed manifest: all of it, once, or nothing, in an order of steps that stands below.
 
 1. The id is looked up: what was adopted is not adopted again. Topics, partitions and every staged file are
    checked; small files are gathered, large ones get the offsets of now; these are synced, and what the

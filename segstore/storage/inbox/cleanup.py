@@ -1,8 +1,7 @@
-"""Removes what dead processes left in the inbox: unsealed staged files, unread results, and what was refused
-long ago.
+"""Removes what dead processes left in the inbox, and what was refused long ago.
 
-On disk files are removed from `.segstore/inbox/` and `.segstore/quarantine/`. Threads: the inbox's;
-`leftovers` any.
+That is unsealed staged files, unread results and refused manifests. On disk files are removed from
+`.segstore/inbox/` and `.segstore/quarantine/`. Threads: the inbox's; `leftovers` any.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The inbox, `.segstore/inbox/`, as the store's writer serves it: crashes are cleared up, sealed manifests
-adopted.
+"""The inbox, `.segstore/inbox/`, as the store's writer serves it: it adopts sealed manifests.
 
 On disk its parts adopt and remove files; what can't be adopted is moved to `.segstore/quarantine/<stem>/`.
 Threads: `settle` at open; from `begin` on one thread of its own, which sleeps until a manifest is sealed, and

@@ -1,5 +1,4 @@
-"""The intent of an adoption, `.segstore/inbox/<stem>.intent`: a manifest is being adopted, and where the logs
-ended.
+"""The intent of an adoption, `.segstore/inbox/<stem>.intent`: it says where the logs ended before.
 
 It is one framed line: {"id", "places": [[topic, topic id, partition, segment, position, offset], ...]}: the
 base offset and the bytes of the last segment, and the log end offset. While there is an intent whose id was

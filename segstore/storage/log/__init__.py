@@ -1,3 +1,1 @@
-"""The log of one partition: record batches are appended, made durable, made visible, read and recovered
-here.
-"""
+"""The log of one partition: record batches are appended, made durable and visible, read and recovered."""

@@ -19,9 +19,8 @@ from segstore.records import Encoded
 from segstore.storage.log.writer import INTERRUPTED, LogWriter, Pending
 from segstore.storage.producers.append_info import Claim
 
-# A long append is encoded up to this many bytes before it takes its place in the queue; what is longer
-# keeps
-# the queue waiting while it is encoded, since its records must lie together whatever their number.
+# A long append is encoded up to this many bytes before it takes its place in the queue; one that is longer
+# keeps the queue waiting while it is encoded, since its records must lie together whatever their number.
 AHEAD_PLAIN = 4 << 20
 AHEAD_COMPRESSED = 64 << 20
 

@@ -1,5 +1,4 @@
-"""Leader epochs derived from the batches of a partition's log, against which `leader-epoch-checkpoint` is
-checked.
+"""Leader epochs derived from the batches of a log, against which `leader-epoch-checkpoint` is checked.
 
 On disk files are only read. Threads: one, when the partition is opened.
 

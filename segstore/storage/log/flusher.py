@@ -1,5 +1,4 @@
-"""The flusher makes a partition's log durable: group commit, the recovery point, and fencing after a failed
-sync.
+"""The flusher makes a partition's log durable: group commit, recovery point, fencing after a failed sync.
 
 On disk logs are synced, the files that a roll has sealed beside them, and the directory; nothing is written.
 Threads: any. The thread that holds the lock syncs for all that wait behind it: a thread that finds its

@@ -1,5 +1,4 @@
-"""Opens a partition's directory for its writer: loads the segments and finds the log end offset, after any
-crash.
+"""Opens a partition's directory for its writer: loads the segments and finds the log end offset.
 
 On disk `segment_files.settle` and `recovery` change files, and segments below the log start offset are
 renamed. Threads: one, before the partition is used.

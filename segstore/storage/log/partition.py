@@ -1,5 +1,4 @@
-"""One partition as its writer holds it: the parts put together, log start offset and retention, and when to
-flush.
+"""One partition as its writer holds it: its parts put together, log start and retention, and flushing.
 
 On disk are files in the partition's directory, which the parts write. Threads: any. The append token
 (`queue`) is held where the log's end or its segments change, `admin` where the log start offset does,

@@ -1,5 +1,4 @@
-"""Reads of a partition's view: record batches and records by offset and by time, and where offsets may be
-missing.
+"""Reads of a partition's view: record batches and records by offset and by time, and gaps in offsets.
 
 On disk everything is only read: logs, indexes, a topic's settings and the cleaner's checkpoint. Threads: any,
 without locks; what is learned is replaced whole.

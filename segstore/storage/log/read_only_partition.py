@@ -1,5 +1,4 @@
-"""A partition read by a process that does not write it: views that go up to the end that its writer has
-published.
+"""A partition read by a process that does not write it: its views go up to the published end.
 
 On disk files are only read; nothing is created, changed or repaired. Threads: any; a view is replaced whole.
 Where no end is published (a broker's directory), the end is behind the last whole, valid batch.

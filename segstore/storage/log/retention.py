@@ -1,8 +1,8 @@
-"""Retention: which of a log's oldest segments may be removed by age and size. `partition.LogStart` removes
-them.
+"""Retention: which of a log's oldest segments may be removed by age and size.
 
-The rules are Kafka's (org.apache.kafka.storage.internals.log.UnifiedLog.deleteOldSegments). Threads: any;
-these are functions of a view.
+`partition.LogStart` removes them. The rules are Kafka's
+(org.apache.kafka.storage.internals.log.UnifiedLog.deleteOldSegments). Threads: any; these are functions of a
+view.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What readers may see of a partition: segments, log start offset and high watermark, as a view replaced
-whole.
+"""What readers may see of a partition: segments, log start offset and high watermark, in one view.
 
-On disk each view is told to other processes through the partition's slot in `.segstore/ends`. Threads: any
-may look. A thread that replaces the view holds the append token, and the bytes are written by then. A view
-and its publication change together, under `publishing`.
+The view is replaced whole. On disk each view is told to other processes through the partition's slot in
+`.segstore/ends`. Threads: any may look. A thread that replaces the view holds the append token, and the bytes
+are written by then. A view and its publication change together, under `publishing`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The writer of a partition's log: it gives offsets, writes to the active segment, rolls, and takes back
-failed appends.
+"""The writer of a partition's log: it gives offsets, writes, rolls, and takes back failed appends.
 
 On disk are the active segment's files; a roll makes the next segment's files and a producer snapshot, and the
 abort of a transaction adds to the `.txnindex`. Threads: the holder of the partition's append token. Nothing

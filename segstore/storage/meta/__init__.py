@@ -1,3 +1,1 @@
-"""The small files of a store: checkpoints, topic settings, published ends, quotas, the clean shutdown
-marker.
-"""
+"""The small files of a store: checkpoints, topic settings, published ends, quotas, clean shutdown marker."""

@@ -1,5 +1,4 @@
-"""A look at the places of a store's small files before it is opened for writing: what is no file goes to the
-quarantine.
+"""A look at a store's small files before it is opened for writing: what is no file goes to the quarantine.
 
 A directory, symbolic link, FIFO or the like is renamed, never followed or removed. Threads: one, with the
 store's lock held.

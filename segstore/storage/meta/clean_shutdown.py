@@ -1,5 +1,4 @@
-"""The clean shutdown marker, `.kafka_cleanshutdown`: it exists while the store was closed cleanly and not
-opened since.
+"""The clean shutdown marker, `.kafka_cleanshutdown`: the store was closed cleanly and not opened since.
 
 With the published ends it says how the store was left. The content is Kafka's
 (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler), its broker epoch a random number

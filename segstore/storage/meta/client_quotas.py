@@ -1,5 +1,4 @@
-"""Client quotas, `.segstore/quotas.json` and its second copy `quotas.copy`: byte rates of clients, by client
-id.
+"""Client quotas, `.segstore/quotas.json` and its second copy `quotas.copy`: byte rates by client id.
 
 Their form is that of `small_files`. The file is believed whole or not at all: a wrong limit could stop a
 client, or fail to limit one. It is replaced in one step, so that a crash leaves the old limits or the new.

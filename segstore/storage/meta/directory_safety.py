@@ -1,5 +1,4 @@
-"""Safety of a store's directories: none is a symbolic link, new files get the store's mode, and trees are
-removed.
+"""Safety of a store's directories: no symbolic links, the store's own file mode, and removal of trees.
 
 What a symbolic link leads to belongs to somebody else. Files are opened without following one (`Files.open`);
 here are the directories on the way to them. The root itself may be a link, since its user named it. On disk

@@ -1,5 +1,6 @@
-"""The header of the published ends: the first 64 bytes of `.segstore/ends`. `published_ends` has the slots
-behind.
+"""The header of the published ends: the first 64 bytes of `.segstore/ends`.
+
+Behind it are the slots (`published_ends`).
 
 | at | field | |
 |---|---|---|

@@ -1,5 +1,4 @@
-"""Lines with a checksum: the form of segstore's small files that have a CRC and JSON in each line, as in the
-inbox.
+"""Lines with a checksum: the form of segstore's small files that have a CRC and JSON in each line.
 
 A line is eight hex digits, the CRC-32C of the JSON; a blank; the JSON, in ASCII without line breaks. Threads:
 any; functions without state.

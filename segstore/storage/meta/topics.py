@@ -1,5 +1,4 @@
-"""Topics on disk: `.segstore/topics/<topic>.json`, its second copy `<topic>.copy`, and the partitions'
-directories.
+"""Topics on disk: `.segstore/topics/<topic>.json`, its second copy `<topic>.copy`, and the directories.
 
 A settings file has a topic's settings, number of partitions and id, in the form of `small_files`. It is the
 authority for a topic of segstore's: it is written, synced, before the first partition directory is made and

@@ -1,5 +1,4 @@
-"""Replays a segment's batch headers into producer state, and writes the `.txnindex` files of aborted
-transactions.
+"""Replays a segment's batch headers into producer state, and writes the `.txnindex` files.
 
 On disk only `.txnindex` files change. A segment has none before its first abort. It is synced after its log,
 whose control batches are the authority; segstore's own readers never ask this index, which is there for a

@@ -1,5 +1,4 @@
-"""The producers of a partition that is written: their state as the log grows, and its `<offset>.snapshot`
-files.
+"""The producers of a partition that is written: their state, and the `<offset>.snapshot` files.
 
 A snapshot is written at every roll and at a clean close, as Kafka does, so that opening replays only the
 headers behind the newest one. A snapshot that can't be read is removed: the log is the authority. Threads:

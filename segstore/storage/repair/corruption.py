@@ -1,5 +1,4 @@
-"""Corruption in logs: finds bytes of segments that are no batches, and offsets that are missing, and takes
-them out.
+"""Corruption in logs: bytes that are no batches, and missing offsets, are found and taken out.
 
 On disk `.segstore/quarantine` gets the bytes and a note; then the segment is written anew without them and
 swapped in as the cleaner does it (`storage.cleaner.swap`). A repair that is killed before the swap is done

@@ -1,3 +1,1 @@
-"""A segment of a log: its files, its indexes, the scan of its batches, and the view that readers have of
-segments.
-"""
+"""A segment of a log: its files, its indexes, the scan of its batches, and the readers' view of segments."""

@@ -1,5 +1,4 @@
-"""Scans the batches of a `.log` file in bounded steps: for recovery, index rebuilds, check and look-ups by
-time.
+"""Scans the batches of a `.log` file in bounded steps: for recovery, index rebuilds, check and look-ups.
 
 On disk files are only read. Threads: any; nothing is shared.
 """

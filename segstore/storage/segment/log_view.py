@@ -1,5 +1,4 @@
-"""What readers see of a partition: an immutable view of its segments, its log start offset and its visible
-end.
+"""What readers see of a partition: an immutable view of its segments, log start offset and visible end.
 
 Nothing of it is on disk. Threads: any; a view never changes, its owner replaces it whole, and so readers take
 no lock.

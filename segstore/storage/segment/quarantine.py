@@ -1,8 +1,7 @@
-"""The quarantine, `.segstore/quarantine`: copies of bytes that were taken out of logs. Nothing reads them;
-they are the user's.
+"""The quarantine, `.segstore/quarantine`: copies of bytes that were taken out of logs.
 
-A copy is `<partition>-<base offset>-at-<position>.log`; a `.txt` file beside it may say what it is. Threads:
-one, which takes the bytes out.
+Nothing reads them; they are the user's. A copy is `<partition>-<base offset>-at-<position>.log`; a `.txt`
+file beside it may say what it is. Threads: one, which takes the bytes out.
 """
 
 from __future__ import annotations

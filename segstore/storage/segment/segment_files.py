@@ -1,5 +1,4 @@
-"""The files of a partition's segments: how they are found, created and removed, and how a crash's traces are
-cleared.
+"""The files of a partition's segments: they are found, created and removed, and crashes cleared up.
 
 On disk `.cleaned` and `.tmp` files and orphaned indexes are removed, and `.swap` files are renamed into
 place. The states are Kafka's (org.apache.kafka.storage.internals.log.LogLoader): a rewritten segment is

@@ -1,5 +1,4 @@
-"""Staged appends: any process writes record batches into the inbox, and the store's one writer adopts them,
-once.
+"""Staged appends: any process writes batches into the inbox, the store's one writer adopts them, once.
 
 docs/staging.md has the files and the order of steps. `Stager` writes, `seal` names what belongs together,
 `abort` removes what was not sealed; `inbox.inbox` is the writer's side.

@@ -1,5 +1,4 @@
-"""Seals staged files that belong together, and waits until they are in the log; also aborts or adopts them at
-once.
+"""Seals staged files that belong together, and waits until they are in the log; also aborts or adopts them.
 
 On disk a manifest is written (see `inbox.manifest`), the result read and removed; `abort` removes staged
 files. Threads and processes: any. Where no process is the store's writer, the sealer becomes it, for as long

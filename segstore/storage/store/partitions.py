@@ -1,5 +1,4 @@
-"""The partitions of a store that is open for writing: how they are made and opened, which are open, which
-can't be.
+"""The partitions of a store that is open for writing: they are made, opened and kept here.
 
 On disk are a new partition's directory, the leader epoch file, and the root's checkpoints; `log.open` and the
 partitions write the rest. Threads: any; the store's lock is held while a partition is opened, and while

@@ -1,5 +1,4 @@
-"""The reading side of a store: a directory that this process does not write, live or not, segstore's or a
-broker's.
+"""The reading side of a store: a directory that this process does not write, segstore's or a broker's.
 
 On disk files are only read. Threads: any.
 """

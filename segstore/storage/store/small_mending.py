@@ -1,8 +1,8 @@
-"""Repairs, when a store is opened for writing, the small files that belong to no topic: quotas, notes of
-sweeps, producer ids.
+"""Repairs the small files that belong to no topic, when a store is opened for writing.
 
-On disk only these files change; one that can't be made anew is moved to the quarantine. What was done is
-reported (`Context.tell`). Threads: one, before the files are used.
+They are quotas, notes of sweeps and producer ids. On disk only these files change; one that can't be made
+anew is moved to the quarantine. What was done is reported (`Context.tell`). Threads: one, before the files
+are used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A store, a directory of topics, as users see it: `open` and `Store`, which delegates to `writer` or
-`reader`.
+"""A store, a directory of topics, as users see it: `open`, and `Store`, which is a façade.
 
-On disk is a Kafka log directory, with `.segstore/` in it for what Kafka has no file for. Threads: any.
-Processes: one that writes, any number that read.
+`Store` delegates to `StoreWriter` or `StoreReader`. On disk is a Kafka log directory, with `.segstore/` in it
+for what Kafka has no file for. Threads: any. Processes: one that writes, any number that read.
 """
 
 from __future__ import annotations
