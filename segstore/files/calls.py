@@ -181,7 +181,7 @@ class Opening:
         Raises OSError: ELOOP for a symbolic link, EINVAL for what is no regular file.
         """
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
-        # O_NONBLOCK: opening a FIFO must not wait for its other end; files take no notice of it.
+        # O_NONBLOCK: opening a FIFO must not wait for its other end; regular files ignore the flag.
         try:
             handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode)
         except PermissionError:

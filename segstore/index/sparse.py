@@ -185,7 +185,7 @@ class ActiveIndex(SparseIndex):
         if used == self._size:
             return
         self._room = used
-        # A page that an older, longer view may still look at must not be cut off under it.
+        # A page that an older, longer view may still read must not be cut off.
         if _pages(self._looked_at * self.ENTRY.size) > _pages(used):
             replace_index(self._files, self.path, bytes(self._view.memory[:used]))
         else:
@@ -239,7 +239,8 @@ class SealedIndex(SparseIndex):
         """
         super().__init__(files, path)
         with files.open(path) as handle:
-            # A batch has one entry at most, whatever the file's size says; none is smaller than its header.
+            # A batch has at most one entry, whatever the file's size is; and no batch is smaller than its
+            # header.
             most = (log_size // _LEAST_BATCH + 2) * self.ENTRY.size
             size = min(files.size(handle), most)
             memory: Any = files.map(handle, size) if size and mapped else files.pread(handle, size, 0)

@@ -203,7 +203,8 @@ def _nulls(n: int, kind: pa.DataType) -> pa.Array:
     made = pa.nulls(n, kind)
     if not pa.types.is_list(kind):
         return made
-    # Not the children that it has: their buffers are as long as its own, and IPC writes the whole of them.
+    # Empty children replace those of `made`, whose buffers are as long as its own: IPC would write all of
+    # them.
     return pa.Array.from_buffers(kind, n, made.buffers()[:2], n, children=[pa.array([], kind.value_type)])
 
 

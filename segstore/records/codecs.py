@@ -145,8 +145,8 @@ def _lz4(data: memoryview, level: int | None) -> Buffer:
 
 
 def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
-    # cramjam takes a level for frames only, and makes those of linked blocks, which Kafka refuses: so
-    # each block is taken out of a frame of its own, where there is nothing that it could be linked to.
+    # cramjam accepts a level for frames only, and makes frames of linked blocks, which Kafka refuses: so
+    # each block is taken out of a frame of its own, where it can't be linked to another.
     frame = memoryview(cramjam.lz4.compress(plain, level=level))
     at = 7 + 8 * (frame[4] >> 3 & 1)
     size = int.from_bytes(frame[at : at + 4], "little")
@@ -155,7 +155,7 @@ def _lz4_high(plain: memoryview, level: int | None) -> memoryview:
     if size & _LZ4_STORED:
         return plain
     if int.from_bytes(frame[end : end + 4], "little"):
-        # Before 2.12, cramjam cuts frames into linked blocks of 8 KiB: of those none stands alone.
+        # Before 2.12, cramjam cuts frames into linked blocks of 8 KiB, none of which can stand alone.
         return memoryview(cramjam.lz4.compress_block(plain, store_size=False))
     return frame[at + 4 : behind]
 

@@ -23,7 +23,7 @@ NULLS, WIDE_OFFSETS, FIXED = 0, 2, 3
 
 _SPAN = 1 << 15  # elements looked at together: few enough to stay in a core's cache
 ALLOWED_ITEMS = "bytes, bytearray, memoryview or None"
-# Iterable, but never meant as the sequence of what they give.
+# Types that can be iterated over, but are never meant as a sequence of elements.
 TEXT: tuple[type, ...] = (str, bytes, bytearray, memoryview)
 
 

@@ -122,5 +122,5 @@ def _new_topic(store: Store, topic: str, partitions: int, config: Mapping[str, A
 def _told(what: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:  # a StorageError is one
+    except OSError as error:  # a StorageError is an OSError too
         log.warning("%s, can't be removed: %s", what, error)

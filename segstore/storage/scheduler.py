@@ -33,7 +33,7 @@ def step_back() -> None:
     Background work wakes thousands of times a second, from the disk and for the GIL: each time the thread
     that appends would lose its processor, for milliseconds where others are waiting for one.
     """
-    with suppress(OSError):  # a sandbox may refuse it: then both compete
+    with suppress(OSError):  # a sandbox may refuse this: then both threads compete
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         nice = os.getpriority(os.PRIO_PROCESS, 0)  # 0: of this thread, on Linux
         os.setpriority(os.PRIO_PROCESS, 0, min(nice + NICER, MOST_NICE))

@@ -1,4 +1,4 @@
-"""Checks the segments of a store one by one, also in other processes or on machines that share the files.
+"""Checks the segments of a store one by one, also in other processes and on other machines.
 
 On disk files are only read. Threads: any; values and functions without state. `parts` says what there is to
 check, `check_part` checks one segment, and `check_rest` does the rest, which lies between segments and needs

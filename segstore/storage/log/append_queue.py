@@ -41,7 +41,7 @@ class AppendQueue:
         self.token = Mutex()
         self._queue: deque[Pending] = deque()
         self._writer, self._show, self._later = writer, show, later
-        self._hidden = False  # whether anything may have been written that was not shown
+        self._hidden = False  # whether something may have been written that is not visible yet
         self._has_first, self._has_second, self._has_third = (lock._is_owned for lock in needed)
 
     def _check_apart(self) -> None:
@@ -114,7 +114,8 @@ class AppendQueue:
             self._hidden = True
             try:
                 for i in range(count):
-                    if not self._queue[i].done:  # no variable keeps one: its error's traceback has this frame
+                    # No variable refers to an append: the traceback of its error has this frame.
+                    if not self._queue[i].done:
                         self._writer.write_queued(self._queue[i])
             finally:
                 self.show()

@@ -143,5 +143,5 @@ def read_only_segments(pool: HandlePool, directory: str, config: TopicConfig) ->
         segment.size = segment.identity[1]
     if segments:
         last = segments[-1]
-        last.sealed, last.identity = False, last.identity[:1]  # it grows
+        last.sealed, last.identity = False, last.identity[:1]  # the active log grows
     return segments

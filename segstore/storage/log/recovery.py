@@ -158,7 +158,7 @@ class PartitionRecovery:
                     break
             if position >= size or end >= self.recovery_point:
                 break
-            # Damage below the recovery point: bit rot. Go on behind it.
+            # Damage below the recovery point is bit rot: checking goes on behind the damage.
             found = next_whole(self.files, segment.handle, position + 1, size, end)
             if found is None:
                 break

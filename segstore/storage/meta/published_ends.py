@@ -197,8 +197,7 @@ class EndsWriter(_Mapped):
 
     def _settle(self) -> None:
         """Make the sequence even, give every slot its check, and free damaged slots."""
-        # A writer that was killed within a publication left the sequence odd: readers get nothing until it
-        # is even.
+        # A writer that was killed within a publication left the sequence odd, at which nothing can be read.
         torn = self.cut_short
         if torn:
             struct.pack_into("<q", self._memory, 0, _after(self._sequence()))
@@ -397,7 +396,7 @@ def _create(files: Files, path: str) -> None:
 def _wipe(files: Files, path: str, size: int) -> None:
     """Clear a file that readers may have mapped, so that nothing is published in it."""
     with files.open(path, write=True) as handle:
-        files.allocate(handle, 0, size)  # where it has holes
+        files.allocate(handle, 0, size)  # fills holes in the file
         files.pwrite(handle, bytes(size - HEADER), HEADER)
         # A generation unlike any before: readers that have the file mapped look for slots anew.
         _write_anew(files, handle, secrets.randbits(62))

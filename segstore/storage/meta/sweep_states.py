@@ -129,7 +129,7 @@ def _state(held: Mapping[str, Any]) -> SweepState:
     error = held.get("error")
     numbers = (held.get("swept_ms", NEVER), held.get("deleted_bytes", 0), held.get("compacted_bytes", 0))
     swept, deleted, compacted = map(int, numbers)
-    # A compaction may need more bytes than there were: a batch that keeps its last offset alone is a new one.
+    # A compaction may need more bytes than before: a batch that keeps only its last offset is a new batch.
     if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted < 1 << 63 and abs(compacted) < 1 << 63):
         raise ValueError(f"no such time or size: {swept}, {deleted}, {compacted}")
     # A path in the error's text may be no valid UTF-8.

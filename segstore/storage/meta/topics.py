@@ -148,7 +148,7 @@ class TopicFiles:
         try:
             self._files.check_directory(directory)
             data = self._files.read_file(path, _MOST_METADATA)
-            # Kafka makes the file before it writes it: an empty one says as much as none.
+            # Kafka makes the file before it writes the content: an empty file counts as none.
             return names.parse_partition_metadata(data, path) if data else ""
         except FileNotFoundError:
             return ""

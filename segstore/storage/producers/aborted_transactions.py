@@ -156,7 +156,8 @@ class AbortedTransactions:
             if done.end_offset < view.end_offset:
                 try:
                     slot = view.slot(max(done.end_offset, view.start_offset))
-                    # Where compaction put another segment in its place, batches that are known are skipped.
+                    # Where compaction or a roll put another segment there, batches that are known are
+                    # skipped.
                     same = view.segments[slot] is done.segment
                     for at in range(slot, len(view.segments)):
                         self._take_in(view, at, done.position if at == slot and same else 0)

@@ -282,7 +282,7 @@ class ProducerState:
 
     def _new(self, batches: NDArray[np.void]) -> list[int]:
         """The indexes of the batches that are a producer's, and not known."""
-        if len(batches) == 1:  # the usual append, for which arrays of one element are slow
+        if len(batches) == 1:  # the usual append: arrays of one element are slow
             batch = batches[0]
             return [0] if batch["producer_id"] >= 0 and batch["base_offset"] >= self.map_end_offset else []
         taken = (batches["producer_id"] >= 0) & (batches["base_offset"] >= self.map_end_offset)

@@ -73,7 +73,7 @@ class _Search:
         self._files, self._handle = segment.pool.files, segment.handle
         self.position, self.expected = 0, segment.base_offset
         self.found: list[Stretch] = []
-        self._last: tuple[int, int, int] | None = None  # the last batch: position, offset before it, base
+        self._last: tuple[int, int, int] | None = None  # of the last batch: position, offset before, base
 
     def go_on(self) -> None:
         """Pass good batches, and the damage behind them if there is any."""

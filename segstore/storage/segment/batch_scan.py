@@ -21,7 +21,7 @@ CHUNK = 4 << 20
 LARGE = 16 << 10  # batches above this many bytes: reading headers alone is faster than reading all
 AT_A_TIME = 4096
 MOST_OFFSET = 2**63 - 1
-MOST_SEARCHED = 64 << 20  # bytes looked at in one piece for a whole batch behind damage
+MOST_SEARCHED = 64 << 20  # bytes searched at once for a whole batch behind damage
 BAD = {
     lib.SEG_SHORT: "the file ends within the batch",
     lib.SEG_BAD_LENGTH: "impossible length",

@@ -90,7 +90,7 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
     ):
         batches = step.batches
         if not len(batches) and step.stop.status == lib.SEG_SHORT:
-            continue  # a batch that is larger than a step comes whole in the next
+            continue  # a batch that is larger than a step comes whole in the next step
         if not len(batches):
             return last < 0  # damage where the entry points to: a read will report it
         if (

@@ -94,7 +94,7 @@ def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
     log = names.LOG + names.SWAP if names.LOG + names.SWAP in found[last] else names.LOG
     end = _end_offset(files, _path(directory, last, log), last) if log in found[last] else last
     for old in sorted(b for b in found if half[0] <= b < max(end, last + 1)):
-        # A log that is in place already leaves its indexes behind as `.swap`.
+        # Where the log is in place already, only its indexes are `.swap` still.
         if old not in half or names.LOG + names.SWAP in found[old]:
             _remove(files, directory, old, found[old] & _PLAIN, found)
     files.sync_dir(directory)

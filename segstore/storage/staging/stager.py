@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # Before Linux 6.13 the kernel's clock that stamps files moves in ticks, and two changes of a file may have
 # one time.
 
-_TICK = 0.001  # seconds: the shortest there is; the longest is 10 ms
+_TICK = 0.001  # seconds: the shortest tick of a kernel; the longest is 10 ms
 _LOOKS = 16
 
 

@@ -163,7 +163,7 @@ class Compaction:
         except StoreClosedError:
             raise
         except (SegstoreError, OSError) as error:
-            return (freed or Swept(*key)).failed(error)  # with what was done before
+            return (freed or Swept(*key)).failed(error)  # with the counts of what was done before
         return freed
 
 

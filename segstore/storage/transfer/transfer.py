@@ -51,7 +51,7 @@ def deliver(
 
 def _told(error: OSError, handle: Handle, method: str, fd: int, files: Files) -> SegstoreError:
     if error.filename is not None:
-        cut = error.errno == errno.EFAULT  # what a mapping gives that has nothing behind it
+        cut = error.errno == errno.EFAULT  # a mapping behind the file's end gives this
         return shorter(handle) if cut else StorageError(error.errno, error.strerror, error.filename)
     if error.errno not in _OF_METHOD:
         return sinks.refusal(error)
