@@ -1,1 +1,3 @@
-"""The broker's half: groups, offsets, transactions and quotas, over a store."""
+"""The broker's half of Kafka, without a broker: group membership, committed offsets, transactions and
+quotas.
+"""

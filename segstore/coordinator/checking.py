@@ -1,6 +1,7 @@
-"""`check`, as applications call it: a store's bytes, and what its internal topics say in them.
+"""`segstore.check`: what is wrong with a store's bytes, and which records of its internal topics can't be
+read.
 
-On disk: reads only. Threads and processes: any.
+On disk: only reads. Threads and processes: any.
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ LOOKS: Mapping[str, tuple[str, Look]] = {
 
 
 def check(path: str | os.PathLike[str], *, progress: Callable[[int], None] | None = None) -> list[Finding]:
-    """What is wrong with a store, a partition after the other; empty where it is sound. The records of
-    internal topics are looked at too: which can't be read, of those that are the last of their keys.
+    """Return what is wrong with a store, partition by partition; the list is empty where the store is
+    sound.
 
-    `progress` is called with the bytes of each segment that was checked. StorageError where there is no
-    store.
+    The records of internal topics are checked too: of those that are the last of their keys, which can't be
+    read. `progress` is called with the bytes of each segment that was checked. Raises StorageError where
+    there is no store.
     """
     return [*bytes_of.check(path, progress=progress), *check_internal(path)]
 
 
 def check_internal(path: str | os.PathLike[str]) -> list[Finding]:
-    """The second half of `check`. StorageError where there is no store."""
+    """Return the findings of the internal topics, the second half of `check`. Raises StorageError where
+    there is no store.
+    """
     with storage.open(path, mode="r") as store:
         try:
             topics = store.topics()

@@ -1,8 +1,8 @@
-"""Kafka's ConsumerProtocol: subscriptions and assignments as bytes, versions 0 to 3. Nothing on disk.
+"""Kafka's ConsumerProtocol: subscriptions and assignments as bytes, versions 0 to 3.
 
-A newer version is read as the newest that is known: none may take fields away (Kafka: ConsumerProtocol).
-Racks are passed by.
-Threads: any; functions without state.
+Data of a newer version is read as version 3: no version may take fields away (Kafka: ConsumerProtocol). The
+rack of a subscription is not read, and written as null.
+Threads: any; the functions have no state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROTOCOL_TYPE = "consumer"
 
 
 def encode_subscription(subscription: Subscription, version: int = LAST_VERSION) -> bytes:
-    """`group_instance_id` is not part of it. InvalidArgumentError."""
+    """Encode all but `group_instance_id`, which is not part of the schema. Raises InvalidArgumentError."""
     _check(version)
     parts = [int16(version), array(map(string, subscription.topics)), byte_string(subscription.user_data)]
     if version >= 1:
@@ -32,7 +32,7 @@ def encode_subscription(subscription: Subscription, version: int = LAST_VERSION)
 
 
 def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Subscription:
-    """What `encode_subscription` made; null user data is empty. InvalidArgumentError."""
+    """Decode what `encode_subscription` made; null user data becomes b"". Raises InvalidArgumentError."""
     try:
         read = Reader(data)
         version = _version(read)
@@ -47,14 +47,16 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Su
 def encode_assignment(
     partitions: Iterable[TopicPartition], user_data: bytes | None = b"", version: int = LAST_VERSION
 ) -> bytes:
-    """The partitions by topic, in order of their first ones. InvalidArgumentError."""
+    """Encode the partitions by topic; topics stand in the order of their first partitions. Raises
+    InvalidArgumentError.
+    """
     _check(version)
     return int16(version) + _by_topic(partitions) + byte_string(user_data)
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """What `encode_assignment` made; of no bytes, which a member without an assignment has, nothing.
-    InvalidArgumentError.
+    """Decode what `encode_assignment` made; empty bytes, which a member without an assignment has, give an
+    empty list. Raises InvalidArgumentError.
     """
     if not data:
         return []

@@ -1,6 +1,6 @@
-"""Java's hash of a str, by which Kafka gives groups and transactional ids their partition. Nothing on disk.
+"""Java's String.hashCode, by which Kafka chooses the partition of a group id or a transactional id.
 
-Threads: any; functions without state.
+Threads: any; the functions have no state.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import struct
 
 
 def java_hash(text: str) -> int:
-    """String.hashCode: over UTF-16 code units, 32 bits, signed."""
+    """Return String.hashCode of `text`: over UTF-16 code units, 32 bits, signed."""
     data = text.encode("utf-16-be", "surrogatepass")
     result = 0
     for unit in struct.unpack(f">{len(data) // 2}H", data):
@@ -18,6 +18,6 @@ def java_hash(text: str) -> int:
 
 
 def partition_of(text: str, partitions: int) -> int:
-    """Kafka's Utils.abs of the hash, modulo `partitions`; the least hash counts as 0."""
+    """Return Kafka's Utils.abs of the hash, modulo `partitions`; the smallest int32 counts as 0."""
     hashed = java_hash(text)
     return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions

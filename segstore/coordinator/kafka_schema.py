@@ -1,8 +1,8 @@
-"""Kafka's primitive types as bytes: integers, strings, byte strings, arrays, tagged fields. Nothing on disk.
+"""Kafka's primitive types as bytes: integers, strings, byte strings, arrays, tagged fields.
 
-Big-endian; a length of -1 stands for null. "Compact" forms are those of flexible versions: an unsigned varint
-of length + 1, 0 for null (KIP-482).
-Threads: a `Reader` belongs to one; functions without state.
+Integers are big-endian; a length of -1 stands for null. "Compact" forms are those of flexible versions: the
+length is an unsigned varint of length + 1, and 0 stands for null (KIP-482).
+Threads: a `Reader` belongs to one thread; the functions have no state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from segstore.errors import InvalidArgumentError
 T = TypeVar("T")
 
 LONGEST_STRING = 32_767
-"""Bytes of UTF-8 that a string may have: its length is an int16."""
+"""The most bytes of UTF-8 that a string may have: its length is an int16."""
 
 
 def int16(value: int) -> bytes:
@@ -32,7 +32,7 @@ def int64(value: int) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    """An unsigned one."""
+    """Encode an unsigned varint."""
     data = b""
     while value > 0x7F:
         data, value = data + bytes([value & 0x7F | 0x80]), value >> 7
@@ -40,13 +40,13 @@ def varint(value: int) -> bytes:
 
 
 def tags(fields: Mapping[int, bytes]) -> bytes:
-    """The tagged fields at the end of a flexible structure, by tags that rise."""
+    """Encode the tagged fields that end a flexible structure; the tags must be in rising order."""
     parts = [varint(tag) + varint(len(data)) + data for tag, data in fields.items()]
     return varint(len(parts)) + b"".join(parts)
 
 
 def string(text: str | None, compact: bool = False) -> bytes:
-    """InvalidArgumentError where it is too long, or no text (a lone surrogate)."""
+    """Raises InvalidArgumentError where the text is too long, or can't be UTF-8 (a lone surrogate)."""
     if text is None:
         return varint(0) if compact else b"\xff\xff"
     try:
@@ -65,20 +65,22 @@ def byte_string(data: bytes | None) -> bytes:
 
 
 def array(parts: Iterable[bytes]) -> bytes:
-    """Elements that are bytes by now."""
+    """Encode an array of elements that are encoded already."""
     held = list(parts)
     return int32(len(held)) + b"".join(held)
 
 
 class Reader:
-    """Takes one field after the other from `data`. ValueError where it ends before they do."""
+    """Reads one field after the other from `data`. Each method raises ValueError where the data ends too
+    early.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
 
     @property
     def left(self) -> int:
-        """Bytes that were not taken yet."""
+        """The number of bytes that were not read yet."""
         return len(self._data) - self._at
 
     def _take(self, count: int) -> bytes:
@@ -97,7 +99,7 @@ class Reader:
         return int.from_bytes(self._take(8), "big", signed=True)
 
     def varint(self) -> int:
-        """An unsigned varint of at most 32 bits."""
+        """Read an unsigned varint of at most 32 bits."""
         value = 0
         for shift in range(0, 35, 7):
             byte = self._take(1)[0]
@@ -127,5 +129,5 @@ class Reader:
         return [read() for _ in range(count)]
 
     def tags(self) -> dict[int, bytes]:
-        """The tagged fields at the end of a flexible structure."""
+        """Read the tagged fields that end a flexible structure."""
         return {self.varint(): self._take(self.varint()) for _ in range(self.varint())}

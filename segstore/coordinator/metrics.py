@@ -1,6 +1,7 @@
-"""Measures over the last windows of time, as Kafka's clients take them. Nothing on disk.
+"""`Sensor`: sums, averages and maxima over the last windows of time, as Kafka's clients measure them.
 
-Threads: a sensor is recorded by one thread at a time; reading from others may miss the record under way.
+Threads: a sensor is recorded by one thread at a time; other threads may read it, and may miss the value
+that is being recorded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ MonotonicMs = Callable[[], float]
 
 
 def monotonic_ms() -> float:
-    """Milliseconds of a clock that never goes back."""
+    """Return the milliseconds of a clock that never goes back."""
     return time.monotonic() * 1000
 
 
@@ -25,10 +26,11 @@ class _Window:
 
 
 class Sensor:
-    """Values that were recorded, over `samples` windows of `window_ms` (Kafka: SampledStat, Rate, Avg, Max).
+    """Values that were recorded, over `samples` windows of `window_ms` (Kafka: SampledStat, Rate, Avg,
+    Max).
 
-    What is older than all windows is forgotten; `total` and `count` are of all time. Average and maximum of
-    nothing are NaN, as in Kafka.
+    Values older than all windows are forgotten; `total` and `count` are of all time. The average and the
+    maximum of no values are NaN, as in Kafka.
     """
 
     __slots__ = ("_clock", "_samples", "_window_ms", "_windows", "count", "total")
@@ -41,7 +43,7 @@ class Sensor:
         self.count, self.total = 0, 0.0
 
     def record(self, value: float) -> None:
-        """Take a value in."""
+        """Record a value."""
         now = self._clock()
         if not self._windows or now - self._windows[-1].began >= self._window_ms:
             # A new list, for whoever reads the one that was.

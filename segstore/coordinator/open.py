@@ -1,7 +1,7 @@
-"""`open`, as applications call it: a store, and an end to what transactions a process that is gone left open.
+"""`segstore.open`: opens a store, and ends the transactions that an earlier process left open.
 
-On disk: through `storage.store` and, where a transaction is open in a store that has had transactions, or the
-store was not closed, `coordinator.transaction`. A broker's directory is not touched.
+On disk: through `storage.store`; and through `coordinator.transaction` where a store that has had
+transactions has an open one, or was not closed. A broker's directory is not changed.
 Threads: any.
 """
 
@@ -36,16 +36,17 @@ def open(
     files: Files | None = None,
     file_mode: int | None = None,
 ) -> Store:
-    """Open a store, a directory that is made where it is missing and `mode` is "rw".
+    """Open a store, which is a directory; mode "rw" makes the directory where it is missing.
 
-    "rw": this process is the one writer; what a crash left is recovered first (`Store.recovered` says what
-    was done), transactions that were being committed are completed, all others aborted. "r": takes no lock
-    and changes nothing; the directory may be a Kafka broker's. `config`: settings of the store by Kafka's
-    names; `clock` gives ms since the epoch. `file_mode`: of all files that are made in a new store, whatever
-    the umask, 0o600 by default (directories: 0o700); 0o640 lets a group read. A store that is there keeps its
-    own.
+    "rw": this process is the only writer. What a crash left is recovered first (`Store.recovered` says what
+    was done); transactions that were being committed are completed, all others are aborted. "r": takes no
+    lock and changes nothing; the directory may be a Kafka broker's. `config`: the store's settings by
+    Kafka's names; `clock` returns ms since the epoch. `file_mode`: the mode of all files of a new store,
+    whatever the umask, by default 0o600 (directories: 0o700); 0o640 lets a group read. An existing store
+    keeps its mode.
 
-    StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
+    Raises StoreLockedError (with the pid of the process that has the lock), StorageError, ConfigError,
+    InvalidArgumentError.
     """
     store = storage.open(path, mode, config=config, clock=clock, files=files, file_mode=file_mode)
     if store.mode == "rw":
@@ -63,11 +64,14 @@ def forget_offsets(store: Store, topic: str) -> None:
 
 
 def _end_transactions(store: Store) -> None:
-    """Making the coordinator ends them. What fails is tried again: the store is open all the same."""
+    """Make the coordinator, which ends the open transactions. Where that fails it is tried again later; the
+    store is open all the same.
+    """
     try:
         info = store.topics().get(TRANSACTIONS)
         writer = store._writer()
-        # After a power cut the partitions may know more than it does, and nobody asks all of them later.
+        # After a power cut partitions may have transactions of which `__transaction_state` knows nothing, and
+        # later nobody asks all partitions.
         if info is None or not info.ours or not (writer.unstable() or writer.opened()):
             return
         from segstore.coordinator.transaction.coordinator import TransactionCoordinator

@@ -1,6 +1,6 @@
-"""Which failures of a client's request may pass, so that asking again may help. Nothing on disk.
+"""Which failures of a client's request may pass, so that a retry may help (Kafka: RetriableException).
 
-Threads: any; functions without state.
+Threads: any; the functions have no state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PASSING = frozenset(
 
 
 def passes(error: BaseException) -> bool:
-    """Whether trying again may help (Kafka: RetriableException): nothing was written, and room may come."""
+    """Whether a retry may help: nothing was written, and the cause, such as a full disk, may go away."""
     if isinstance(error, ConcurrentTransactionsError):
         return True
     return isinstance(error, StorageError) and error.errno in _PASSING

@@ -1,6 +1,6 @@
-"""What all clients of one open store share: coordinators, quotas, offsets of groups. One of each a store.
+"""The parts that all clients of one open store share, one of each: coordinators, quotas, committed offsets.
 
-Nothing on disk. Threads: any; a part is made once, under a lock of the store's, and closed with the store.
+Threads: any. A part is made once, under a lock of the store's, and closed with the store.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from segstore.storage.store.store import Store
 
 
 class Part(Protocol):
-    """Something of which a store has one."""
+    """A part of which a store has one."""
 
     def close(self) -> None:
-        """The store is being closed: nothing was let go yet."""
+        """Called as the store begins to close, while everything in it still works."""
 
 
 P = TypeVar("P", bound=Part)
@@ -31,8 +31,8 @@ class _Parts:
         self.closed = False
 
     def close(self) -> None:
-        """Last made, first closed: a part may use those that it asked for. No other is made: it would not
-        know what one that is being closed does.
+        """Close the parts, the last made first: a part may use those that it asked for. No part is made any
+        more, because it could rely on one that is closed.
         """
         with self.lock:
             self.closed = True
@@ -45,7 +45,7 @@ class _Parts:
 
 
 def existing(store: Store, make: Callable[[Store], P]) -> P | None:
-    """The store's `make(store)` where somebody has asked for it, and the store is not being closed."""
+    """Return the store's `make(store)`; None where nobody has asked for it, or the store is being closed."""
     parts = store._attach(_Parts)
     with parts.lock:
         part: P | None = parts.made.get(make)  # type: ignore[assignment]
@@ -53,7 +53,7 @@ def existing(store: Store, make: Callable[[Store], P]) -> P | None:
 
 
 def shared(store: Store, make: Callable[[Store], P]) -> P:
-    """The one `make(store)` of an open store. ReadOnlyError, StoreClosedError, ForkedError."""
+    """Return the one `make(store)` of an open store. Raises ReadOnlyError, StoreClosedError, ForkedError."""
     store._context.check_writable()
     parts = store._attach(_Parts)
     with parts.lock:
@@ -66,7 +66,9 @@ def shared(store: Store, make: Callable[[Store], P]) -> P:
 
 
 def _made(parts: _Parts, store: Store, make: Callable[[Store], P]) -> P:
-    """With the lock held, which a handler that comes into this has, too: ReentrantCallError."""
+    """Make the part; the lock is held, also by a signal handler that interrupts this thread: it gets
+    ReentrantCallError.
+    """
     if make in parts.making:
         raise refused(under_way())
     parts.making.add(make)

@@ -1,4 +1,4 @@
-"""Small tuples that clients take and give, with kafka-python's fields. Nothing on disk.
+"""Named tuples that clients take and return, with kafka-python's fields.
 
 Threads: any; all are immutable.
 """
@@ -19,8 +19,8 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A position to be committed: the offset of the next record to be read, a note, and the leader epoch of
-    the last record that was read (-1: not known).
+    """A position to commit: the offset of the next record to read, a note, and the leader epoch of the last
+    record that was read (-1: not known).
     """
 
     offset: int
@@ -29,7 +29,9 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """A record that was looked up by time (ms since the epoch), and the leader epoch it was written in."""
+    """The offset and timestamp (ms since the epoch) of a record found by time, and the leader epoch in
+    which it was written.
+    """
 
     offset: int
     timestamp: int
@@ -37,9 +39,9 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """A consumer's membership of a group, by which a stale member is told from a present one (KIP-447).
+    """A consumer's membership in a group, by which a stale member is told from a current one (KIP-447).
 
-    A consumer without a group has `group_id` None and is never joined.
+    A consumer without a group has `group_id` None and never joins.
     """
 
     group_id: str | None = None

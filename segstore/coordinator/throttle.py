@@ -1,7 +1,7 @@
-"""What one client id may send, or fetch, and how long it has to wait. Nothing on disk.
+"""The throttle of one client id: how many bytes it may send or fetch, and how long it must wait.
 
-Threads: any, all clients of the id share it. Nobody waits here: callers are told how long, and wait without a
-lock.
+Threads: any; all clients of the id share it. No method waits: callers are told how long to wait, and hold
+no lock meanwhile.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ from segstore.storage.context import Clock
 
 # --- bucket ------------------------------------------------------------------------------------
 
-# The token bucket of one client's byte rate. Nothing on disk.
-#
-# Threads: one at a time; `throttle` holds a lock.
+# The token bucket of one client's byte rate. It is used by one thread at a time: `Throttle` holds a lock.
 
 
 class Bucket:
-    """Credit that grows by `rate` bytes a second up to `rate` x `span_s`, and may be overdrawn once.
+    """A credit that grows by `rate` bytes a second up to `rate` x `span_s`, and may become a debt.
 
-    Kafka's TokenBucket: the windows are no samples that expire, they are how much a client that was idle may
-    send at once (quota.window.num x quota.window.size.seconds x rate). Whoever has credit, or none and no
-    debt, passes, whatever the size; what it takes too much is waited for. For a burst after a time of rest
-    that is the throttle time of ClientQuotaManager, (O - T) / T x W, with O the rate measured over all
-    windows W and T the bound; but a burst is forgotten as it is paid for, not when its window has passed.
+    This is Kafka's TokenBucket: the windows are not samples that expire, they say how much an idle client
+    may send at once (quota.window.num x quota.window.size.seconds x rate). A request of any size passes
+    while there is no debt; a debt must be waited for. For a burst after a time of rest that gives the
+    throttle time of ClientQuotaManager, (O - T) / T x W, with O the rate measured over all windows W and T
+    the bound; but a burst is forgotten once it is paid for, not when its window has passed.
 
-    Counted in thousandths of bytes, so that a millisecond's part of any rate is a whole number and nothing is
-    ever rounded away. A clock that goes back adds nothing.
+    The credit is counted in thousandths of bytes, so that a millisecond's part of any rate is a whole
+    number and nothing is rounded. A clock that goes back adds nothing.
     """
 
     __slots__ = ("_credit", "_looked", "_most", "rate")
@@ -43,25 +41,23 @@ class Bucket:
         self._credit, self._looked = min(grown, self._most), now_ms
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long until the debt is paid, 0 where there is none."""
+        """Return how long the client must wait until its debt is paid, 0 where it has none."""
         self._refill(now_ms)
         return max(-(self._credit // self.rate), 0) if self._credit < 0 else 0
 
     def take(self, size: int, now_ms: int) -> int:
-        """Take `size` bytes, however many there are: the `wait_ms` from then on."""
+        """Take `size` bytes, whatever the credit is; return the `wait_ms` that follows."""
         self._refill(now_ms)
         self._credit -= size * 1000
         return self.wait_ms(now_ms)
 
     def full(self, now_ms: int) -> bool:
-        """Whether it is as if it had never been used."""
+        """Whether the credit is full, as in a new bucket."""
         self._refill(now_ms)
         return self._credit == self._most
 
     def set_rate(self, rate: int, span_s: int, now_ms: int) -> None:
-        """Go on at another rate. What was sent at the old one is not held against it for longer than
-        `span_s`.
-        """
+        """Change the rate. A debt from the old rate lasts for `span_s` at most."""
         self._refill(now_ms)
         self.rate, self._most = rate, rate * span_s * 1000
         self._credit = max(min(self._credit, self._most), -self._most)
@@ -70,13 +66,15 @@ class Bucket:
 # --- throttle ------------------------------------------------------------
 
 MOST_WAIT_MS = 100
-"""Who waits looks again after so long: a limit may have been changed, or the clock set."""
+"""A client that waits asks again after this time: the limit may have changed, or the clock may have been
+set.
+"""
 
 
 class Throttle:
-    """`bound`: bytes a second, None where there is no limit; then nothing else need be asked.
+    """`bound`: bytes a second; None where there is no limit, and then no method need be called.
 
-    `windows` of `window_s` seconds are how far a client may run ahead of its rate, see `Bucket`.
+    A client may run ahead of its rate by `windows` windows of `window_s` seconds, see `Bucket`.
     """
 
     def __init__(self, windows: int, window_s: int, clock: Clock, used: Callable[[Throttle], None]) -> None:
@@ -88,7 +86,7 @@ class Throttle:
         self._waits = Sensor(windows, window_s * 1000, clock)
 
     def set_bound(self, bound: int | None) -> None:
-        """Another limit, from the next look on."""
+        """Change the limit; it holds from the next call on."""
         span = self._windows * self._window_s
         with self._lock:
             if bound is None:
@@ -100,12 +98,12 @@ class Throttle:
             self.bound = bound
 
     def wait_ms(self) -> int:
-        """How long nothing may be sent or fetched; look again after MOST_WAIT_MS at the latest."""
+        """Return how long nothing may be sent or fetched; ask again after MOST_WAIT_MS at the latest."""
         with self._lock:
             return self._bucket.wait_ms(self._clock()) if self._bucket is not None else 0
 
     def charge(self, size: int) -> int:
-        """So many bytes were sent or fetched: the throttle time in ms that follows."""
+        """Count bytes that were sent or fetched; return the throttle time in ms that follows."""
         with self._lock:
             if self._bucket is None:
                 return 0
@@ -117,18 +115,18 @@ class Throttle:
 
     @property
     def most_at_once(self) -> int:
-        """Bytes above which a single request is throttled whatever went before: what a request is kept to
-        (Kafka: getMaxValueInQuotaWindow, all windows but the current one).
+        """The size in bytes above which a single request is throttled whatever came before, and so the
+        limit of a request (Kafka: getMaxValueInQuotaWindow, all windows but the current one).
         """
         bound = self.bound
         return (1 << 62) if bound is None else bound * max(self._windows - 1, 1) * self._window_s
 
     def fresh(self) -> bool:
-        """Whether a new one would be the same."""
+        """Whether this throttle is in the state of a new one."""
         with self._lock:
             return self._bucket is None or self._bucket.full(self._clock())
 
     def measured(self) -> dict[str, float]:
-        """As a broker's metrics have it: bytes a second and mean throttle time (ms) over the windows."""
+        """Return bytes a second and the mean throttle time (ms) over the windows, by a broker's names."""
         with self._lock:
             return {"byte-rate": self._bytes.rate, "throttle-time": self._waits.avg}

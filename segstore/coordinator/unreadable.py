@@ -1,6 +1,6 @@
-"""Records of an internal topic that can't be used: what is told of them, by loading and by `segstore check`.
+"""Records of an internal topic that can't be used: what loading and `segstore check` say of them.
 
-On disk: nothing. Threads: any; values and functions without state.
+Threads: any; values are immutable, the functions have no state.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from segstore.storage.store.partition_log import PartitionLog
 log = Logger("segstore")
 
 NEWEST_VERSION = 99
-"""Kafka's versions grow by one: a record that claims a larger one, or a negative one, is junk."""
+"""Kafka's versions grow by one: a record whose version is larger than this, or negative, is junk."""
 
 
 class Unreadable(NamedTuple):
-    """`newer`: it is of a version that is not known here, and keeps its group or transactional id from being
-    used; else it is no record of the topic, and is passed over.
+    """`newer`: the record has a version that is not known here, and its group or transactional id can't be
+    used; otherwise it is not a record of the topic, and is skipped.
     """
 
     offset: int
@@ -28,7 +28,7 @@ class Unreadable(NamedTuple):
 
 
 def warn(source: PartitionLog, what: str, found: Iterable[Unreadable]) -> None:
-    """One warning for a partition's records that are no record of `what`."""
+    """Log one warning for all records of a partition that are not records of `what`."""
     junk = sorted(each for each in found if not each.newer)
     if junk:
         name, n = f"{source.topic}-{source.partition}", len(junk)

@@ -1,1 +1,1 @@
-"""Consumer groups: who has which partitions, and what was committed. Knows only `storage` and its columns."""
+"""Consumer groups: members, generations, rebalances and assignments, and the administrator's view of them."""

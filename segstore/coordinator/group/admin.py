@@ -1,7 +1,7 @@
-"""`Groups`: what groups there are, how far each is behind, and how to set or forget what they committed.
+"""`Groups`: lists and describes groups, and resets or deletes their committed offsets.
 
-On disk: through `GroupOffsets`. Of a store opened "r" it reads `__consumer_offsets` anew at every call and
-asks no coordinator: what is told of members is then what the writer has kept of them.
+On disk: through `GroupOffsets`. Of a store opened "r" each call reads `__consumer_offsets` anew and asks no
+coordinator: members are then those that the writer has written to the log.
 Threads: any.
 """
 
@@ -23,14 +23,15 @@ from segstore.storage.store.partition_log import PartitionLog
 
 # --- reset -------------------------------------------------------------------------------------
 
-# Where a group shall go on: the earliest or latest record, a time, an offset, some records on or back.
-#
-# Nothing on disk. Threads: any; a `Reset` is immutable. (Kafka: ConsumerGroupCommand, --reset-offsets.)
+# Where a group shall go on: the earliest or latest record, a time, an offset, or a number of offsets on or
+# back (Kafka: ConsumerGroupCommand, --reset-offsets). Threads: any; a `Reset` is immutable.
 
 
 @dataclass(frozen=True)
 class Reset:
-    """Made by one of its class methods. `value`: an offset, offsets, ms since the epoch, or ms before now."""
+    """A target, made by one of the class methods. `value`: an offset, a number of offsets, ms since the
+    epoch, or ms before now.
+    """
 
     kind: str
     value: int = 0
@@ -47,31 +48,33 @@ class Reset:
 
     @classmethod
     def to_current(cls) -> Reset:
-        """Where the group is; at the log end offset where it has committed nothing."""
+        """The committed offset; the log end offset where the group has committed none."""
         return cls("current")
 
     @classmethod
     def to_offset(cls, offset: int) -> Reset:
-        """That offset, or the nearest that is there. InvalidArgumentError for a negative one."""
+        """That offset, or the nearest that the log has. Raises InvalidArgumentError for a negative offset."""
         return cls("offset", arguments.whole("offset", offset, 0))
 
     @classmethod
     def shift_by(cls, records: int) -> Reset:
-        """So many offsets on from where the group is, or back if negative; no further than the log goes."""
+        """So many offsets after the committed one, before it where negative; never beyond the log."""
         return cls("shift", arguments.whole("records", records, None))
 
     @classmethod
     def to_datetime(cls, timestamp_ms: int) -> Reset:
-        """The first record that is stamped so or later; the log end offset where there is none."""
+        """The first record with this timestamp or a later one; the log end offset where there is none."""
         return cls("datetime", arguments.whole("timestamp_ms", timestamp_ms, 0))
 
     @classmethod
     def by_duration(cls, duration_ms: int) -> Reset:
-        """As `to_datetime`, so long before now."""
+        """As `to_datetime`, with the time that lies `duration_ms` before now."""
         return cls("duration", arguments.whole("duration_ms", duration_ms, 0))
 
     def target(self, log: PartitionLog, committed: OffsetAndMetadata | None, now_ms: int) -> int:
-        """The offset in that log. InvalidArgumentError where `shift_by` has nothing to count from."""
+        """Return the offset in that log. Raises InvalidArgumentError where `shift_by` has no committed
+        offset to count from.
+        """
         start, end = log.start_offset, log.end_offset
         if self.kind == "earliest":
             return start
@@ -96,7 +99,7 @@ class Reset:
 
 @dataclass(frozen=True)
 class Moved:
-    """What a reset does to one partition; `before` is None where nothing was committed."""
+    """What a reset does to one partition; `before` is None where no offset was committed."""
 
     partition: TopicPartition
     before: int | None
@@ -110,19 +113,20 @@ Which = Iterable["TopicPartition | str"]
 
 
 class Groups(Looking):
-    """`Groups(store)`, of a store opened "rw" or "r"."""
+    """The groups of `store`, which is open "rw" or "r"."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resource is held."""
 
     def reset(
         self, group: str, to: Reset, partitions: Which | None = None, dry_run: bool = False
     ) -> tuple[Moved, ...]:
-        """Set where the group goes on, in those partitions (a topic's name stands for all it has), by default
-        in all for which it has committed: what changed, or with `dry_run` what would.
+        """Set the committed offsets in those partitions (a topic's name stands for all its partitions), by
+        default in all for which the group has committed. Return what changed, or with `dry_run` what would
+        change.
 
-        All is committed at once, or nothing. NonEmptyGroupError; GroupNotFoundError where no partitions are
-        given; UnknownTopicOrPartitionError, InvalidArgumentError, ReadOnlyError, and what
+        All offsets are committed at once, or none. Raises NonEmptyGroupError; GroupNotFoundError where no
+        partitions are given; UnknownTopicOrPartitionError, InvalidArgumentError, ReadOnlyError, and what
         `GroupOffsets.commit` raises.
         """
         source = self._source()
@@ -148,7 +152,7 @@ class Groups(Looking):
         return move() if dry_run else self._while_empty(group, move)
 
     def delete(self, group: str) -> None:
-        """Forget the group and all that it committed. NonEmptyGroupError, GroupNotFoundError."""
+        """Delete the group and all that it committed. Raises NonEmptyGroupError, GroupNotFoundError."""
         writer = self._writer()
         self._check_there(writer, group)
         self._while_empty(group, lambda: writer.delete(group))
@@ -157,9 +161,10 @@ class Groups(Looking):
             coordinator.forget(group)
 
     def delete_offsets(self, group: str, partitions: Which) -> set[TopicPartition]:
-        """Forget what the group committed for those partitions: which there were. Errors as `delete`.
+        """Delete the offsets that the group committed for those partitions; return the partitions that had
+        one. Raises what `delete` raises.
 
-        A topic that is no more is named by its partitions.
+        A topic that was deleted is named by its partitions.
         """
         writer = self._writer()
         self._check_there(writer, group)
@@ -169,12 +174,14 @@ class Groups(Looking):
         return shared(self._store, GroupOffsets)
 
     def _while_empty(self, group: str, run: Callable[[], T]) -> T:
-        """What `run` gives: the group has no members, and gets none meanwhile. NonEmptyGroupError."""
+        """Return what `run` returns; the group has no members, and gets none while it runs. Raises
+        NonEmptyGroupError.
+        """
         coordinator = self._coordinator()
         return run() if coordinator is None else coordinator.while_empty(group, run)
 
     def _chosen(self, partitions: Which, there: bool = True) -> tuple[TopicPartition, ...]:
-        """InvalidArgumentError where nothing is chosen; UnknownTopicOrPartitionError."""
+        """Raises InvalidArgumentError where nothing is chosen; UnknownTopicOrPartitionError."""
         if isinstance(partitions, str) or not isinstance(partitions, Iterable):
             raise InvalidTypeError(f"partitions must be a list, as [{partitions!r}]")
         topics, found = self._store.topics(), set()

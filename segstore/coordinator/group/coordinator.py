@@ -1,9 +1,10 @@
-"""`GroupCoordinator`: what members, and others, ask of the groups of a store.
+"""`GroupCoordinator`: the requests of members, clients and administrators to the groups of a store.
 
-On disk: a group's generation, members and assignment are records of `__consumer_offsets`, which `offsets`
-writes: when a generation becomes stable, when a group becomes empty.
-Threads: any. Each group has a lock, held while an offset is committed too: no commit slips past a rebalance.
-Nothing waits here: who has to gets a ticket, and is woken in `store.wait` when there is news.
+On disk: a group's generation, members and assignment are records of `__consumer_offsets`, written through
+`coordinator.offsets` when a generation becomes stable and when a group becomes empty.
+Threads: any. Each group has a lock, which is also held while an offset is committed, so that no commit
+slips past a rebalance. No method waits: a member that has to wait gets a `Ticket`, and is woken in
+`store.wait` when something changed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ T = TypeVar("T")
 
 
 class GroupCoordinator:
-    """Kafka's classic group coordinator (GroupMetadataManager). A shared part of its store."""
+    """Kafka's classic group coordinator (GroupMetadataManager). A store has one, as a shared part."""
 
     def __init__(self, store: Store, clock: MonotonicMs = monotonic_ms) -> None:
         self._clock = clock
@@ -46,14 +47,15 @@ class GroupCoordinator:
         self._offsets.empty_since = self._groups.empty_since
 
     def now(self) -> float:
-        """Ms of the clock by which members live."""
+        """Return ms of the clock that sessions are measured by."""
         return self._clock()
 
     # --- membership --------------------------------------------------------------------------
 
     def join(self, group_id: str, joining: Joining) -> Ticket[Joined]:
-        """Join, or join again. InvalidGroupIdError, InvalidSessionTimeoutError, UnknownMemberIdError,
-        FencedInstanceIdError, InconsistentGroupProtocolError, GroupMaxSizeReachedError.
+        """Join the group, or join it again. Raises InvalidGroupIdError, InvalidSessionTimeoutError,
+        UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
+        GroupMaxSizeReachedError.
         """
         self._check_joining(group_id, joining)
         return self._groups.ask(group_id, lambda group: group.join(joining, self._clock()))
@@ -67,9 +69,9 @@ class GroupCoordinator:
         assignments: Mapping[str, bytes] | None = None,
         group_instance_id: str | None = None,
     ) -> Ticket[bytes]:
-        """Ask for the assignment; the leader brings all of them. UnknownMemberIdError,
-        IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError, StorageError: it may be
-        brought again.
+        """Ask for the member's assignment; the leader brings all assignments. Raises UnknownMemberIdError,
+        IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError; StorageError where the
+        assignments could not be written, and may be brought again.
         """
         return self._groups.ask(
             group_id,
@@ -81,15 +83,15 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, member_id: str, generation: int, group_instance_id: str | None = None
     ) -> None:
-        """Live on. RebalanceInProgressError: join again. UnknownMemberIdError, IllegalGenerationError,
-        FencedInstanceIdError.
+        """Extend the member's session. Raises RebalanceInProgressError where the member has to join again;
+        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
         """
         self._groups.ask(
             group_id, lambda group: group.heartbeat(member_id, group_instance_id, generation, self._clock())
         )
 
     def leave(self, group_id: str, member_id: str, group_instance_id: str | None = None) -> None:
-        """Be no member any more: for a static one too. UnknownMemberIdError, FencedInstanceIdError."""
+        """Leave the group, as a static member too. Raises UnknownMemberIdError, FencedInstanceIdError."""
         self._groups.ask(group_id, lambda group: group.leave(member_id, group_instance_id, self._clock()))
 
     def _check_joining(self, group_id: str, joining: Joining) -> None:
@@ -108,7 +110,7 @@ class GroupCoordinator:
     def commit(
         self, metadata: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> None:
-        """Commit what a member may. Errors as `check_commit`, and what GroupOffsets.commit raises."""
+        """Commit offsets for a member. Raises what `check_commit` and GroupOffsets.commit raise."""
         group_id = _named(metadata)
 
         def commit(group: Group) -> None:
@@ -120,8 +122,9 @@ class GroupCoordinator:
     def check_commit(
         self, group_id: str, generation: int, member_id: str, group_instance_id: str | None = None
     ) -> None:
-        """Whether that member may commit now; without one (-1, "") only while the group has no members.
-        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError.
+        """Raise unless that member may commit now; without a member (-1, "") only a group without members
+        takes commits. Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError,
+        RebalanceInProgressError.
         """
         self._groups.ask(
             group_id,
@@ -129,13 +132,15 @@ class GroupCoordinator:
         )
 
     def validate(self, metadata: ConsumerGroupMetadata) -> None:
-        """Whether a transaction may commit offsets for that member, or for a group by its id alone.
-        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
+        """Raise unless a transaction may commit offsets for that member, or for a group by its id alone.
+        Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
         """
         self.while_valid(metadata, lambda: None)
 
     def while_valid(self, metadata: ConsumerGroupMetadata, run: Callable[[], T]) -> T:
-        """As `validate`, and it stays so while `run` is called: what that gives."""
+        """Validate as `validate` does, and call `run` with the group locked, so that the answer stays true;
+        return what `run` returns.
+        """
 
         def ask(group: Group) -> T:
             _check(group, metadata, self._clock(), transactional=True)
@@ -146,12 +151,12 @@ class GroupCoordinator:
     # --- what others ask -----------------------------------------------------------------------
 
     def state(self, group_id: str) -> State:
-        """DEAD where there is no such group."""
+        """Return the group's state, DEAD where there is no such group."""
         held = self._groups.find(group_id)
         return State.DEAD if held is None else held.group.state
 
     def members(self, group_id: str) -> list[MemberInfo]:
-        """The members and what they have; none where there is no such group."""
+        """Return the members and their assignments; an empty list where there is no such group."""
         held = self._groups.find(group_id)
         if held is None:
             return []
@@ -159,22 +164,24 @@ class GroupCoordinator:
             return held.group.infos()
 
     def generation(self, group_id: str) -> int:
-        """The group's present generation, -1 where there is no such group."""
+        """Return the group's current generation, -1 where there is no such group."""
         held = self._groups.find(group_id)
         return -1 if held is None else held.group.generation
 
     def changes(self, group_id: str) -> int:
-        """Changes whenever a member should look what became of it. Takes no lock."""
+        """Return a number that differs whenever a member should ask what changed. Takes no lock."""
         held = self._groups.get(group_id)
         return -1 if held is None else held.group.changes
 
     def groups(self) -> dict[str, State]:
-        """All groups that have members, or had some, or offsets."""
+        """Return all groups that have members, or had some, or have committed offsets."""
         known = self._offsets.groups().union(self._groups.ids())
         return {group_id: self.state(group_id) for group_id in sorted(known)}
 
     def while_empty(self, group_id: str, run: Callable[[], T]) -> T:
-        """What `run` gives: the group has no members, and gets none meanwhile. NonEmptyGroupError."""
+        """Return what `run` returns; the group has no members, and gets none while it runs. Raises
+        NonEmptyGroupError.
+        """
 
         def ask(group: Group) -> T:
             if group.members:
@@ -187,7 +194,7 @@ class GroupCoordinator:
         return self._groups.ask(group_id, ask)
 
     def forget(self, group_id: str) -> None:
-        """The group was deleted: it begins anew, where it has no members."""
+        """Drop a group that was deleted: without members it begins anew."""
 
         def ask(group: Group) -> None:
             if not group.members:
@@ -199,11 +206,11 @@ class GroupCoordinator:
     # --- time ------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let happen what is due in all groups, as the table's alarm does. For who owns the clock."""
+        """Do what is due in all groups, as the table's alarm does. For callers that own the clock."""
         self._groups.settle()
 
     def close(self) -> None:
-        """The store is being closed: nobody is a member any more. Static members may come back."""
+        """End all memberships, because the store is being closed. Static members may come back."""
         self._groups.close()
 
 

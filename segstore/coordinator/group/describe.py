@@ -1,6 +1,7 @@
-"""The looking half of `admin.Groups`: what groups there are, who is in them, how far each is behind.
+"""The reading half of `admin.Groups`: which groups there are, their members, and how far each is behind the
+logs.
 
-On disk: reads only. Threads: any.
+On disk: only reads. Threads: any.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from segstore.storage.store.store import Store
 
 # --- admin structs -----------------------------------------------------------------------------
 
-# What `Groups` tells of a group. Nothing on disk. Threads: any; all are immutable.
+# The values that `Groups` returns. Threads: any; all are immutable.
 
 
 @dataclass(frozen=True)
 class GroupListing:
-    """`state` by Kafka's name, "Unknown" where `error` says why; `protocol_type` is None for a group whose
+    """`state` is Kafka's name, "Unknown" where `error` says why; `protocol_type` is None for a group whose
     offsets were committed without members.
     """
 
@@ -43,7 +44,7 @@ class GroupListing:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A member and what it was given."""
+    """A member and its assigned partitions."""
 
     member_id: str
     group_instance_id: str | None
@@ -53,10 +54,10 @@ class GroupMember:
 
 @dataclass(frozen=True)
 class PartitionState:
-    """How far a group is in one partition. `member_id`: who reads it.
+    """How far a group is in one partition. `member_id`: the member that reads the partition.
 
-    `start` and `end` are the log's offsets, `lag` those from the committed one to the end; None where
-    they can't be told: `error` says why. `pending`: an open transaction is about to commit.
+    `start` and `end` are the log's offsets, `lag` is `end` minus the committed offset; each is None where
+    it is not known, and `error` says why. `pending`: an open transaction is about to commit an offset.
     """
 
     partition: TopicPartition
@@ -89,7 +90,7 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """Of all partitions whose lag is known."""
+        """The sum over all partitions whose lag is known."""
         return sum(part.lag or 0 for part in self.partitions)
 
 
@@ -99,7 +100,7 @@ UNKNOWN, EMPTY, STABLE = "Unknown", "Empty", "Stable"
 
 
 class Looking:
-    """Of a store opened "rw" or "r"."""
+    """The groups of a store that is open "rw" or "r"."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -110,7 +111,7 @@ class Looking:
         return shared(self._store, GroupOffsets) if writable else ReadOffsets(self._store)
 
     def _coordinator(self) -> GroupCoordinator | None:
-        """The coordinator of this process's members; without one no group has members here."""
+        """The coordinator of this process; where there is none, no group has members here."""
         return existing(self._store, GroupCoordinator) if self._store._context.writable else None
 
     def _known(self, source: GroupOffsets | ReadOffsets) -> list[str]:
@@ -124,7 +125,7 @@ class Looking:
             raise GroupNotFoundError(f"no group {group!r}; there are {there}{' ...' * (len(known) > 20)}")
 
     def list(self) -> tuple[GroupListing, ...]:
-        """All groups, by name. CorruptRecordError, StorageError."""
+        """Return all groups, by name. Raises CorruptRecordError, StorageError."""
         source = self._source()
         return tuple(self._listing(source, group) for group in self._known(source))
 
@@ -133,7 +134,9 @@ class Looking:
         return GroupListing(group, self._state(group, record, error), _type(record), error)
 
     def describe(self, group: str) -> GroupDescription:
-        """One group. GroupNotFoundError, which says which there are; InvalidGroupIdError."""
+        """Describe one group. Raises GroupNotFoundError, which names the groups that there are;
+        InvalidGroupIdError.
+        """
         source = self._source()
         self._check_there(source, group)
         record, error = _record(source, group)
@@ -150,8 +153,8 @@ class Looking:
         )
 
     def lag(self, group: str) -> dict[TopicPartition, int]:
-        """Offsets between what the group has committed and the end, of each partition whose lag is known.
-        GroupNotFoundError.
+        """Return the log end offset minus the committed offset, for each partition where it is known.
+        Raises GroupNotFoundError.
         """
         parts = self.describe(group).partitions
         return {part.partition: part.lag for part in parts if part.lag is not None}
@@ -165,7 +168,7 @@ class Looking:
         return STABLE if self._kept_members(record) else EMPTY
 
     def _kept_members(self, record: GroupRecord | None) -> bool:
-        """Whether members that were kept can still be there: they end with the writer's process."""
+        """Whether members of the record can still live: they end with the writer's process."""
         if record is None or not record.members or self._store._context.writable:
             return False
         context = self._store._context
@@ -211,7 +214,7 @@ class Looking:
 
 
 def _record(source: GroupOffsets | ReadOffsets, group: str) -> tuple[GroupRecord | None, str | None]:
-    """What is kept of the membership, or why that can't be read."""
+    """Return the group's record, or why it can't be read."""
     try:
         return source.group(group), None
     except UnsupportedVersionError as error:
@@ -223,7 +226,7 @@ def _type(record: GroupRecord | None) -> str | None:
 
 
 def _given(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """None of an assignment in another protocol's bytes."""
+    """Return the partitions of an assignment; none where it is in another protocol's bytes."""
     try:
         return tuple(sorted(decode_assignment(assignment)))
     except InvalidArgumentError:

@@ -1,7 +1,8 @@
-"""`Group`: what members ask of it by Kafka's classic protocol (Kafka: ClassicGroup, GroupMetadataManager).
+"""`Group`: one consumer group's answers to its members, by Kafka's classic protocol (Kafka: ClassicGroup,
+GroupMetadataManager).
 
-Nothing on disk of its own: what must survive is handed to `write`. Threads: under the group's lock. Every
-method takes `now`, ms of the monotonic clock.
+On disk: what must survive is given to the function `write`. Threads: under the group's lock. `now` is ms of
+the monotonic clock in every method.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from segstore.coordinator.group.rebalance import Rebalance, Roster
 from segstore.errors import GroupMaxSizeReachedError, InconsistentGroupProtocolError
 
 Write = Callable[["Group", Mapping[str, bytes]], None]
-"""Keeps the group and these assignments, by member id; raises where that fails."""
+"""Writes the group with these assignments, by member id, to the log; raises where that fails."""
 
 _WAITING = (State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE)
 
 
 class Group(Roster):
-    """`delay_ms` is how long the first rebalance of an empty group waits for more members."""
+    """A group of consumers. The first rebalance of an empty group waits `delay_ms` for more members."""
 
     def __init__(self, group_id: str, write: Write, *, delay_ms: float = 0, max_size: int = 1 << 31) -> None:
         super().__init__(group_id)
@@ -33,7 +34,7 @@ class Group(Roster):
     # --- joining -----------------------------------------------------------------------------
 
     def join(self, joining: Joining, now: float) -> Ticket[Joined]:
-        """UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
+        """Raises UnknownMemberIdError, FencedInstanceIdError, InconsistentGroupProtocolError,
         GroupMaxSizeReachedError.
         """
         if joining.new_id in self.members:
@@ -76,7 +77,9 @@ class Group(Roster):
         return self._rebalance.wait_for_all(member, now)
 
     def _replace(self, joining: Joining, now: float) -> Ticket[Joined]:
-        """A static member came back: it has a new id, and whoever had the old one is fenced."""
+        """Let a static member that came back have its place under a new id; the member with the old id is
+        fenced.
+        """
         assert joining.group_instance_id is not None
         old = self.members.pop(self.instances[joining.group_instance_id])
         old.fail(self.fenced(joining.group_instance_id, old.member_id))
@@ -109,9 +112,9 @@ class Group(Roster):
         assignments: Mapping[str, bytes],
         now: float,
     ) -> Ticket[bytes]:
-        """The leader brings the assignments, the others none. UnknownMemberIdError, IllegalGenerationError,
-        RebalanceInProgressError, FencedInstanceIdError, InconsistentGroupProtocolError; what `write` raises:
-        the leader may sync again.
+        """Take the assignments that the leader brings, and give the member its own. Raises
+        UnknownMemberIdError, IllegalGenerationError, RebalanceInProgressError, FencedInstanceIdError,
+        InconsistentGroupProtocolError, and what `write` raises: the leader may sync again.
         """
         member = self.check_member(member_id, instance)
         self.check_generation(generation)
@@ -137,8 +140,8 @@ class Group(Roster):
     # --- time and leaving ------------------------------------------------------------------------
 
     def heartbeat(self, member_id: str, instance: str | None, generation: int, now: float) -> None:
-        """UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError; RebalanceInProgressError: the
-        member lives, and has to join again.
+        """Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError;
+        RebalanceInProgressError where the member has to join again, which extends its session all the same.
         """
         member = self.check_member(member_id, instance)
         self.check_generation(generation)
@@ -147,22 +150,22 @@ class Group(Roster):
             raise self.in_progress()
 
     def leave(self, member_id: str, instance: str | None, now: float) -> None:
-        """UnknownMemberIdError, FencedInstanceIdError."""
+        """Raises UnknownMemberIdError, FencedInstanceIdError."""
         self._rebalance.remove([self.check_member(member_id, instance)], now)
 
     def settle(self, now: float) -> None:
-        """Let happen what is due."""
+        """Remove members whose sessions have ended, and end a wait of the rebalance that is over."""
         late = [member for member in self.members.values() if not member.look(now)]
         late += [m for m in self.members.values() if m.deadline <= now and m not in late]
         self._rebalance.remove(late, now)
         self._rebalance.settle(now)
 
     def due(self) -> float:
-        """When to `settle` next; inf: when somebody asks for something."""
+        """Return when `settle` has something to do next; inf where only a request changes something."""
         members = (member.due() for member in self.members.values())
         return min(itertools.chain([self._rebalance.deadline], members))
 
     def rebalance(self, now: float) -> None:
-        """Begin a rebalance, unless one is under way."""
+        """Begin a rebalance, unless one is running."""
         if self.members and self.state not in _WAITING:
             self._rebalance.prepare(now)

@@ -1,10 +1,10 @@
 """`GroupTable`: the groups of a store in memory, each behind a lock of its own.
 
-On disk: through `offsets` a group's generation, members and assignment are records of `__consumer_offsets`:
-read when the group is first asked for, written when it says so.
-Threads: any. A group's lock is held by who reads or changes it; that of the table for no longer than a look,
-and to read a group. No interrupt leaves a group half changed: whatever the main thread asks of one is done in
-a thread where no signal handler runs, in the order in which it was asked for.
+On disk: a group's generation, members and assignment are records of `__consumer_offsets`. They are read
+when the group is first asked for, and written when the group says so.
+Threads: any. Whoever reads or changes a group holds its lock; the lock of the table is held only for a
+look-up, and to load a group. No interrupt leaves a group half changed: requests of the main thread run in a
+thread where no signal handler runs, in the order in which they were made.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ from segstore.threads import Shelter
 
 # --- kept --------------------------------------------------------------------------------------
 
-# A group as it is kept in `__consumer_offsets`, and how it is taken up again. Nothing on disk of its own.
-#
-# Threads: under the group's lock; functions without state.
+# A group as a record of `__consumer_offsets`, and how a group is restored from it. Threads: under the group's
+# lock.
 
 CLIENT_HOST = "localhost"
 
 
 def keep(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> GroupRecord:
-    """The group with these assignments, at `now_ms` since the epoch."""
+    """Return the record of the group with these assignments, at `now_ms` since the epoch."""
     if not assignments:
         group.empty_since_ms = now_ms
     members = tuple(
@@ -63,8 +62,8 @@ def keep(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> GroupRe
 
 
 def restore(group: Group, record: GroupRecord, now: float, now_ms: int) -> None:
-    """Take up where the last process ended. Its dynamic members ended with it; static ones have a session
-    timeout from now on to come back to what they had.
+    """Restore the group that the last process wrote. Dynamic members ended with that process; static
+    members have a session timeout from now on to come back to what they had.
     """
     group.generation, group.protocol_type = record.generation, record.protocol_type
     group.empty_since_ms = now_ms if record.members else record.state_timestamp_ms
@@ -96,14 +95,12 @@ def _member(kept: MemberRecord, record: GroupRecord, now: float) -> Member:
 
 # --- alarm -------------------------------------------------------------------------------------
 
-# `Alarm`: has something done when it is due, without a thread of its own. Nothing on disk.
-#
-# Threads: any. Keeps nobody alive: the store's scheduler holds it weakly.
+# `Alarm` calls a function when it is due, through the store's scheduler, which holds it weakly. Threads: any.
 
 
 class Alarm:
-    """Calls `ring` at the earliest time that it was told since it was cleared. `due` is that time, in ms of
-    `clock`; inf: none. `ring` clears it, and says when it is due next.
+    """Calls `ring` at the earliest time that was `set` since the last `clear`. `due` is that time, in ms of
+    `clock`, inf for none. `ring` clears the alarm and sets it anew.
     """
 
     def __init__(self, scheduler: Scheduler, clock: MonotonicMs, ring: Callable[[], None]) -> None:
@@ -113,7 +110,7 @@ class Alarm:
         self.due = math.inf
 
     def set(self, due: float) -> None:
-        """Ring then, if not before."""
+        """Call `ring` at `due`, or earlier."""
         me = weakref.ref(self)
 
         def ring() -> None:
@@ -125,20 +122,22 @@ class Alarm:
             if due >= self.due or self._stopped:
                 return
             self._scheduler.after(max(due - self._clock(), 0) / 1000, ring)
-            self.due = due  # last: where that was interrupted, whoever is due next sets it anew
+            self.due = due  # last: where the line before is interrupted, the next `set` plans anew
 
     def _is_for(self, due: float) -> bool:
-        """One that was overtaken by an earlier ring does nothing: each ring arms the next."""
+        """Whether this call is still the planned one; a call that an earlier one has overtaken does
+        nothing.
+        """
         with self._lock:
             return self.due == due and not self._stopped
 
     def clear(self) -> None:
-        """Whoever is due from here on sets it anew."""
+        """Forget the time; whoever is due from now on sets the alarm anew."""
         with self._lock:
             self.due = math.inf
 
     def stop(self) -> None:
-        """It rings no more."""
+        """Never call `ring` again."""
         self._stopped = True
 
 
@@ -149,14 +148,16 @@ log = Logger("segstore")
 
 
 class Held:
-    """A group and its lock. `gone`: it was deleted, and whoever waited for the lock looks anew."""
+    """A group and its lock. `gone`: the group was dropped, and a thread that waited for the lock must look
+    it up anew.
+    """
 
     def __init__(self, group: Group) -> None:
         self.lock, self.group, self.gone = nesting(), group, False
 
 
 class GroupTable:
-    """What is due in a group happens when it is asked for, or by the alarm."""
+    """All groups in memory. What is due in a group is done when the group is asked for, or by the alarm."""
 
     def __init__(self, store: Store, offsets: GroupOffsets, clock: MonotonicMs) -> None:
         self._store, self._offsets, self._clock = store, offsets, clock
@@ -169,9 +170,9 @@ class GroupTable:
         self._shelter = Shelter("segstore-groups")
 
     def ask(self, group_id: str, ask: Callable[[Group], T]) -> T:
-        """What `ask` gives of the group, with what is due done, under its lock; those that wait hear of
-        changes. Where an interrupt ends the wait for it, it is done all the same, before what is asked next.
-        StoreClosedError.
+        """Return what `ask` returns of the group, under its lock, after what is due was done. Members that
+        wait are woken where the group changed. Where an interrupt ends the caller's wait, `ask` is called
+        all the same, before any later request. Raises StoreClosedError.
         """
         check_apart("what a group is asked")
         if self._store._context.forked:
@@ -200,29 +201,29 @@ class GroupTable:
                 self._alarm.set(due)
 
     def get(self, group_id: str) -> Held | None:
-        """One that is in memory. Takes no lock."""
+        """Return a group that is in memory. Takes no lock."""
         return self._groups.get(group_id)
 
     def find(self, group_id: str) -> Held | None:
-        """One that is in memory, or was kept."""
+        """Return a group that is in memory, or in the log."""
         held = self._groups.get(group_id)
         if held is None and group_id in self._offsets.groups():
             held = self._shelter.call(partial(self._load, group_id))
         return held
 
     def ids(self) -> list[str]:
-        """Of those in memory."""
+        """Return the ids of the groups in memory."""
         with self._lock:
             return list(self._groups)
 
     def drop(self, group: Group) -> None:
-        """Have it no more; the caller holds its lock. The next of its name is a new one."""
+        """Drop the group; the caller holds its lock. A later group of the same id is a new one."""
         with self._lock:
             self._groups.pop(group.group_id).gone = True
             self._most_changes = max(self._most_changes, group.changes)
 
     def empty_since(self, group_id: str) -> int | None:
-        """For GroupOffsets: see `offsets_expiry.EmptySince`."""
+        """Answer for GroupOffsets, see `offsets.state.EmptySince`."""
         held = self._groups.get(group_id)
         if held is None:
             record = self._offsets.group(group_id)
@@ -232,13 +233,13 @@ class GroupTable:
         return None if held.group.members else held.group.empty_since_ms
 
     def settle(self) -> None:
-        """Let happen what is due in all groups."""
+        """Do what is due in all groups."""
         self._alarm.clear()  # first: a group that comes later sets it anew
         for group_id in self.ids():
             self.ask(group_id, lambda group: None)
 
     def close(self) -> None:
-        """The store is being closed: nobody is a member any more. Static members may come back."""
+        """End all memberships, because the store is being closed. Static members may come back."""
         self._closed = True
         self._alarm.stop()
         self._shelter.close()
@@ -250,7 +251,7 @@ class GroupTable:
     # --- what is kept -------------------------------------------------------------------------
 
     def _load(self, group_id: str) -> Held:
-        """The group as it was left; a new one where there was none."""
+        """Restore the group from the log; make a new one where the log has none."""
         with self._lock:
             held = self._groups.get(group_id)
             if held is None:
@@ -263,7 +264,7 @@ class GroupTable:
                 record = self._offsets.group(group_id)
                 if record is not None:
                     restore(group, record, self._clock(), self._store._context.clock())
-                # Who has not heard that the group before was forgotten must not take this one for it.
+                # A member that did not hear that the earlier group was dropped must not take this for it.
                 group.changes += self._most_changes + 1
                 held = self._groups[group_id] = Held(group)
         with held.lock:
@@ -279,5 +280,5 @@ class GroupTable:
         try:
             self._offsets.write_group(record)
         except SegstoreError:
-            # Nobody asked for it, and nothing but the number of a generation without members is lost.
+            # No request waits for this record, and only the number of a generation without members is lost.
             log.exception("group %s is empty now, which could not be written", group.group_id)

@@ -1,6 +1,7 @@
-"""`Member` of a group, as its group knows it (Kafka: ClassicGroupMember). Nothing on disk.
+"""`Member`: a member of a group as its group knows it (Kafka: ClassicGroupMember), and the requests and
+answers between them.
 
-Threads: under the group's lock.
+Threads: a `Member` under its group's lock; requests and answers from any thread.
 """
 
 from __future__ import annotations
@@ -18,24 +19,23 @@ from segstore.errors import InvalidArgumentError, copy_of
 
 # --- membership --------------------------------------------------------------------------------
 
-# What members and their group tell each other: requests, answers, tickets for answers that take time.
-#
-# Nothing on disk. Threads: any; all but `Ticket` and `Pulse` are immutable.
+# Requests of members, the group's answers, and tickets for answers that take time. Threads: any; all but
+# `Ticket` and `Pulse` are immutable.
 
 R = TypeVar("R")
 
 MonotonicMs = Callable[[], float]
 Protocols = tuple[tuple[str, bytes], ...]
-"""(name of an assignor, the member's subscription as its bytes), those that are liked most first."""
+"""(name of an assignor, the member's subscription as bytes), in the order of the member's preference."""
 
 
 def monotonic_ms() -> float:
-    """Milliseconds of a clock that never goes back."""
+    """Return the milliseconds of a clock that never goes back."""
     return time.monotonic() * 1000
 
 
 class State(Enum):
-    """Of a group (Kafka: ClassicGroupState); the value is Kafka's name."""
+    """The state of a group (Kafka: ClassicGroupState); the value is Kafka's name."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -45,10 +45,11 @@ class State(Enum):
 
 
 class Pulse:
-    """A consumer's sign of life: its coordinator holds it weakly, so that a consumer that is gone has none.
+    """A consumer's sign of life. The coordinator refers to it weakly, so that a consumer that was dropped
+    has none.
 
-    `polled` is when the consumer was polled last, in ms of the monotonic clock: written by its thread.
-    `beats` counts heartbeats, `beaten` is the last one's time: written by the coordinator.
+    `polled` is when the consumer was polled last, in ms of the monotonic clock, written by the consumer's
+    thread. `beats` counts heartbeats, `beaten` is the time of the last one; the coordinator writes both.
     """
 
     __slots__ = ("__weakref__", "beaten", "beats", "interval_ms", "max_poll_interval_ms", "polled")
@@ -60,12 +61,12 @@ class Pulse:
 
 @dataclass(frozen=True, kw_only=True)
 class Joining:
-    """A request to join (Kafka: JoinGroupRequest). `member_id` is empty for who is new; `new_id` is the id
-    that it wants then, "" leaves that to the group. Who asks again by the same one, because it does not know
-    what became of its request, is the same member.
+    """A request to join (Kafka: JoinGroupRequest). `member_id` is empty for a new member; `new_id` is the
+    id that it wishes for, "" leaves the id to the group. A request that repeats an earlier `new_id`,
+    because the outcome of the first is not known, is of the same member.
 
-    With a `pulse` the coordinator sees for itself whether the member lives; without one it sends heartbeats.
-    Times are ms; `rebalance_timeout_ms` is how long a rebalance waits for this member.
+    With a `pulse` the coordinator sees by itself whether the member lives; without one the member sends
+    heartbeats. Times are ms; `rebalance_timeout_ms` is how long a rebalance waits for this member.
     """
 
     protocols: Protocols
@@ -81,7 +82,7 @@ class Joining:
 
 @dataclass(frozen=True)
 class JoinedMember:
-    """A member as the leader is told of it: its subscription for the protocol that was chosen."""
+    """A member as the leader sees it, with its subscription for the protocol that was chosen."""
 
     member_id: str
     group_instance_id: str | None
@@ -90,8 +91,8 @@ class JoinedMember:
 
 @dataclass(frozen=True)
 class Joined:
-    """A member's place in a generation. `members` are told to the leader alone, which then brings the
-    assignment, unless `skip_assignment` (KIP-814: a static leader came back, and all stays as it is).
+    """A member's place in a generation. Only the leader gets `members`, and brings the assignment, unless
+    `skip_assignment` (KIP-814: a static leader came back, and the assignment stays).
     """
 
     member_id: str
@@ -104,7 +105,9 @@ class Joined:
 
 @dataclass(frozen=True)
 class MemberInfo:
-    """A member as others see it. `subscription` is of the chosen protocol, empty while there is none."""
+    """A member as administrators see it. `subscription` is of the chosen protocol, empty while there is
+    none.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -114,9 +117,9 @@ class MemberInfo:
 
 
 class Ticket(Generic[R]):
-    """An answer that may take time: the group settles it, once, and the member looks whenever it likes.
+    """An answer that may take time: the group completes it once, and the member may look at any time.
 
-    `member_id` is known at once, also to who was new.
+    `member_id` is known at once, for a new member too.
     """
 
     __slots__ = ("_error", "_result", "done", "member_id")
@@ -127,17 +130,17 @@ class Ticket(Generic[R]):
         self._error: Exception | None = None
 
     def settle(self, result: R) -> None:
-        """Here is the answer."""
+        """Complete the ticket with the answer."""
         if not self.done:
             self._result, self.done = result, True
 
     def fail(self, error: Exception) -> None:
-        """There will be none."""
+        """Complete the ticket with an error."""
         if not self.done:
             self._error, self.done = error, True
 
     def get(self) -> R | None:
-        """The answer, None while there is none; raises what it failed with."""
+        """Return the answer, None while there is none; raises the error that the ticket failed with."""
         if self._error is not None:
             raise copy_of(self._error)
         return self._result
@@ -147,8 +150,8 @@ class Ticket(Generic[R]):
 
 
 class Member:
-    """`joining` and `syncing` are the tickets on which the member waits. `deadline` (ms, monotonic) ends its
-    session; `synced` is whether it has asked for its assignment in this generation.
+    """The member waits on the tickets `joining` and `syncing`. `deadline` (ms, monotonic) ends its session;
+    `synced`: it has asked for its assignment in this generation.
     """
 
     def __init__(self, member_id: str, joining: Joining, now: float) -> None:
@@ -161,7 +164,7 @@ class Member:
         self.update(joining, now)
 
     def update(self, joining: Joining, now: float) -> None:
-        """What it says of itself, anew."""
+        """Take over what the member says of itself in a new request."""
         self.client_id, self.protocols = joining.client_id, joining.protocols
         self.session_timeout_ms = joining.session_timeout_ms
         self.rebalance_timeout_ms = joining.rebalance_timeout_ms
@@ -172,18 +175,21 @@ class Member:
     # --- life ------------------------------------------------------------------------------------
 
     def beat(self, now: float) -> None:
-        """It lives."""
+        """Extend the session."""
         self.deadline = now + self.session_timeout_ms
 
     def look(self, now: float) -> bool:
-        """Take its pulse, if it has one. False: it lives, but polls too late to do any work.
+        """Look at the member's pulse, if it has one. Return False where the member lives, but polls too
+        late.
 
-        A static member that is late only has no heartbeat, as in Kafka, where such a one never leaves.
+        A static member that polls too late only has no heartbeat, as in Kafka, where such a member never
+        leaves.
         """
         self._looked = now
         if self._pulse is None:
             if self.joining is not None or self.syncing is not None:
-                self.beat(now)  # It waits for others: ClassicGroupMember.hasSatisfiedHeartbeat.
+                # A member that waits for others lives: ClassicGroupMember.hasSatisfiedHeartbeat.
+                self.beat(now)
             return True
         pulse = self._pulse()
         if pulse is None:
@@ -196,7 +202,7 @@ class Member:
         return not late or self.group_instance_id is not None
 
     def due(self) -> float:
-        """When `look` may find something new."""
+        """Return when `look` may find something new."""
         pulse = None if self._pulse is None else self._pulse()
         if pulse is None:
             return self.deadline
@@ -206,11 +212,13 @@ class Member:
     # --- what it says ------------------------------------------------------------------------------
 
     def subscription(self, protocol: str | None) -> bytes:
-        """Its subscription for the protocol; empty where it has none."""
+        """Return the subscription for the protocol, empty where the member has none."""
         return dict(self.protocols).get(protocol or "", b"")
 
     def wants(self, protocol: str | None) -> object:
-        """What it subscribes to: a consumer that comes back has forgotten what else its subscription said."""
+        """Return the topics of the subscription: a consumer that comes back has forgotten what else its
+        subscription said.
+        """
         subscription = self.subscription(protocol)
         try:
             return frozenset(decode_subscription(subscription).topics)
@@ -218,15 +226,15 @@ class Member:
             return subscription
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """The first of its protocols that all members have."""
+        """Return the first of the member's protocols that all members have."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def names(self) -> frozenset[str]:
-        """The protocols that it has."""
+        """Return the names of the member's protocols."""
         return frozenset(name for name, _ in self.protocols)
 
     def same(self, protocols: Protocols) -> bool:
-        """Whether nothing is new in them."""
+        """Whether these are the member's protocols already."""
         return self.protocols == protocols
 
     def info(self, protocol: str | None) -> MemberInfo:
@@ -239,7 +247,7 @@ class Member:
         )
 
     def fail(self, error: Exception) -> None:
-        """What it waits for does not come."""
+        """Fail the tickets on which the member waits."""
         for ticket in (self.joining, self.syncing):
             if ticket is not None:
                 ticket.fail(error)

@@ -1,8 +1,8 @@
-"""`Rebalance`: how a group gets from one generation to the next (Kafka: GroupMetadataManager, which has
-DelayedJoin, InitialDelayedJoin and DelayedSync for it).
+"""`Rebalance`: how a group gets from one generation to the next (Kafka: GroupMetadataManager, with
+DelayedJoin, InitialDelayedJoin and DelayedSync), and `Roster`, the members of a group.
 
-All members join anew, the leader brings the assignment, everybody asks for it. It never waits: who has to
-gets a ticket. Nothing on disk of its own: what must survive is handed to `write`.
+All members join anew, the leader brings the assignment, every member asks for its part. No method waits: a
+member that has to wait gets a ticket. On disk: what must survive is given to the function `write`.
 Threads: under the group's lock. `now` is ms of the monotonic clock.
 """
 
@@ -22,15 +22,13 @@ from segstore.errors import (
 
 # --- roster ------------------------------------------------------------------------------------
 
-# `Roster`: who is in a group, in which generation, and what each may do. Nothing on disk.
-#
-# Threads: under the group's lock.
+# `Roster`: who is in a group, in which generation, and what each member may do.
 
 
 class Roster:
-    """`members` by id, `instances` from group_instance_id to the id that has it now. `changes` counts what
-    members may have to know of. `empty_since_ms` is since when it has no members (ms since the epoch, -1: it
-    never had some).
+    """`members` is by id; `instances` maps a group_instance_id to the id that has it now. `changes` counts
+    the changes that members may have to know of. `empty_since_ms` is since when the group has no members
+    (ms since the epoch, -1: it never had members).
     """
 
     def __init__(self, group_id: str) -> None:
@@ -67,14 +65,14 @@ class Roster:
             )
 
     def vote(self) -> str:
-        """The protocol of all members that most like best (ClassicGroup.selectProtocol)."""
+        """Return the protocol that all members know and most members prefer (ClassicGroup.selectProtocol)."""
         members = list(self.members.values())
         candidates = frozenset.intersection(*(member.names() for member in members))
         votes = [member.vote(candidates) for member in members]
         return max(dict.fromkeys(votes), key=votes.count)
 
     def check_member(self, member_id: str, instance: str | None) -> Member:
-        """The member. UnknownMemberIdError, FencedInstanceIdError."""
+        """Return the member. Raises UnknownMemberIdError, FencedInstanceIdError."""
         if instance is not None and instance in self.instances and self.instances[instance] != member_id:
             raise self.fenced(instance, member_id)
         member = self.members.get(member_id)
@@ -94,9 +92,9 @@ class Roster:
     def check_commit(
         self, generation: int, member_id: str, instance: str | None, now: float, transactional: bool = False
     ) -> None:
-        """Whether offsets may be committed (GroupMetadataManager: validateOffsetCommit). Without a member,
-        only while there is none. UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError,
-        RebalanceInProgressError.
+        """Raise unless offsets may be committed now (GroupMetadataManager: validateOffsetCommit). Without a
+        member, only a group without members takes commits. Raises UnknownMemberIdError,
+        IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError.
         """
         if generation < 0 and not member_id and instance is None:
             if self.members and not transactional:
@@ -111,13 +109,13 @@ class Roster:
             raise self.in_progress()
 
     def take_up(self, member: Member) -> None:
-        """Have a member that was kept."""
+        """Add a member."""
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.instances[member.group_instance_id] = member.member_id
 
     def drop(self, member: Member) -> None:
-        """Have it no more: it is told."""
+        """Remove a member; its tickets fail."""
         del self.members[member.member_id]
         if self.instances.get(member.group_instance_id or "") == member.member_id:
             del self.instances[member.group_instance_id or ""]
@@ -127,12 +125,14 @@ class Roster:
         self.changes += 1
 
     def become(self, state: State) -> None:
-        """Be in that state: members should look."""
+        """Change the state, which counts as a change that members should see."""
         self.state = state
         self.changes += 1
 
     def place(self, member: Member, told: bool, skip_assignment: bool = False) -> Joined:
-        """The member's place in this generation; `told`: if it leads, it gets to know all members."""
+        """Return the member's place in this generation; with `told` the leader gets the list of all
+        members.
+        """
         assert self.protocol is not None
         assert self.leader is not None
         told = told and member.member_id == self.leader
@@ -150,7 +150,7 @@ class Roster:
         )
 
     def rebalance_timeout_ms(self) -> float:
-        """The longest of its members'."""
+        """Return the longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def infos(self) -> list[MemberInfo]:
@@ -168,12 +168,13 @@ class Roster:
 # --- rebalance ------------------------------------------------------------
 
 Write = Callable[[Mapping[str, bytes]], None]
-"""Keeps the group with these assignments, by member id; raises where that fails."""
+"""Writes the group with these assignments, by member id, to the log; raises where that fails."""
 
 
 class Rebalance:
-    """`delay_ms` is how long the first rebalance of an empty group waits for more members. `deadline` is how
-    long it waits for those that there are, inf: it does not. `newcomer`: somebody has come since it was set.
+    """The first rebalance of an empty group waits `delay_ms` for more members. `deadline` is until when it
+    waits for the members that there are, inf where it waits for none. `newcomer`: a member has joined since
+    the flag was last cleared.
     """
 
     def __init__(self, group: Roster, write: Write, delay_ms: float) -> None:
@@ -185,7 +186,7 @@ class Rebalance:
     # --- all join anew -----------------------------------------------------------------------
 
     def prepare(self, now: float) -> None:
-        """All have to join anew, within the longest of their rebalance timeouts."""
+        """Have all members join anew, within the longest of their rebalance timeouts."""
         group = self._group
         if group.state is State.COMPLETING_REBALANCE:
             self._fail_syncs()
@@ -203,7 +204,7 @@ class Rebalance:
                 ticket.fail(self._group.in_progress())
 
     def wait_for_all(self, member: Member, now: float) -> Ticket[Joined]:
-        """Its place, once all have joined."""
+        """Return a ticket for the member's place, which is known once all members have joined."""
         if member.joining is not None:
             member.joining.fail(RebalanceInProgressError(f"member {member.member_id} has joined once more"))
         ticket: Ticket[Joined] = Ticket(member.member_id)
@@ -214,7 +215,7 @@ class Rebalance:
         return ticket
 
     def remove(self, members: list[Member], now: float) -> None:
-        """Go on without them."""
+        """Remove these members, and rebalance without them."""
         for member in members:
             self._group.drop(member)
         if members and self._group.state is not State.PREPARING_REBALANCE:
@@ -227,7 +228,9 @@ class Rebalance:
             self._complete_join(now)
 
     def _complete_join(self, now: float) -> None:
-        """Who has not joined again is no member any more; static ones stay until their session ends."""
+        """Remove the members that have not joined again, but for static ones, which stay until their
+        session ends; then begin the next generation.
+        """
         group = self._group
         for member in list(group.members.values()):
             if member.joining is None and member.group_instance_id is None:
@@ -262,7 +265,7 @@ class Rebalance:
     # --- the assignment ------------------------------------------------------------------------
 
     def assign(self, assignments: Mapping[str, bytes], now: float) -> None:
-        """The leader has brought it: one for each member. What `write` raises."""
+        """Take the leader's assignments, one for each member. Raises what `write` raises."""
         self._write(assignments)
         self._group.become(State.STABLE)
         members = self._group.members.values()
@@ -272,14 +275,14 @@ class Rebalance:
             if ticket is not None:
                 member.beat(now)
                 ticket.settle(member.assignment)
-        # Those who have not asked yet must, for else nobody works on what is theirs.
+        # Members that have not asked for their assignment must do so: no other reads their partitions.
         if all(member.synced for member in members):
             self.deadline = math.inf
 
     # --- time ------------------------------------------------------------------------------------
 
     def settle(self, now: float) -> None:
-        """Wait no longer for those that are late."""
+        """End the wait for members that are late."""
         if self.deadline > now:
             return
         if self._group.state is State.PREPARING_REBALANCE:
@@ -289,7 +292,7 @@ class Rebalance:
 
     def _join_is_due(self, now: float) -> None:
         if self._delayed and self.newcomer and self._delay_left > 0:
-            # Others come yet: group.initial.rebalance.delay.ms begins anew, up to the rebalance timeout.
+            # More may come: group.initial.rebalance.delay.ms begins anew, up to the rebalance timeout.
             delay = min(self._delay_ms, self._delay_left)
             self._delay_left, self.newcomer = max(self._delay_left - delay, 0), False
             self.deadline = now + delay

@@ -1,1 +1,1 @@
-"""Offsets that groups have committed, kept in `__consumer_offsets`."""
+"""Offsets that groups have committed, and group memberships: the records of `__consumer_offsets`."""

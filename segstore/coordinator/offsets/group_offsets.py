@@ -1,8 +1,10 @@
-"""`GroupOffsets`: what groups have committed, and their membership as it is kept. A store's shared part.
+"""`GroupOffsets`: the committed offsets of all groups, and their memberships, in memory and in the log. A
+shared part of a store.
 
-On disk: owner of the topic `__consumer_offsets` (see `offsets_topic`, `schemas`). A commit is one
-record batch of one append: a crash keeps all of it or nothing.
-Threads: any; see `offsets_cache`.
+On disk: owns the topic `__consumer_offsets` (see `topic` and `schema`). A commit is one record batch,
+appended at once: a crash keeps all of it or nothing.
+Threads: any. Each partition of the topic has a lock, under which it is read and written. Memory changes
+after the log did.
 """
 
 from __future__ import annotations
@@ -34,16 +36,13 @@ from segstore.storage.store.store import Store
 
 # --- cache -------------------------------------------------------------------------------------
 
-# `__consumer_offsets` in memory: its partitions, each read when one of its groups is first asked for.
-#
-# On disk: through `offsets_write`. Threads: any; one lock for each partition of the topic, under which it is
-# read and written. What is in memory changes after the log did.
+# `__consumer_offsets` in memory: each partition is read when one of its groups is first asked for.
 
 T = TypeVar("T")
 
 
 class Partition:
-    """A partition of the topic, and what was read of it; `state` is None before that."""
+    """A partition of the topic and what was read from it; `state` is None before it was read."""
 
     def __init__(self, number: int) -> None:
         self.number, self.lock = number, nesting()
@@ -51,7 +50,7 @@ class Partition:
 
 
 class OffsetsCache:
-    """The part of `GroupOffsets` that holds, reads and locks."""
+    """The part of `GroupOffsets` that reads, caches and locks."""
 
     def __init__(self, store: Store) -> None:
         store._context.check_writable()
@@ -61,12 +60,14 @@ class OffsetsCache:
         self._partitions: dict[int, Partition] = {}
 
     def partition_for(self, group: str) -> int:
-        """The partition of `__consumer_offsets` that holds the group's records. InvalidGroupIdError."""
+        """Return the partition of `__consumer_offsets` that has the group's records. Raises
+        InvalidGroupIdError.
+        """
         return self._topic.partition_for(check_group(group))
 
     def _held(self, partition: int, look: Callable[[OffsetsState], T]) -> T:
-        """What `look` finds in what a partition says, whose lock is held meanwhile. (A generator that is a
-        context manager would hold it as long as the exception of an interrupt has its frames.)
+        """Return what `look` finds in a partition's state, under the partition's lock. (A generator that is
+        a context manager would keep the lock as long as the exception of an interrupt has its frames.)
         """
         held = self._partition(partition)
         with held.lock:
@@ -80,14 +81,15 @@ class OffsetsCache:
         if held.state is None:
             source = self._topic.log(held.number)
             if source is None:
-                # Nothing is kept of what is not there: it may come with other partitions.
+                # No state is kept of a missing topic: it may be created with another number of partitions.
                 return OffsetsState()
             held.state = load(source)
         return held.state
 
     def _writing(self, group: str, write: Callable[[OffsetsState, Writer], T], checked: bool = True) -> T:
-        """Call `write` with the state and a writer of the group's partition; the topic is made where it is
-        not there. Where an interrupt ends it, the partition is read anew: its log may say more than memory.
+        """Call `write` with the state and a writer of the group's partition; the topic is created where it
+        is missing. Where an interrupt ends `write`, the partition is read anew, because its log may have
+        more than memory.
         """
         target = self._topic.writable(group)
         held = self._partition(target.partition)
@@ -114,7 +116,7 @@ class OffsetsCache:
         gone: Collection[TopicPartition],
         whole: bool,
     ) -> None:
-        """Write tombstones; `whole`: the group's own too."""
+        """Write tombstones of offsets; with `whole` one of the group's membership too."""
         keys = [offset_key(group, tp) for tp in sorted(gone)] + [group_key(group)] * whole
         if not keys:
             return
@@ -127,21 +129,20 @@ class OffsetsCache:
 
 # --- cleanup -----------------------------------------------------------------------------------
 
-# What becomes of offsets that nobody wants: those of groups long empty, and of topics that are gone.
-#
-# On disk: tombstones in `__consumer_offsets`. Threads: any; the store's scheduler looks from time to time.
+# Expiry of offsets: of groups that have long been empty, and of topics that were deleted. On disk: tombstones
+# in `__consumer_offsets`. Threads: any; the store's scheduler calls it from time to time.
 
 _MINUTE_MS = 60_000
 
 
 class OffsetsCleanup(OffsetsCache):
-    """The part of `GroupOffsets` that forgets."""
+    """The part of `GroupOffsets` that deletes offsets."""
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._opened_ms, self._closed = self._clock(), False
         self.empty_since: EmptySince = self._empty_since
-        """Who knows the members tells by this since when a group has none: the group coordinator."""
+        """Says since when a group has no members; the group coordinator puts its own function here."""
         interval = self._config.offsets_retention_check_interval_ms / 1000
         me = weakref.ref(self)  # the scheduler must not keep a store that nobody has any more
 
@@ -153,25 +154,24 @@ class OffsetsCleanup(OffsetsCache):
         store._context.scheduler.every(interval, expire)
 
     def close(self) -> None:
-        """The store is being closed: nothing expires any more."""
+        """Stop expiry, because the store is being closed."""
         self._closed = True
 
     def expire(
         self, now_ms: int | None = None, is_empty: EmptySince | None = None
     ) -> dict[str, set[TopicPartition]]:
-        """Forget what outlived `offsets.retention.minutes`: which, by group.
+        """Delete the offsets that are older than `offsets.retention.minutes`; return them by group.
 
-        A group that has nothing left, and no members, goes too.
-
-        `is_empty(group)`: since when it has no members (ms since the epoch, -1: not known), None where it has
-        some; by default `empty_since`. StorageError.
+        A group without offsets and members is deleted too. `is_empty(group)` says since when the group has
+        no members (ms since the epoch, -1: not known), None where it has some; by default `empty_since`.
+        Raises StorageError.
         """
         now = self._clock() if now_ms is None else now_ms
         tell = is_empty or self.empty_since
         gone: dict[str, set[TopicPartition]] = {}
         for partition in self._topic.ids:
             seen = self._held(partition, partial(self._seen, partition))
-            # Without the lock: whoever tells may hold one of its own under which it asks for offsets.
+            # Without the lock: the coordinator holds a lock of its own while it asks for offsets.
             since = {name: tell(name) for name in seen}
             for name, before in seen.items():
                 old = self._held(partition, partial(self._expire_group, name, since[name], now, *before))
@@ -183,7 +183,9 @@ class OffsetsCleanup(OffsetsCache):
         return {name: (held.record, set(held.offsets.values())) for name, held in found.items()}
 
     def _may_expire(self, group: str, partition: int) -> bool:
-        """A copy of a broker's directory may hold groups whose place is not known."""
+        """Whether the group belongs in this partition; in a copy of a broker's directory that may not be
+        known.
+        """
         return self._topic.partition_for(group) == partition
 
     def _expire_group(
@@ -195,7 +197,7 @@ class OffsetsCleanup(OffsetsCache):
         seen: set[Held],
         state: OffsetsState,
     ) -> set[TopicPartition]:
-        """What has come since it was `seen` stays."""
+        """Delete the group's old offsets; those that were committed after `seen` stay."""
         held = state.groups.get(group)
         if held is None or held.refused or held.foreign or held.record is not record:
             return set()
@@ -214,7 +216,7 @@ class OffsetsCleanup(OffsetsCache):
             self.expire()
 
     def _empty_since(self, group: str) -> int | None:
-        """Where nobody knows of members: those that are kept ended with the last process, at the latest."""
+        """Answer without a coordinator: members of the record ended with the last process, at the latest."""
         record = self._held(
             self._topic.partition_for(group), lambda state: state.groups.get(group, GroupState()).record
         )
@@ -223,7 +225,7 @@ class OffsetsCleanup(OffsetsCache):
         return self._opened_ms if record.members else record.state_timestamp_ms
 
     def topic_deleted(self, topic: str) -> None:
-        """Forget the offsets of a topic that is no more (Kafka: onPartitionsDeleted). StorageError."""
+        """Delete the offsets of a deleted topic (Kafka: onPartitionsDeleted). Raises StorageError."""
         if topic == TOPIC:
             with self._lock:
                 self._partitions.clear()
@@ -252,25 +254,26 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class GroupOffsets(OffsetsCleanup):
-    """Ask for it with `shared(store, GroupOffsets)`."""
+    """Get the one of a store with `shared(store, GroupOffsets)`."""
 
     # --- offsets ------------------------------------------------------------------------------
 
     def commit(self, group: str, offsets: Offsets) -> None:
-        """Commit all of `offsets`, or none: durable as the topic's `flush.messages` says.
+        """Commit all of `offsets`, or none; they are durable as the topic's `flush.messages` says.
 
-        InvalidGroupIdError, InvalidArgumentError, InvalidTypeError, OffsetMetadataTooLargeError,
-        UnknownTopicOrPartitionError, RecordTooLargeError (they make no one batch), UnsupportedVersionError,
-        StorageError: nothing was committed.
+        Raises InvalidGroupIdError, InvalidArgumentError, InvalidTypeError, OffsetMetadataTooLargeError,
+        UnknownTopicOrPartitionError, RecordTooLargeError (one batch can't hold them),
+        UnsupportedVersionError, StorageError; then nothing was committed.
         """
         self._commit(group, offsets, PLAIN)
 
     def commit_transactional(
         self, group: str, offsets: Offsets, producer_id: int, producer_epoch: int
     ) -> None:
-        """As `commit`, within the producer's transaction: they count when `complete` says so.
+        """Commit as `commit` does, within the producer's transaction: the offsets count when `complete`
+        says so.
 
-        InvalidProducerEpochError too.
+        Raises InvalidProducerEpochError too.
         """
         self._commit(group, offsets, Template(TRANSACTIONAL_FLAG, producer_id, producer_epoch, 0))
 
@@ -296,23 +299,23 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
     def complete(self, producer_id: int, committed: bool, partitions: Collection[int]) -> None:
-        """The producer's transaction was ended in these partitions of the topic, its markers are written: its
-        offsets count, or never will.
+        """The producer's transaction has ended in these partitions of the topic, and its markers are
+        written: its offsets count from now on, or never will.
         """
         with self._lock:
             read = [held for number, held in self._partitions.items() if number in partitions]
         for held in read:
             with held.lock:
-                # What was not read yet will be found with its marker.
+                # A partition that was not read yet will be read with its marker.
                 if held.state is not None:
                     held.state.end(producer_id, committed)
 
     def fetch(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of those partitions that have one, by default of all.
+        """Return the committed offsets of those partitions that have one, by default of all.
 
-        InvalidGroupIdError, UnsupportedVersionError, CorruptRecordError.
+        Raises InvalidGroupIdError, UnsupportedVersionError, CorruptRecordError.
         """
 
         def look(state: OffsetsState) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -323,11 +326,13 @@ class GroupOffsets(OffsetsCleanup):
         return self._held(self.partition_for(group), look)
 
     def pending(self, group: str) -> set[TopicPartition]:
-        """Those that open transactions are about to commit (Kafka: unstable offsets)."""
+        """Return the partitions for which open transactions are about to commit (Kafka: unstable offsets)."""
         return self._held(self.partition_for(group), lambda state: state.pending_of(group))
 
     def delete(self, group: str, partitions: Collection[TopicPartition] | None = None) -> set[TopicPartition]:
-        """Forget those offsets, by default all and the group itself: which there were. Errors as `commit`."""
+        """Delete those offsets, by default all and the group itself; return the partitions that had one.
+        Raises what `commit` raises.
+        """
         if self.partition_for(group) not in self._topic.ids:
             return set()
 
@@ -343,18 +348,18 @@ class GroupOffsets(OffsetsCleanup):
     # --- groups -------------------------------------------------------------------------------
 
     def groups(self) -> set[str]:
-        """All that have offsets, pending ones too, or a membership that is kept."""
+        """Return all groups that have offsets, also pending ones, or a membership in the log."""
         found: set[str] = set()
         for partition in self._topic.ids:
             found |= self._held(partition, OffsetsState.names)
         return found
 
     def group(self, group_id: str) -> GroupRecord | None:
-        """The membership as it was written last. UnsupportedVersionError."""
+        """Return the membership that was written last. Raises UnsupportedVersionError."""
         return self._held(self.partition_for(group_id), lambda state: state.classic(group_id).record)
 
     def write_group(self, record: GroupRecord) -> None:
-        """Keep a membership. Errors as `commit`."""
+        """Write a membership. Raises what `commit` raises."""
         group = check_group(record.group_id)
 
         def write(state: OffsetsState, writer: Writer) -> None:
@@ -365,7 +370,7 @@ class GroupOffsets(OffsetsCleanup):
 
 
 def forget_topic(store: Store, topic: str) -> None:
-    """The topic was deleted: another one of its name begins without what groups have committed for it."""
+    """Delete the offsets of a deleted topic: a later topic of its name begins without them."""
     part = existing(store, GroupOffsets) if topic == TOPIC else shared(store, GroupOffsets)
     try:
         if part is not None:

@@ -25,20 +25,20 @@ GROUP_KEY = 2
 
 
 class OffsetKey(NamedTuple):
-    """Whose committed offset of what."""
+    """The key of a committed offset."""
 
     group: str
     partition: TopicPartition
 
 
 class GroupKey(NamedTuple):
-    """Whose membership."""
+    """The key of a group's membership."""
 
     group: str
 
 
 class ForeignKey(NamedTuple):
-    """A record of a group of one of the newer protocols, of which only the group is known."""
+    """The key of a record of a newer group protocol, of which only the group is known."""
 
     group: str
     kind: int
@@ -48,8 +48,8 @@ Key = OffsetKey | GroupKey | ForeignKey
 
 
 class Commit(NamedTuple):
-    """What was committed, when, and when it expires by its own (-1: by the retention); ms since the epoch.
-    `topic_id`: of the topic that had the name then, "" where that is not told.
+    """A committed offset, its time, and when it expires by itself (-1: by the retention); ms since the
+    epoch. `topic_id`: the id that the topic had then, "" where it is not known.
     """
 
     offset: OffsetAndMetadata
@@ -60,7 +60,9 @@ class Commit(NamedTuple):
 
 @dataclass(frozen=True)
 class MemberRecord:
-    """A member as it is kept; times in ms, `subscription` and `assignment` as in `protocol`."""
+    """A member as it is written; times in ms, `subscription` and `assignment` in the bytes of
+    `consumer_protocol`.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -74,7 +76,7 @@ class MemberRecord:
 
 @dataclass(frozen=True)
 class GroupRecord:
-    """A group as it is kept; `state_timestamp_ms` is when it came into its present state (-1: not known)."""
+    """A group as it is written; `state_timestamp_ms` is when it came into its state (-1: not known)."""
 
     group_id: str
     protocol_type: str | None
@@ -90,7 +92,7 @@ def offset_key(group: str, partition: TopicPartition) -> bytes:
 
 
 def offset_value(commit: Commit) -> bytes:
-    """Nothing of `expires`: no such commit is made any more."""
+    """Encode a commit without `expires`, which no new commit has."""
     (offset, metadata, epoch), flexible = commit.offset, bool(commit.topic_id)
     head = int16(FIRST_FLEXIBLE if flexible else OFFSET_VERSION) + int64(offset) + int32(epoch)
     told = head + string(metadata, flexible) + int64(commit.timestamp)
@@ -128,7 +130,7 @@ def _member(member: MemberRecord) -> bytes:
 
 
 def parse_key(data: bytes) -> Key:
-    """ValueError where it is no such key."""
+    """Raises ValueError for bytes that are not a key of this topic."""
     read = Reader(data)
     kind = read.int16()
     if not 0 <= kind <= NEWEST_VERSION:
@@ -140,7 +142,7 @@ def parse_key(data: bytes) -> Key:
 
 
 def parse_offset(data: bytes) -> Commit:
-    """UnsupportedVersionError; ValueError where it is no such value."""
+    """Raises UnsupportedVersionError; ValueError for bytes that are not such a value."""
     read, version = _begin(data, "OffsetCommitValue")
     flexible = version >= FIRST_FLEXIBLE
     offset = read.int64()
@@ -152,7 +154,7 @@ def parse_offset(data: bytes) -> Commit:
 
 
 def parse_group(group: str, data: bytes) -> GroupRecord:
-    """UnsupportedVersionError; ValueError where it is no such value."""
+    """Raises UnsupportedVersionError; ValueError for bytes that are not such a value."""
     read, version = _begin(data, "GroupMetadataValue")
     flexible = version >= FIRST_FLEXIBLE
     kind, generation = read.string(flexible), read.int32()
@@ -172,7 +174,7 @@ def _parse_member(read: Reader, version: int) -> MemberRecord:
     subscription, assignment = (read.nullable_bytes(flexible) or b"" for _ in range(2))
     if flexible:
         read.tags()
-    # Version 0 knew one timeout for both.
+    # Version 0 had one timeout for session and rebalance.
     rebalance = session if version == 0 else rebalance
     return MemberRecord(member_id, instance, client_id, host, rebalance, session, subscription, assignment)
 

@@ -1,8 +1,9 @@
-"""What one partition of `__consumer_offsets` says, in memory. Nothing on disk.
+"""The state of one partition of `__consumer_offsets` in memory: how it is loaded, changed, and which
+offsets expire.
 
-A record counts by its place in the log: of a key the last one does, whenever its transaction was committed,
-as compaction sees it too. What an open transaction wrote waits in `pending`, by producer id.
-Threads: under the lock of the partition; see `offsets`.
+A record counts by its place in the log: the last record of a key counts, whenever its transaction was
+committed, as for compaction. Commits of an open transaction wait in `pending`, by producer id.
+On disk: only reads. Threads: under the lock of the partition, see `group_offsets`.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class Held(NamedTuple):
 
 
 class GroupState:
-    """A group's offsets and membership. By key: `refused`, why a record of it can't be used; `foreign`, the
-    kinds of its records that belong to a newer group protocol.
+    """A group's offsets and membership. `refused`: by key, why a record of the group can't be used;
+    `foreign`: by key, the types of its records of a newer group protocol.
     """
 
     def __init__(self) -> None:
@@ -56,25 +57,29 @@ _NOTHING = GroupState()
 
 
 class OffsetsState:
-    """Groups by id; a group of which nothing is left is not among them."""
+    """The groups by id; a group without offsets and records is not among them."""
 
     def __init__(self) -> None:
         self.groups: dict[str, GroupState] = {}
         self.pending: dict[int, dict[tuple[str, TopicPartition], Held]] = {}
 
     def names(self) -> set[str]:
-        """All groups, those too of which there is nothing but what is pending."""
+        """Return all groups, also those that have only pending offsets."""
         return self.groups.keys() | {name for keys in self.pending.values() for name, _ in keys}
 
     def usable(self, group: str) -> GroupState:
-        """UnsupportedVersionError where a record of the group is not understood."""
+        """Return the group's state. Raises UnsupportedVersionError where a record of the group has a newer
+        version.
+        """
         held = self.groups.get(group, _NOTHING)
         if held.refused:
             raise UnsupportedVersionError(f"group {group!r}: {next(iter(held.refused.values()))}")
         return held
 
     def classic(self, group: str) -> GroupState:
-        """As `usable`, and UnsupportedVersionError for a group of a newer protocol."""
+        """Return what `usable` returns. Raises UnsupportedVersionError also for a group of a newer
+        protocol.
+        """
         held = self.usable(group)
         if held.foreign:
             kinds = sorted(set(held.foreign.values()))
@@ -85,13 +90,13 @@ class OffsetsState:
         return held
 
     def pending_of(self, group: str) -> set[TopicPartition]:
-        """What open transactions are about to commit."""
+        """Return the partitions for which open transactions are about to commit."""
         return {tp for keys in list(self.pending.values()) for name, tp in keys if name == group}
 
     # --- what records do ---------------------------------------------------------------------
 
     def put_offset(self, group: str, partition: TopicPartition, commit: Commit, at: int) -> None:
-        """A commit whose record is at offset `at`."""
+        """Apply a commit whose record is at offset `at`."""
         offsets = self.groups.setdefault(group, GroupState()).offsets
         before = offsets.get(partition)
         if before is None or before.at < at:
@@ -99,7 +104,7 @@ class OffsetsState:
             self._overtake(group, partition, at)
 
     def drop_offset(self, group: str, partition: TopicPartition, at: int) -> None:
-        """A tombstone."""
+        """Apply a tombstone of an offset."""
         held = self.groups.get(group)
         if held is not None:
             held.offsets.pop(partition, None)
@@ -109,32 +114,34 @@ class OffsetsState:
     def put_pending(
         self, producer_id: int, group: str, partition: TopicPartition, commit: Commit, at: int
     ) -> None:
-        """A commit of an open transaction."""
+        """Apply a commit of an open transaction."""
         self.pending.setdefault(producer_id, {})[group, partition] = Held(commit, at)
 
     def put_group(self, group: str, record: GroupRecord | None) -> None:
-        """A membership; None is its tombstone."""
+        """Apply a membership; None is its tombstone."""
         if record is None and group not in self.groups:
             return
         self.groups.setdefault(group, GroupState()).record = record
         self._forget_empty(group)
 
     def put_foreign(self, group: str, key: bytes, kind: int) -> None:
-        """A record of a newer group protocol."""
+        """Apply a record of a newer group protocol."""
         self.groups.setdefault(group, GroupState()).foreign[key] = kind
 
     def refuse(self, group: str, key: bytes, reason: str) -> None:
-        """A record that is not understood."""
+        """Note a record that is not understood."""
         self.groups.setdefault(group, GroupState()).refused[key] = reason
 
     def end(self, producer_id: int, committed: bool) -> None:
-        """A producer's transaction was ended."""
+        """Apply the end of a producer's transaction."""
         for (group, partition), held in self.pending.pop(producer_id, {}).items():
             if committed:
                 self.put_offset(group, partition, held.commit, held.at)
 
     def _overtake(self, group: str, partition: TopicPartition, at: int) -> None:
-        """What lies before a newer record of its key can't come to count any more."""
+        """Drop the pending commits of a key that lie before a newer record of it: they can't count any
+        more.
+        """
         for producer_id, keys in list(self.pending.items()):
             held = keys.get((group, partition))
             if held is not None and held.at < at:
@@ -149,17 +156,16 @@ class OffsetsState:
 
 # --- expiry ------------------------------------------------------------------------------------
 
-# Which committed offsets have outlived their group (KIP-211). Nothing on disk. Threads: any; functions only.
-#
-# Kafka: OffsetExpirationConditionImpl, ClassicGroup.offsetExpirationCondition.
+# Which committed offsets have outlived their group (KIP-211; Kafka: OffsetExpirationConditionImpl,
+# ClassicGroup.offsetExpirationCondition).
 
 EmptySince = Callable[[str], "int | None"]
-"""Of a group, since when it has no members (ms since the epoch, -1: not known); None where it has some."""
+"""Returns since when a group has no members (ms since the epoch, -1: not known); None where it has some."""
 
 
 def expired(held: GroupState, since: int | None, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-    """Counted from when the group became empty; of one that never had members, and of topics that the members
-    do not subscribe to, from each commit.
+    """Return the offsets whose retention is over. It counts from when the group became empty; for a group
+    that never had members, and for topics to which no member subscribes, from each commit.
     """
     record = held.record
     if since is not None:
@@ -179,7 +185,7 @@ def _over(commit: Commit, base: int, now_ms: int, retention_ms: int) -> bool:
 
 
 def _subscribed(record: GroupRecord | None) -> set[str] | None:
-    """The topics of all members; None where that can't be told."""
+    """Return the topics of all members; None where they are not known."""
     if record is None or record.protocol_type != PROTOCOL_TYPE or not record.members:
         return None
     try:
@@ -190,12 +196,12 @@ def _subscribed(record: GroupRecord | None) -> set[str] | None:
 
 # --- load --------------------------------------------------------------------------------------
 
-# Reads a partition of `__consumer_offsets` into memory, a broker's too. On disk: reads only. Threads: any.
+# Loading a partition of `__consumer_offsets`, a broker's too. On disk: only reads. Threads: any.
 #
-# Of all records of a key only the last is looked into: a log that was never compacted is read at the speed
-# of columns. A record that is none of a group is passed over, and the last readable one of its key counts:
-# the log is read again for those keys. A record of a newer version keeps its group from being used, for what
-# it says would be lost if it was overwritten.
+# Of all records of a key only the last is decoded: a log that was never compacted is read at the speed of
+# columns. A record that is not one of a group is skipped, and the last readable one of its key counts: the
+# log is read again for those keys. A record of a newer version makes its group unusable, because a new record
+# would overwrite what it says.
 
 _CHUNK = 4 << 20
 
@@ -209,7 +215,7 @@ Wanted = Callable[[bytes, _Value], bool]
 
 
 class _Last:
-    """The last `wanted` record of each key: of those that count, and of those in each producer's open
+    """The last `wanted` record of each key: of the records that count, and of those in each producer's open
     transaction.
     """
 
@@ -234,8 +240,8 @@ def _by_key(records: Records) -> Iterator[tuple[bytes, _Value]]:
 
 
 def load(source: PartitionLog) -> OffsetsState:
-    """What the log says up to its present end; one warning where records are passed over. CorruptRecordError,
-    StorageError.
+    """Return the state that the log gives up to its present end; log one warning where records are skipped.
+    Raises CorruptRecordError, StorageError.
     """
     state, unreadable = understand(source)
     warn(source, "a group's", unreadable)
@@ -243,8 +249,8 @@ def load(source: PartitionLog) -> OffsetsState:
 
 
 def understand(source: PartitionLog) -> tuple[OffsetsState, list[Unreadable]]:
-    """As `load`, and which of the records that came last of their keys can't be read. CorruptRecordError,
-    StorageError.
+    """Return what `load` returns, and which of the records that are the last of their keys can't be read.
+    Raises CorruptRecordError, StorageError.
     """
     state, found, end = OffsetsState(), dict[bytes, Unreadable](), source.end_offset
     _put_all(state, _gather(source, end, None), found)
@@ -270,7 +276,7 @@ def _gather(source: PartitionLog, end: int, wanted: Wanted | None) -> _Last:
 
 
 def _put_all(state: OffsetsState, last: _Last, found: dict[bytes, Unreadable]) -> None:
-    """`found`: gets those that can't be read, by key."""
+    """Apply the records; those that can't be read go into `found`, by key."""
     for producer_id, records in (*last.open.items(), (None, last.settled)):
         for data, record in records.items():
             unreadable = _take(state, data, record, producer_id)
@@ -293,7 +299,7 @@ def _why(data: bytes, record: _Value) -> Unreadable | None:
 def _take(
     state: OffsetsState, data: bytes, record: _Value, producer_id: int | None = None
 ) -> Unreadable | None:
-    """What keeps the record from being read, if anything."""
+    """Apply a record; return why it can't be read, if so."""
     try:
         key = parse_key(data)
         try:

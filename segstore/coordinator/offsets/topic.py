@@ -1,8 +1,10 @@
-"""The topic `__consumer_offsets`: made when the first offset is committed, with Kafka's settings.
+"""The topic `__consumer_offsets`: how it is created, checked, written, and read in a process that does not
+write.
 
-On disk: the topic, compacted; a broker's becomes one of ours when it is first written to. A group's records
-lie in the partition that Java's hash of its id names (Kafka: GroupMetadataManager.partitionFor).
-Threads: any; the store says at each call what is there.
+On disk: the topic, compacted, created with Kafka's settings when the first offset is committed; a broker's
+topic becomes ours with the first write. A group's records lie in the partition that Java's hash of its id
+chooses (Kafka: GroupMetadataManager.partitionFor).
+Threads: any; each call asks the store which partitions exist.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ TOPIC = "__consumer_offsets"
 
 
 class OffsetsTopic:
-    """Of one open store."""
+    """The topic in one open store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -51,14 +53,14 @@ class OffsetsTopic:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The partitions that are there."""
+        """The partitions that exist."""
         info = self.info
         return () if info is None else info.partition_ids
 
     def partition_for(self, group: str) -> int:
-        """Where the group's records lie, or will.
+        """Return the partition that has, or will have, the group's records.
 
-        Of a copy that has some partitions only, the number of all of them is taken to be the setting's.
+        A copy may have only some partitions; then their number is taken from the store's setting.
         """
         ids = self.ids
         if ids and ids == tuple(range(len(ids))):
@@ -67,13 +69,13 @@ class OffsetsTopic:
         return partition_of(group, max(configured, max(ids, default=0) + 1))
 
     def log(self, partition: int) -> PartitionLog | None:
-        """To read; None where it is not there."""
+        """Return a partition's log to read; None where it does not exist."""
         return self._store.partition(TOPIC, partition) if partition in self.ids else None
 
     def writable(self, group: str) -> PartitionLog:
-        """The group's log, to write; the topic is made if it is not there.
+        """Return the group's log to write; the topic is created where it is missing.
 
-        UnknownTopicOrPartitionError where a copy does not have that partition; StorageError.
+        Raises UnknownTopicOrPartitionError where a copy does not have that partition; StorageError.
         """
         info = self.info
         if info is None:
@@ -98,23 +100,27 @@ class OffsetsTopic:
         }
 
     def topic_id(self, topic: str) -> str:
-        """Of the topic that has the name now; "" where there is none, or it has no id."""
+        """Return the id of the topic that has the name now; "" where there is no such topic, or it has no
+        id.
+        """
         info = self._store._side.topics.get(topic)
         return "" if info is None else info.topic_id
 
     def held(self, offsets: Mapping[TopicPartition, Held]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What was committed for the topics that are there now, and not for others that had their names, of
-        which no tombstone may be there: their deletion was cut short.
+        """Return the commits for topics that exist now; commits for deleted topics of the same names are
+        left out, whose tombstones may be missing because the deletion was cut short.
         """
         return {tp: own.commit.offset for tp, own in offsets.items() if self._is_of(tp.topic, own.commit)}
 
     def _is_of(self, topic: str, commit: Commit) -> bool:
-        """Where either id is not told, as of a topic that can't be read now, nothing speaks against it."""
+        """Whether the commit is for the topic of this name; yes where one of the ids is not known, as of a
+        topic that can't be read now.
+        """
         info = self._store._side.topics.get(topic)
         return not commit.topic_id or (info is not None and info.topic_id in ("", commit.topic_id))
 
     def check_topic(self, topic: str, partition: int) -> None:
-        """UnknownTopicOrPartitionError, which says what is there."""
+        """Raise UnknownTopicOrPartitionError, which says what exists, unless the partition does."""
         info = self._store._side.topics.get(topic)
         if info is None or partition not in info.partition_ids:
             there = f"partitions {list(info.partition_ids)}" if info else "no such topic"
@@ -123,22 +129,23 @@ class OffsetsTopic:
 
 # --- write -------------------------------------------------------------------------------------
 
-# What may be committed, and how it is written: all in one record batch. On disk: through the engine.
-#
-# Threads: any; a `Writer` belongs to one, which holds the partition's lock.
+# Checks of what may be committed, and how it is written: in one record batch. Threads: any; a `Writer`
+# belongs to one, which holds the partition's lock.
 
 _INT32 = (1 << 31) - 1
 _NUMBERS = 36  # bytes of a record's varints and attributes, at most
 
 
 class Writer:
-    """Of one partition of the topic, at `now` (ms since the epoch)."""
+    """Writes to one partition of the topic, at `now` (ms since the epoch)."""
 
     def __init__(self, log: PartitionLog, codec: int, now: int) -> None:
         self._log, self._codec, self.now = log, codec, now
 
     def write(self, keys: Sequence[bytes], values: Sequence[bytes | None], template: Template = PLAIN) -> int:
-        """Append all of it as one batch: the first offset. RecordTooLargeError, StorageError: nothing is."""
+        """Append all records as one batch; return the first offset. Raises RecordTooLargeError,
+        StorageError; then nothing was written.
+        """
         size = HEADER_SIZE + sum(map(len, keys)) + sum(len(value or b"") + _NUMBERS for value in values)
         limit = largest_batch(self._log.partition_for_write().config)
         most = batch_cap(self._codec, limit, limit)
@@ -153,7 +160,7 @@ class Writer:
 
 
 def check_group(group: Any) -> str:
-    """InvalidGroupIdError."""
+    """Return the group id. Raises InvalidGroupIdError."""
     if not isinstance(group, str) or not group:
         raise InvalidGroupIdError(f"group_id={group!r:.80}: must be a str that is not empty")
     try:
@@ -168,9 +175,10 @@ def check_group(group: Any) -> str:
 def check_offsets(
     offsets: Mapping[TopicPartition, OffsetAndMetadata], check_topic: Callable[[str, int], None], most: int
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What is to be committed, in order of the partitions. `most`: bytes of a note.
+    """Return what is to be committed, ordered by partition. `most`: the most bytes of a note.
 
-    InvalidTypeError, InvalidArgumentError, OffsetMetadataTooLargeError, and what `check_topic` raises.
+    Raises InvalidTypeError, InvalidArgumentError, OffsetMetadataTooLargeError, and what `check_topic`
+    raises.
     """
     if not isinstance(offsets, Mapping):
         raise InvalidTypeError(f"offsets must map TopicPartition to OffsetAndMetadata, not {offsets!r:.80}")
@@ -181,7 +189,9 @@ def check_offsets(
 
 
 def check_partition(key: Any) -> TopicPartition:
-    """Of a TopicPartition, kafka-python's, or a plain tuple. InvalidTypeError, InvalidArgumentError."""
+    """Accept a TopicPartition, kafka-python's, or a plain tuple. Raises InvalidTypeError,
+    InvalidArgumentError.
+    """
     if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str)):
         raise InvalidTypeError(f"{key!r:.80} is no TopicPartition(topic, partition)")
     return TopicPartition(key[0], arguments.whole("partition", key[1], 0, _INT32))
@@ -211,13 +221,14 @@ def _offset(key: Any, value: Any, most: int) -> OffsetAndMetadata:
 
 # --- read --------------------------------------------------------------------------------------
 
-# `ReadOffsets`: what groups have committed, for a process that does not write the store.
-#
-# On disk: reads only. It is as of the moment at which it was made. Threads: any; nothing changes.
+# `ReadOffsets`: committed offsets in a process that does not write the store. On disk: only reads. Threads:
+# any; the object does not change.
 
 
 class ReadOffsets:
-    """Answers as `GroupOffsets` does. All partitions are read, wherever a group's records should lie."""
+    """Answers as `GroupOffsets` does, as of the moment when it was made. All partitions are read, wherever
+    a group's records should lie.
+    """
 
     def __init__(self, store: Store) -> None:
         self._topic = OffsetsTopic(store)
@@ -240,7 +251,9 @@ class ReadOffsets:
 
 
 def _load(store: Store, topic: OffsetsTopic, partition: int) -> OffsetsState:
-    """A partition that the writer is just making, or has deleted meanwhile, says nothing."""
+    """Load a partition; one that the writer is just creating, or has deleted meanwhile, gives an empty
+    state.
+    """
     try:
         source = topic.log(partition)
         return OffsetsState() if source is None else load(source)

@@ -1,6 +1,5 @@
-"""Rate limits: byte rates of producers and consumers by client id. On disk and threads: see `quotas`.
-
-`bucket` counts, `throttle` is what a client asks, `quotas` is what an administrator sets.
+"""Byte rates of producers and consumers by client id: `quotas` has an administrator's limits, `throttle`
+enforces them.
 """
 
 from segstore.coordinator.quotas.quotas import Quotas, quotas

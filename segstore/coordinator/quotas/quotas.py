@@ -1,8 +1,9 @@
-"""`Quotas`: byte rates of producers and consumers by client id, as kafka-configs has for entity type clients.
+"""`Quotas`: byte rates of producers and consumers by client id, as kafka-configs has for entity type
+clients.
 
-On disk: `.segstore/quotas.json`, see `storage.quota_file`.
-Threads: any. Processes: the writer's clients share what they may use; a process that reads along has a share
-of its own, of the limits that were there when its last consumer was made.
+On disk: `.segstore/quotas.json`, in the form of `storage.meta.client_quotas`.
+Threads: any. Processes: all clients in the writer's process share their rates; a process that reads along
+has rates of its own, from the limits that were on disk when its last consumer was made.
 """
 
 from __future__ import annotations
@@ -29,21 +30,25 @@ _Key = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class ByteRates(ClientSettings):
-    """What a client may be given; Kafka's names and ranges (QuotaConfig)."""
+    """The rates that a client may have; names and ranges are Kafka's (QuotaConfig)."""
 
     producer_byte_rate: int = whole(MAX_LONG, 1, MAX_LONG, "bytes/s", "of batches as they are stored")
     consumer_byte_rate: int = whole(MAX_LONG, 1, MAX_LONG, "bytes/s", "of batches that are read, as stored")
 
 
 class Quotas:
-    """The limits of a store, and what is left of them (Kafka: ClientQuotaManager, KIP-13, KIP-546).
+    """The limits of a store and the throttles that enforce them (Kafka: ClientQuotaManager, KIP-13,
+    KIP-546).
 
-    A client without a rate of its own has that of DEFAULT, "<default>"; each rate is looked up by itself. All
-    producers, or consumers, with one client id share one rate. Get the one of a store from `quotas(store)`.
+    A client without a rate of its own has that of DEFAULT, "<default>"; each rate is looked up by itself.
+    All producers, or consumers, with one client id share one rate. `quotas(store)` returns the `Quotas` of
+    a store.
     """
 
     def __init__(self, store: Store) -> None:
-        """CorruptCheckpointError where the file is damaged: mend it, or remove it to have no limits."""
+        """Raises CorruptCheckpointError where the file is damaged: repair it, or remove it to have no
+        limits.
+        """
         side = store._side
         self._context = store._context
         self._config = side.config if isinstance(side, StoreWriter) else StoreConfig()
@@ -54,29 +59,33 @@ class Quotas:
         self._limits = self._read()
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: no resource is held."""
 
     # --- for those who administer ---------------------------------------------------------
 
     def describe(self, client_id: str | None = None) -> dict[str, dict[str, int]]:
-        """What was given: client id or "<default>", then `producer_byte_rate` and `consumer_byte_rate` in
-        bytes a second, as far as they are set. With `client_id` of that one only.
+        """Return the rates that were set: from client id or "<default>" to `producer_byte_rate` and
+        `consumer_byte_rate` in bytes a second, as far as they are set; only of `client_id` where it is
+        given.
         """
         with self._lock:
             found = {client: dict(rates) for client, rates in sorted(self._limits.items())}
         return found if client_id is None else {client_id: found.get(_checked(client_id), {})}
 
     def effective(self, client_id: str) -> dict[str, int]:
-        """The rates that hold for a client: its own, or else the default's; none where there is no limit."""
+        """Return the rates that hold for a client: its own, or else the default's; a rate without a limit
+        is left out.
+        """
         _checked(client_id)
         bounds = {rate: self._bound(rate, client_id) for rate in RATES}
         return {rate: bound for rate, bound in bounds.items() if bound is not None}
 
     def alter(self, client_id: str, rates: Mapping[str, Any]) -> dict[str, int]:
-        """Give a client, or "<default>", rates in bytes a second; None takes one back. Durable when it
-        returns, and felt by clients that are at work. What the client has now.
+        """Set rates of a client, or of "<default>", in bytes a second; None removes one. Return the
+        client's rates.
 
-        ConfigError, InvalidArgumentError, InvalidTypeError, ReadOnlyError, StorageError.
+        The change is durable on return, and holds for clients that are at work. Raises ConfigError,
+        InvalidArgumentError, InvalidTypeError, ReadOnlyError, StorageError.
         """
         self._context.check_writable()
         if not isinstance(rates, Mapping):
@@ -94,8 +103,8 @@ class Quotas:
         return kept
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Of clients that have a limit and were at work lately: "Produce.<client id>" or "Fetch.<client id>"
-        to byte-rate (bytes/s) and throttle-time (ms), as a broker's.
+        """Return, for clients that have a limit and were at work lately, "Produce.<client id>" or
+        "Fetch.<client id>" to byte-rate (bytes/s) and throttle-time (ms), by a broker's names.
         """
         with self._lock:
             throttles = sorted(self._live.items())
@@ -109,7 +118,9 @@ class Quotas:
     # --- for clients ----------------------------------------------------------------------
 
     def throttle(self, rate: str, client_id: str) -> Throttle:
-        """What all clients of that id share; `rate` is PRODUCER_BYTE_RATE or CONSUMER_BYTE_RATE."""
+        """Return the throttle that all clients of that id share; `rate` is PRODUCER_BYTE_RATE or
+        CONSUMER_BYTE_RATE.
+        """
         key = rate, client_id
         with self._lock:
             for used in list(self._used):
@@ -125,7 +136,9 @@ class Quotas:
             return found
 
     def refresh(self) -> None:
-        """Take over what another process, the writer, has made of the limits. CorruptCheckpointError."""
+        """Read the limits again, which another process, the writer, may have changed. Raises
+        CorruptCheckpointError.
+        """
         with self._lock:
             self._limits = self._read()
             self._apply()
@@ -155,24 +168,26 @@ def _checked(client_id: str) -> str:
 
 
 def _judged(rates: Mapping[str, Any]) -> dict[str, int | None]:
-    """The rates as whole numbers; None stays None. ConfigError."""
+    """Return the rates as whole numbers; None stays None. Raises ConfigError."""
     given = ByteRates.parse({name: MAX_LONG if rate is None else rate for name, rate in rates.items()})
     return {name: None if rate is None else getattr(given, name) for name, rate in rates.items()}
 
 
 class _OfReader:
-    """The quotas of a store that is open for reading: clients of one process share them too."""
+    """The quotas of a store that is open for reading: all clients of this process share them."""
 
     def __init__(self) -> None:
         self.lock = Mutex()
         self.quotas: Quotas | None = None
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: no resource is held."""
 
 
 def quotas(store: Store) -> Quotas:
-    """The one `Quotas` of an open store. CorruptCheckpointError, StoreClosedError, ForkedError."""
+    """Return the one `Quotas` of an open store. Raises CorruptCheckpointError, StoreClosedError,
+    ForkedError.
+    """
     if store.mode == "rw":
         return shared(store, Quotas)
     store._context.check_open()

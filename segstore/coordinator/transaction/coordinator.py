@@ -1,12 +1,14 @@
-"""Who may write under a transactional id, and how its transactions end (Kafka: TransactionCoordinator).
+"""`TransactionCoordinator`: which producer may write under a transactional id, and how its transactions end
+(Kafka: TransactionCoordinator).
 
-On disk: through `entries` the topic `__transaction_state`, through `ending` the markers in the partitions.
-The outcome is decided when Prepare is in that log: it is written before the first marker, Complete after the
-last. What fails in between is tried again, by the store's scheduler and by the next open.
+On disk: the topic `__transaction_state` through `state_log`, and the markers in the partitions through
+`markers`. The outcome is decided when Prepare is in that log, which is written before the first marker;
+Complete is written after the last. What fails in between is tried again, by the store's scheduler and by
+the next open.
 
-Threads: any. One lock per transactional id, which a producer's appends hold too: no record of a transaction
-is written after its end, whoever ends it. What the main thread asks for is done in a thread where no signal
-handler runs: an interrupt that comes meanwhile keeps no lock taken, and the producer may ask again.
+Threads: any. Each transactional id has a lock, which a producer's appends hold too: no record of a
+transaction is written after its end, whoever ends it. Requests of the main thread run in a thread where no
+signal handler runs: an interrupt leaves no lock taken, and the producer may ask again.
 """
 
 from __future__ import annotations
@@ -33,16 +35,17 @@ from segstore.threads import Shelter
 
 # --- upkeep ------------------------------------------------------------------------------------
 
-# The coordinator's background work: timeouts, expiry, and what failed and is tried again. Nothing on disk.
-#
-# Threads: runs in the store's scheduler; keeps neither the coordinator nor the store alive.
+# The coordinator's background work: timeouts, expiry, and retries. Threads: it runs in the store's scheduler,
+# and keeps neither the coordinator nor the store alive.
 
 log = Logger("segstore")
 FIRST_RETRY, LONGEST_RETRY = 0.1, 30.0  # seconds
 
 
 class Upkeep:
-    """Calls the coordinator; `failed` has it `settle` again, after pauses that double."""
+    """Calls the coordinator from the scheduler; after `failed` it calls `settle` again, after pauses that
+    double.
+    """
 
     def __init__(self, coordinator: TransactionCoordinator, store: Store) -> None:
         self._scheduler = store._context.scheduler
@@ -51,7 +54,7 @@ class Upkeep:
         self._coordinator = weakref.ref(coordinator)
 
     def start(self, config: StoreConfig) -> None:
-        """Look for what takes too long and for what has expired, every so often."""
+        """Plan the regular calls: abort transactions that timed out, and forget ids that expired."""
         timeouts = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
         expiry = config.transaction_remove_expired_transaction_cleanup_interval_ms
         self._scheduler.every(timeouts / 1000, self._task(lambda c: c.abort_timed_out()))
@@ -68,13 +71,13 @@ class Upkeep:
         return run
 
     def failed(self, what: str, error: Exception) -> None:
-        """Something that must be done could not be done now."""
+        """Log that a step failed which must be done, and plan a retry."""
         log.warning("%s, and could not be completed: %s", what, error)
         with self._lock:
             if self._planned:
                 return
             self._scheduler.after(self._pause, self._task(lambda c: self._again(c)))
-            self._planned = True  # last: where that was interrupted, the next failure plans it
+            self._planned = True  # last: where the line before is interrupted, the next failure plans it
             self._pause = min(self._pause * 2, LONGEST_RETRY)
 
     def _again(self, coordinator: TransactionCoordinator) -> None:
@@ -88,14 +91,12 @@ class Upkeep:
 
 # --- transitions -------------------------------------------------------------------------------
 
-# How a transactional id gets from one state to the next: the log first, then the partitions.
-#
-# On disk: through `entries` the topic `__transaction_state`, through `ending` the markers in the partitions.
-# Threads: any; the caller holds the entry's lock.
+# How a transactional id gets from one state to the next: first in `__transaction_state`, then in the
+# partitions. Threads: any; the caller holds the entry's lock.
 
 
 class Transitions:
-    """`upkeep` is told what could not be done, and has it done again."""
+    """Moves entries on; what fails is told to `upkeep`, which has it tried again."""
 
     def __init__(self, store: Store, entries: Entries, ending: Ending, lost: Lost, upkeep: Upkeep) -> None:
         self._store, self._clock = store, store._context.clock
@@ -104,7 +105,7 @@ class Transitions:
     # --- producers --------------------------------------------------------------------------
 
     def next_producer(self, entry: Entry, timeout_ms: int, asked: Identity | None = None) -> Identity:
-        """Give the id to another producer, in the next epoch. StorageError."""
+        """Give the transactional id to another producer, in the next epoch. Raises StorageError."""
         now, known = self._clock(), entry.metadata
         if known is None:
             known = TransactionMetadata(self._new_id(), NO_EPOCH, timeout_ms)
@@ -117,7 +118,9 @@ class Transitions:
         return fresh.producer_id, fresh.producer_epoch
 
     def raise_epoch(self, entry: Entry) -> None:
-        """Let the log know what the partitions do, before they forget it."""
+        """Write a newer epoch that the partitions know into `__transaction_state`, before the partitions
+        forget it.
+        """
         known = entry.metadata
         raised = None if known is None else self._lost.raised(known, self._clock())  # None: never written
         if raised is not None and raised is not known:
@@ -132,14 +135,16 @@ class Transitions:
     # --- ends ---------------------------------------------------------------------------------
 
     def decide(self, entry: Entry, commit: bool, asked: Identity | None = None) -> None:
-        """From here on the outcome of what is ongoing is known. StorageError."""
+        """Decide the outcome of the ongoing transaction, by writing Prepare. Raises StorageError."""
         known = entry.known
         following = self._new_id() if known.exhausted else NO_PRODUCER_ID
         self._entries.write(entry, known.decided(commit, self._clock(), following), asked)
         self._sync_decision(entry)
 
     def decide_again(self, entry: Entry, commit: bool) -> None:
-        """It was decided, and that may not be durable. InvalidTxnStateError, StorageError."""
+        """Repeat a decision that may not be durable. Raises InvalidTxnStateError where the other outcome
+        was decided, StorageError.
+        """
         if entry.known.state.commits != commit:
             raise InvalidTxnStateError(
                 f"the transaction of {entry.transactional_id!r} is {entry.known.state.name}"
@@ -147,29 +152,31 @@ class Transitions:
         self._sync_decision(entry)
 
     def _sync_decision(self, entry: Entry) -> None:
-        """No marker of a commit may be durable before the decision is. StorageError."""
+        """Make the decision of a commit durable before any of its markers can be. Raises StorageError."""
         known = entry.known
         if known.state is State.PREPARE_COMMIT and self._ending.durable(known.partitions):
             self._entries.sync(entry)
 
     def settled(self, entry: Entry) -> None:
-        """See that a decided transaction is complete. ConcurrentTransactionsError."""
+        """Complete a decided transaction. Raises ConcurrentTransactionsError where that is not possible
+        now.
+        """
         if not self.try_complete(entry):
             raise ConcurrentTransactionsError(
                 f"the last transaction of {entry.transactional_id!r} is still being ended"
             )
 
     def try_complete(self, entry: Entry) -> bool:
-        """Write what a decided transaction, or one that was lost, still lacks; where that fails it is planned
-        again.
+        """Write the markers and Complete of a decided transaction, and end lost ones; where that fails a
+        retry is planned, and False returned.
         """
         known = entry.metadata
         if known is None:
             return True
         try:
-            self._lost.end(known.producer_id)  # first: an end is that of all that is open in a partition
+            self._lost.end(known.producer_id)  # first: a marker ends all that the producer has open there
             if known.state.prepared:
-                self._sync_decision(entry)  # it may have failed before
+                self._sync_decision(entry)  # an earlier sync may have failed
                 self._ending.write_markers(entry.transactional_id, known)
                 self._entries.write(entry, known.completed(self._clock()))
         except Exception as error:
@@ -180,20 +187,20 @@ class Transitions:
 
 # --- abandoned ---------------------------------------------------------------------------------
 
-# Ends what nobody else will: transactions whose producer is gone, is too slow, or can't go on.
-#
-# Nothing on disk of its own: `transitions` and `lost` write the ends. Threads: any; takes one entry's lock
-# at a time.
+# Ends transactions that no producer will end: its process is gone, it is too slow, or it can't go on.
+# Threads: any; takes one entry's lock at a time.
 
 
 class Abandoned:
-    """What can't be ended now is left to `upkeep`, which asks for `settle` again."""
+    """Ends abandoned transactions; one that can't be ended now is left to `upkeep`, which calls `settle`
+    again.
+    """
 
     def __init__(self, entries: Entries, transitions: Transitions, lost: Lost, upkeep: Upkeep) -> None:
         self._entries, self._transitions, self._lost, self._upkeep = entries, transitions, lost, upkeep
 
     def settle(self) -> None:
-        """End what a process that is gone left open, and what could not be ended yet."""
+        """End what an earlier process left open, and what could not be ended before."""
         for entry in self._entries.all():
             with entry.lock:
                 known = entry.metadata
@@ -218,12 +225,12 @@ class Abandoned:
                 known = entry.metadata
                 if known is None or known.state is not State.ONGOING:
                     continue
-                # As if its producer were gone; unless that ends it first, after all.
+                # From here it counts as abandoned, unless its producer ends it first.
                 entry.orphan = known.started_ms + known.timeout_ms < now
         self.settle()
 
     def abort_open(self) -> None:
-        """Abort all that is open: its producers can't go on."""
+        """Abort all open transactions, because their producers can't go on."""
         for entry in self._entries.all():
             with entry.lock:
                 known = entry.metadata
@@ -236,10 +243,10 @@ class Abandoned:
 
 
 class TransactionCoordinator:
-    """One of these a store. Making it ends what an earlier process left open."""
+    """A store has one. Making it ends the transactions that an earlier process left open."""
 
     def __init__(self, store: Store) -> None:
-        """CorruptRecordError, StorageError: `__transaction_state` can't be read."""
+        """Raises CorruptRecordError, StorageError where `__transaction_state` can't be read."""
         self._clock, self._config = store._context.clock, store._writer().config
         self._shelter = Shelter("segstore-transactions")
         log = TransactionStateLog(store)
@@ -256,10 +263,11 @@ class TransactionCoordinator:
     # --- a producer's requests ----------------------------------------------------------
 
     def init_producer_id(self, transactional_id: str, timeout_ms: int) -> Identity:
-        """Take the id over: the producer id, and an epoch that fences all who had it before.
+        """Take the transactional id over: return the producer id, and an epoch that fences all earlier
+        producers.
 
-        What they left open is aborted. InvalidTxnTimeoutError; ConcurrentTransactionsError, StorageError:
-        asking again may help.
+        An open transaction of theirs is aborted. Raises InvalidTxnTimeoutError; ConcurrentTransactionsError
+        and StorageError, after which a retry may help.
         """
         longest = self._config.transaction_max_timeout_ms
         if not 0 < timeout_ms <= longest:
@@ -279,11 +287,11 @@ class TransactionCoordinator:
     def appending(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
     ) -> Iterator[None]:
-        """Within, records of the transaction may be appended to these partitions: the log has them as part of
-        it, and nobody ends it meanwhile.
+        """Within this context, records of the transaction may be appended to these partitions:
+        `__transaction_state` has them as part of the transaction, and nobody ends it meanwhile.
 
-        ProducerFencedError, TransactionalIdNotFoundError; ConcurrentTransactionsError, StorageError: asking
-        again may help.
+        Raises ProducerFencedError, TransactionalIdNotFoundError; ConcurrentTransactionsError and
+        StorageError, after which a retry may help.
         """
         with self._entries.locked(transactional_id) as entry:
             self._transitions.settled(entry)
@@ -295,16 +303,17 @@ class TransactionCoordinator:
     def add_partitions(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
     ) -> None:
-        """Make the partitions part of the transaction; errors as `appending`."""
+        """Make the partitions part of the transaction. Raises what `appending` raises."""
         with self.appending(transactional_id, identity, partitions):
             pass
 
     def end(self, transactional_id: str, identity: Identity, commit: bool) -> Identity:
-        """Commit or abort what is open: the producer id and epoch to go on with.
+        """Commit or abort the open transaction; return the producer id and epoch to go on with.
 
-        Once it returns the outcome is decided; markers that can't be written now are later, until then the
-        next transaction gets ConcurrentTransactionsError. ProducerFencedError; InvalidTxnStateError where the
-        other outcome was decided; StorageError: asking for the same again may help.
+        On return the outcome is decided. Markers that can't be written now are written later; until then
+        the next transaction gets ConcurrentTransactionsError. Raises ProducerFencedError;
+        InvalidTxnStateError where the other outcome was decided; StorageError, after which the same call
+        may help.
         """
         return self._shelter.call(partial(self._end, transactional_id, identity, commit))
 
@@ -315,7 +324,7 @@ class TransactionCoordinator:
             elif (known := entry.check(identity)).state is State.ONGOING:
                 self._transitions.decide(entry, commit, identity)
             elif not commit and known.state.settled:
-                # Nothing was written: only the epoch goes on, so that sequences may begin anew.
+                # The transaction wrote nothing: only the epoch is raised, so that sequences may begin anew.
                 return self._transitions.next_producer(entry, known.timeout_ms, identity)
             self._transitions.try_complete(entry)
             after = entry.known
@@ -324,7 +333,9 @@ class TransactionCoordinator:
             return after.producer_id, after.producer_epoch
 
     def complete(self, transactional_id: str) -> None:
-        """See that markers are written where an end was decided. ConcurrentTransactionsError: not yet."""
+        """Write the markers of a decided transaction. Raises ConcurrentTransactionsError where that is not
+        possible yet.
+        """
         self._shelter.call(partial(self._complete, transactional_id))
 
     def _complete(self, transactional_id: str) -> None:
@@ -332,13 +343,13 @@ class TransactionCoordinator:
             self._transitions.settled(entry)
 
     def transactions(self) -> dict[str, TransactionMetadata]:
-        """What is known, by transactional id."""
+        """Return the state of each transactional id."""
         return {e.transactional_id: e.metadata for e in self._entries.all() if e.metadata is not None}
 
     # --- what nobody asks for ---------------------------------------------------------------
 
     def settle(self) -> None:
-        """End what a process that is gone left open, and what could not be ended yet."""
+        """End what an earlier process left open, and what could not be ended before."""
         self._abandoned.settle()
 
     def abort_timed_out(self) -> None:
@@ -346,7 +357,7 @@ class TransactionCoordinator:
         self._abandoned.abort_timed_out(self._clock())
 
     def expire(self) -> None:
-        """Forget ids that were not used for `transactional.id.expiration.ms`."""
+        """Forget transactional ids that were not used for `transactional.id.expiration.ms`."""
         least = self._clock() - self._config.transactional_id_expiration_ms
         for entry in self._entries.all():
             with entry.lock:
@@ -355,6 +366,8 @@ class TransactionCoordinator:
                     self._entries.forget(entry, self._clock())
 
     def close(self) -> None:
-        """Abort what is open, as its producers can't go on. What fails is left to the next open."""
+        """Abort all open transactions, because their producers can't go on. The next open ends what fails
+        here.
+        """
         self._shelter.close()
         self._abandoned.abort_open()

@@ -1,11 +1,11 @@
-"""What a power cut has left of transactions that `__transaction_state` no longer tells of.
+"""`Lost`: transactions that are open in a partition, but that `__transaction_state` lost in a power cut.
 
-Its end and those of the partitions were lost each by itself. A transaction that is open in a partition, and
-is not the one that its id has open or is ending, was decided, or nobody got so far: it was committed where
-any record of the decision is left, in `__transaction_state` or as a marker in some partition, else it is
-aborted.
-On disk: reads the partitions; ends what is open through `ending`.
-Threads: one makes it; `end` is for any.
+A power cut may take the end of `__transaction_state` and of each partition by itself. A transaction that is
+open in a partition, and is not the one that its transactional id has open or is ending, either was decided
+or never got so far. It was committed where any record of that decision is left, in `__transaction_state` or
+as a marker in some partition; otherwise it is aborted.
+On disk: reads the partitions; ends what is open through `markers`.
+Threads: one makes it; `end` may be called by any.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Dangling(NamedTuple):
 
 
 class Lost:
-    """`newer`: by producer id, epochs above those that `__transaction_state` knows."""
+    """`newer`: by producer id, the epoch that partitions know, where it is above that of
+    `__transaction_state`.
+    """
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class Lost:
         state_log: TransactionStateLog,
         known: Collection[TransactionMetadata],
     ) -> None:
-        """CorruptRecordError, StorageError."""
+        """Raises CorruptRecordError, StorageError."""
         self._store, self._ending, self._state_log = store, ending, state_log
         self._open = self._dangling(known)
         self.newer = self._newer(known)
@@ -56,7 +58,7 @@ class Lost:
     # --- what is there --------------------------------------------------------------------
 
     def _dangling(self, known: Collection[TransactionMetadata]) -> set[Dangling]:
-        """Transactions that are open in topics of ours, and in none of `known`."""
+        """Return the transactions that are open in topics of ours and are none of `known`."""
         under_way = {(m.producer_id, at): m for m in known if not m.state.settled for at in m.partitions}
         found = set()
         for at in map(TopicPartition._make, self._store._writer().unstable()):
@@ -64,7 +66,7 @@ class Lost:
                 continue
             try:
                 held = transaction_markers.open_transactions(self._store.partition(*at))
-            except SegstoreError as error:  # nobody can read there either
+            except SegstoreError as error:  # such a partition can't be read either
                 if passes(error):
                     raise
                 log.warning("transactions of %s-%d are not known: %s", *at, error)
@@ -87,14 +89,16 @@ class Lost:
     def _epochs(self, at: TopicPartition, producer_ids: Collection[int]) -> dict[int, int]:
         try:
             return transaction_markers.producer_epochs(self._store.partition(*at), producer_ids)
-        except SegstoreError as error:  # nobody can write there either
+        except SegstoreError as error:  # such a partition can't be written either
             if passes(error):
                 raise
             log.warning("producers of %s-%d are not known: %s", *at, error)
             return {}
 
     def _evidence(self, known: Collection[TransactionMetadata]) -> set[tuple[int, int]]:
-        """Producer id and epoch of what was committed. Only where something was lost it is looked for."""
+        """Return producer id and epoch of what was committed. The logs are searched only where something
+        was lost.
+        """
         wanted = {each.producer_id for each in self._open}
         wanted |= {m.producer_id for m in known if m.state is State.ONGOING and m.producer_id in self.newer}
         if not wanted:
@@ -109,17 +113,19 @@ class Lost:
     # --- what becomes of it ---------------------------------------------------------------
 
     def was_committed(self, m: TransactionMetadata) -> bool:
-        """Whether what the id has open was committed, and `__transaction_state` has lost that."""
+        """Whether the id's open transaction was committed, and `__transaction_state` has lost that."""
         return (m.producer_id, m.transaction_epoch) in self._committed
 
     def raised(self, m: TransactionMetadata, now: int) -> TransactionMetadata:
-        """What is to be known of an id where nothing is open: that, or the epoch that partitions know."""
+        """Return the metadata of an id that has nothing open, with the epoch that the partitions know where
+        that is newer.
+        """
         newer = self.newer.get(m.producer_id, NO_EPOCH)
         return m.emptied(newer, now) if newer > m.producer_epoch and m.state.settled else m
 
     def end(self, producer_id: int) -> None:
-        """End what is open of a producer, so that nobody waits for it for ever, and nothing gets into it.
-        StorageError.
+        """End what the producer has open, so that no reader waits for it for ever, and no later record gets
+        into it. Raises StorageError.
         """
         for left in [each for each in self._open if each.producer_id == producer_id]:
             commit = (left.producer_id, left.producer_epoch) in self._committed
@@ -131,5 +137,5 @@ class Lost:
 
     @property
     def producers(self) -> set[int]:
-        """Of which something is open."""
+        """The producers that have something open."""
         return {each.producer_id for each in list(self._open)}

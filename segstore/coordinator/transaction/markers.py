@@ -1,6 +1,7 @@
-"""How a transaction's end reaches the partitions: markers, and offsets that it committed.
+"""`Ending`: writes the end of a transaction into its partitions, as markers, and tells the groups whose
+offsets it committed.
 
-On disk: control batches in the partitions, through `storage.markers`.
+On disk: control batches in the partitions, through `storage.log.transaction_markers`.
 Threads: any; the caller holds the transactional id's lock.
 """
 
@@ -33,24 +34,24 @@ OFFSETS = "__consumer_offsets"
 
 
 class Ending:
-    """Writes markers; which and when is the coordinator's."""
+    """Writes markers; the coordinator decides which and when."""
 
     def __init__(self, store: Store, state_log: TransactionStateLog) -> None:
         self._store, self._state_log = store, state_log
 
     def write_markers(self, transactional_id: str, decided: TransactionMetadata) -> None:
-        """Show a decided transaction's end in all its partitions; as `end`."""
+        """Write the markers of a decided transaction. Raises what `end` raises."""
         kind = COMMIT if decided.state.commits else ABORT
         epoch = self._state_log.epoch(transactional_id)
         marker = Marker(decided.producer_id, decided.producer_epoch, kind, epoch)
         self.end(decided.partitions, marker, decided.transaction_epoch)
 
     def end(self, partitions: Collection[TopicPartition], marker: Marker, transaction_epoch: int) -> None:
-        """Show the end of a transaction, whose records have that epoch, in all its partitions at once, then
-        to the groups, and make it as durable as they ask for. Doing it again does nothing. What was deleted
-        meanwhile needs no end. StorageError: nobody sees any of it, or all do, and it may not be durable. Of
-        a partition that is damaged, so that nobody can open it, the error is raised when the others have
-        their ends.
+        """Make the end of a transaction, whose records have `transaction_epoch`, visible in all its
+        partitions at once, then to the groups, and as durable as the partitions ask for. Repeating it does
+        nothing; deleted partitions need no end. Raises StorageError: either no reader sees any of the
+        markers, or all see them and they may not be durable. For a damaged partition, which can't be
+        opened, the error is raised after the others have their markers.
         """
         unusable: list[SegstoreError] = []
         shown = self._show(self._logs(partitions, unusable), marker, transaction_epoch)
@@ -58,7 +59,7 @@ class Ending:
         if kept:
             from segstore.coordinator.offsets.group_offsets import GroupOffsets
 
-            # Offsets that nobody has read yet are read with the markers.
+            # Partitions of `__consumer_offsets` that were not read yet will be read with their markers.
             offsets = existing(self._store, GroupOffsets)
             if offsets is not None:
                 offsets.complete(marker.producer_id, marker.kind == COMMIT, kept)
@@ -70,7 +71,7 @@ class Ending:
         try:
             return transaction_markers.show_end(logs, marker, transaction_epoch)
         except InvalidProducerEpochError as error:
-            # A power cut took the end of `__transaction_state`, which knew that these were ended before.
+            # A power cut took the end of `__transaction_state`: some partitions have their ends already.
             log.warning("%s", error)
             known = marker.producer_id, marker.producer_epoch
             logs = [each for each in logs if transaction_markers.producer_epoch(each, known[0]) <= known[1]]
@@ -79,7 +80,7 @@ class Ending:
     def _logs(
         self, partitions: Iterable[TopicPartition], unusable: list[SegstoreError]
     ) -> list[PartitionLog]:
-        """Those that there are. Errors that will not pass are put into `unusable`."""
+        """Return the logs of the partitions that exist. Errors that will not pass are put into `unusable`."""
         logs = []
         for topic, partition in sorted(partitions):
             try:
@@ -93,7 +94,7 @@ class Ending:
         return logs
 
     def durable(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether some partition promises to survive power loss: then the decision must too."""
+        """Whether some partition promises to survive power loss: then the decision must survive too."""
         return any(
             each.partition_for_write().config.flush_messages == 1 for each in self._logs(partitions, [])
         )

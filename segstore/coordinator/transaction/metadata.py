@@ -1,6 +1,6 @@
-"""What is known of one transactional id, and which states may follow which. Nothing on disk of its own.
+"""`TransactionMetadata`: the state of one transactional id, and which states may follow which.
 
-Kafka's TransactionMetadata and TransactionState. Threads: any; values are immutable.
+It is Kafka's TransactionMetadata and TransactionState. Threads: any; values are immutable.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from segstore.coordinator.structs import TopicPartition
 from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP
 
 MAX_EPOCH = (1 << 15) - 2
-"""The last epoch that a producer is given; one more is kept for the end of its transaction."""
+"""The last epoch that a producer gets; one more is reserved for the end of its transaction."""
 
 EPOCH_EACH = 2
-"""Kafka's transaction.version of ours (KIP-890): an end goes to the next epoch, so that each transaction has
-one of its own. Before that a commit left the epoch as it was.
+"""The transaction.version of ours, Kafka's KIP-890: an end raises the epoch, so that each transaction has
+an epoch of its own. In earlier versions a commit left the epoch as it was.
 """
 
 
 class State(IntEnum):
-    """Where a transaction stands; the numbers are those in Kafka's log."""
+    """The state of a transaction; the numbers are those in Kafka's log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -44,7 +44,7 @@ class State(IntEnum):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is open: the id may begin anew, or expire."""
+        """Whether no transaction is open: the id may begin anew, or expire."""
         return self in _SETTLED
 
 
@@ -58,15 +58,15 @@ BEFORE = {
     State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),
     State.DEAD: _SETTLED,
 }
-"""Which states may come before each."""
+"""Which states may precede each state."""
 
 
 @dataclass(frozen=True)
 class TransactionMetadata:
-    """One transactional id. Times in ms since the epoch, -1 for none.
+    """The state of one transactional id. Times in ms since the epoch, -1 for none.
 
     `next_producer_id` takes over when a transaction is complete whose end used up the epochs;
-    `previous_producer_id` is the one before. `client_version` is the transaction.version.
+    `previous_producer_id` is the id before. `client_version` is the transaction.version.
     """
 
     producer_id: int
@@ -86,8 +86,8 @@ class TransactionMetadata:
 
     @property
     def committed(self) -> tuple[int, int] | None:
-        """Producer id and epoch of the transaction that this says was committed; None where it says of none,
-        or not of which.
+        """Producer id and epoch of the transaction that is committed by this state; None where there is
+        none, or its epoch is not known.
         """
         if not self.state.commits or self.client_version < EPOCH_EACH:
             return None
@@ -97,27 +97,31 @@ class TransactionMetadata:
 
     @property
     def exhausted(self) -> bool:
-        """Whether there is no epoch left for another producer."""
+        """Whether no epoch is left for another producer."""
         return self.producer_epoch >= MAX_EPOCH
 
     def covers(self, producer_epoch: int) -> bool:
-        """Whether records of that epoch are of the transaction that is open or being ended."""
+        """Whether records of that epoch belong to the transaction that is open or being ended."""
         if self.client_version < EPOCH_EACH:
             return producer_epoch <= self.producer_epoch
         return producer_epoch == self.transaction_epoch
 
     @property
     def transaction_epoch(self) -> int:
-        """The epoch of the records of what is open or was ended; its markers have `producer_epoch`."""
+        """The epoch of the transaction's records; its markers have `producer_epoch`."""
         ended = self.state is not State.ONGOING and self.client_version >= EPOCH_EACH
         return self.producer_epoch - ended
 
     def next_producer(self, timeout_ms: int, now: int) -> TransactionMetadata:
-        """For a producer that takes over: the next epoch, which is the first where there was none."""
+        """Return the state for a producer that takes over: the next epoch, which is the first where there
+        was none.
+        """
         return replace(self.emptied(self.producer_epoch + 1, now), timeout_ms=timeout_ms)
 
     def emptied(self, producer_epoch: int, now: int) -> TransactionMetadata:
-        """Nothing is open in this epoch, and how the last transaction ended is not told any more."""
+        """Return the state with no transaction open in this epoch; how the last one ended is not known any
+        more.
+        """
         return self._to(
             State.EMPTY,
             now,
@@ -128,21 +132,21 @@ class TransactionMetadata:
         )
 
     def rotated(self, producer_id: int, timeout_ms: int, now: int) -> TransactionMetadata:
-        """As `next_producer`, with another id, whose epochs begin at 0."""
+        """As `next_producer`, with another producer id, whose epochs begin at 0."""
         fresh = replace(self, producer_epoch=NO_EPOCH).next_producer(timeout_ms, now)
         return replace(fresh, producer_id=producer_id, previous_producer_id=self.producer_id)
 
     def with_partitions(self, added: Iterable[TopicPartition], now: int) -> TransactionMetadata:
-        """Partitions that are about to be written to."""
+        """Return the state with partitions that are about to be written to."""
         started = self.started_ms if self.state is State.ONGOING else now
         return self._to(State.ONGOING, now, partitions=self.partitions | set(added), started_ms=started)
 
     def decided(self, commit: bool, now: int, next_producer_id: int = NO_PRODUCER_ID) -> TransactionMetadata:
-        """The outcome is known: markers are to be written.
+        """Return the state with the outcome decided: markers are to be written.
 
-        They have the next epoch: what the producer still has under way is refused then, and they are never
-        taken for those of another transaction. Where there is none for a producer, `next_producer_id` takes
-        over when the end is complete.
+        The markers have the next epoch: late batches of the producer are then refused, and never belong to
+        another transaction. Where no epoch is left for a producer, `next_producer_id` takes over when the
+        end is complete.
         """
         return self._to(
             State.PREPARE_COMMIT if commit else State.PREPARE_ABORT,
@@ -153,7 +157,7 @@ class TransactionMetadata:
         )
 
     def completed(self, now: int) -> TransactionMetadata:
-        """All markers are written."""
+        """Return the state with all markers written."""
         after = State.COMPLETE_COMMIT if self.state.commits else State.COMPLETE_ABORT
         done = self._to(after, now, partitions=frozenset())
         if self.next_producer_id == NO_PRODUCER_ID:
@@ -167,5 +171,5 @@ class TransactionMetadata:
         )
 
     def expired(self, now: int) -> TransactionMetadata:
-        """The id is forgotten."""
+        """Return the state of an id that is forgotten."""
         return self._to(State.DEAD, now)

@@ -1,9 +1,10 @@
-"""Owns `.segstore/producer-ids`: up to where producer ids were handed out, in blocks of 1,000.
+"""`ProducerIds`: hands out producer ids; owns `.segstore/producer-ids`, up to where they were handed out,
+in blocks of 1,000.
 
-Its form is `storage.producer_id_file`'s; it has the first id that no block has. It is written and synced
-before the first id of a block is used (Kafka: ProducerIdManager). Where it is missing, or is no such line,
-ids go on above all that any partition or transaction knows: two producers with one id would take each
-other's batches for duplicates. Threads: any; one lock.
+On disk: the file, in the form of `storage.meta.producer_id_file`, has the first id that no block has. It is
+written and synced before the first id of a block is used (Kafka: ProducerIdManager). Where the file is
+missing or damaged, ids go on above all that any partition or transaction knows: two producers with one id
+would take each other's batches for duplicates. Threads: any; one lock.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LAST = (1 << 63) - 1 - BLOCK
 
 
 class ProducerIds:
-    """Producer ids that nobody had before; one of these a store."""
+    """Hands out producer ids that no producer had before; a store has one."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._files = store, store._context.files
@@ -37,7 +38,7 @@ class ProducerIds:
         self._next = self._end = 0
 
     def next(self, above: int = -1) -> int:
-        """A new producer id, larger than `above`. StorageError: none was given, asking again may help."""
+        """Return a new producer id, larger than `above`. Raises StorageError, after which a retry may help."""
         with self._lock:
             if self._next == self._end or self._next <= above:
                 self._take_block(above)
@@ -45,13 +46,13 @@ class ProducerIds:
             return self._next - 1
 
     def close(self) -> None:
-        """What is left of the block is not used."""
+        """Drop the rest of the block, which is never used."""
 
     def _take_block(self, above: int) -> None:
         with os_errors():
             first = read_producer_id(self._files, self._store.path)
             if first is None:
-                # What was handed out here may be in no log yet.
+                # Ids that were handed out in this process may be in no log yet.
                 above, first = max(above, self._known(), self._end - 1), 0
             if above >= first:
                 first = (above // BLOCK + 1) * BLOCK
@@ -62,14 +63,14 @@ class ProducerIds:
         self._next, self._end = first, first + BLOCK
 
     def _make_way(self) -> None:
-        """The file may have been damaged since the store was opened: that is told. OSError."""
+        """Move aside a file that was damaged since the store was opened, and log that. Raises OSError."""
         wrong, context = damage(self._files, self._store.path), self._store._context
         if wrong:
             path = producer_id_path(self._store.path)
             context.tell(path, wrong, f"made anew{context.make_way(path)}")
 
     def _known(self) -> int:
-        """The largest id that the logs know."""
+        """Return the largest producer id in the logs."""
         found = [-1]
         for topic, info in self._store.topics().items():
             for partition in info.partition_ids:

@@ -32,7 +32,9 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> str | None:
-    """The transactional id; None for a record of another kind. ValueError for what is no key."""
+    """Return the transactional id; None for a record of another kind. Raises ValueError for bytes that are
+    no key.
+    """
     reader = _Reader(key)
     version = reader.take(">h")
     if not 0 <= version <= NEWEST_VERSION:
@@ -43,7 +45,7 @@ def decode_key(key: bytes) -> str | None:
 
 
 def encode_value(m: TransactionMetadata) -> bytes:
-    """The value of what is known of a transactional id."""
+    """Encode the state of a transactional id."""
     parts = [_HEAD.pack(1, m.producer_id, m.producer_epoch, m.timeout_ms, m.state)]
     if m.state is State.EMPTY:
         parts.append(b"\0")
@@ -67,7 +69,9 @@ def encode_value(m: TransactionMetadata) -> bytes:
 
 
 def decode_value(value: bytes) -> TransactionMetadata:
-    """What `encode_value`, or Kafka, wrote. UnsupportedVersionError; ValueError, which says what is wrong."""
+    """Decode what `encode_value`, or Kafka, wrote. Raises UnsupportedVersionError; ValueError, which says
+    what is wrong.
+    """
     reader = _Reader(value)
     version = reader.take(">h")
     if not 0 <= version <= NEWEST_VERSION:
@@ -96,8 +100,8 @@ def decode_value(value: bytes) -> TransactionMetadata:
 
 
 def decode(key: bytes | None, value: bytes | None, where: str, offset: int) -> Any:
-    """(transactional id, metadata or None for a tombstone), None for a record of another kind.
-    CorruptRecordError, with the place that is given; UnsupportedVersionError.
+    """Return (transactional id, metadata or None for a tombstone), None for a record of another kind.
+    Raises CorruptRecordError, which names the given place; UnsupportedVersionError.
     """
     try:
         transactional_id = decode_key(key or b"")
@@ -118,7 +122,7 @@ def _varint(number: int) -> bytes:
 
 
 class _Reader:
-    """Reads from the front. ValueError, struct.error where there is too little."""
+    """Reads from the front. Raises ValueError, struct.error where the data is too short."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -148,7 +152,7 @@ class _Reader:
         raise ValueError("an unsigned varint of more than 5 bytes")
 
     def length(self, form: str | None) -> int:
-        """Of a list or str, -1 for null; `form` None: compact."""
+        """Return the length of a list or str, -1 for null; `form` None: compact."""
         size = self.varint() - 1 if form is None else self.take(form)
         if size > _MOST:
             raise ValueError(f"a length of {size}")
@@ -165,7 +169,7 @@ class _Reader:
         return found
 
     def tags(self) -> dict[int, int]:
-        """Tagged fields that are known; others are passed over."""
+        """Return the known tagged fields; others are skipped."""
         found = {}
         for _ in range(self.varint()):
             tag, data = self.varint(), self.raw(self.varint())

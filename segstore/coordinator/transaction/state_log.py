@@ -1,8 +1,9 @@
-"""Owns the topic `__transaction_state`: a compacted log of what is known of each transactional id.
+"""`TransactionStateLog` and `Entries`: the state of each transactional id, on disk and in memory.
 
-Partition: Java's hash of the id, modulo the number of partitions (Kafka: TransactionStateManager). The topic
-is made when the first id is, with Kafka's settings; a broker's becomes ours with the first write.
-Threads: any for `append`; `load` once, before.
+On disk: owns the topic `__transaction_state`, compacted. An id's partition is Java's hash of the id, modulo
+the number of partitions (Kafka: TransactionStateManager). The topic is created with the first id, with
+Kafka's settings; a broker's topic becomes ours with the first write.
+Threads: any for `append`; `load` is called once, before. Each `Entry` has a lock of its own.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ TOPIC = "__transaction_state"
 
 
 class TransactionStateLog:
-    """Reads and writes it; holds nothing of it."""
+    """Reads and writes the topic; keeps no states in memory."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._making = store, Mutex()
         self._newer: dict[str, str] = {}
-        """Why a transactional id can't be used: its last record is of a newer version."""
+        """Why a transactional id can't be used: its last record has a newer version."""
 
     def load(self) -> dict[str, TransactionMetadata]:
-        """The last of each transactional id that can be read; one warning for each partition with records
-        that are passed over. CorruptRecordError, StorageError.
+        """Return the last state of each transactional id; log one warning for each partition with records
+        that are skipped. Raises CorruptRecordError, StorageError.
         """
         found: dict[str, TransactionMetadata] = {}
         for log in self._logs():
@@ -63,8 +64,8 @@ class TransactionStateLog:
                 found.pop(name, None)
 
     def committed(self, producer_ids: Collection[int]) -> set[tuple[int, int]]:
-        """Producer id and epoch of each transaction of theirs that was decided to be committed, as far as
-        compaction has left that. CorruptRecordError, StorageError.
+        """Return producer id and epoch of each transaction of these producers that was decided to be
+        committed, as far as compaction has left its record. Raises CorruptRecordError, StorageError.
         """
         each = (metadata for log in self._logs() for _, metadata in self._records(log, {}))
         told = {metadata.committed for metadata in each if metadata is not None}
@@ -78,7 +79,9 @@ class TransactionStateLog:
     def _records(
         self, log: PartitionLog, unreadable: dict[bytes, Unreadable]
     ) -> Iterator[tuple[str, TransactionMetadata | None]]:
-        """In order. `unreadable` has those that can't be read, by key, unless a later one of the key can."""
+        """Yield the states in the order of the log. `unreadable` gets the records that can't be read, by
+        key, unless a later record of the key can.
+        """
         offset, end = log.start_offset, log.end_offset
         while offset < end:
             records = log.read(offset)
@@ -97,15 +100,15 @@ class TransactionStateLog:
             offset = records.next_offset
 
     def unreadable(self, log: PartitionLog) -> list[Unreadable]:
-        """Of one partition. CorruptRecordError, StorageError."""
+        """Return the records of one partition that can't be read. Raises CorruptRecordError, StorageError."""
         found: dict[bytes, Unreadable] = {}
         for _ in self._records(log, found):
             pass
         return list(found.values())
 
     def append(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
-        """Write what is known now; None: the id is forgotten. StorageError: nothing was written.
-        UnsupportedVersionError where that would overwrite a record of a newer version.
+        """Write a state; None forgets the id. Raises StorageError; then nothing was written. Raises
+        UnsupportedVersionError where the state would overwrite a record of a newer version.
         """
         if transactional_id in self._newer:
             raise UnsupportedVersionError(
@@ -117,11 +120,11 @@ class TransactionStateLog:
         append_one(log, value, schema.encode_key(transactional_id), (), None)
 
     def sync(self, transactional_id: str) -> None:
-        """Make what was written of it durable. StorageError."""
+        """Make the id's states durable. Raises StorageError."""
         self._log(transactional_id).flush()
 
     def epoch(self, transactional_id: str) -> int:
-        """The coordinator's epoch: the leader epoch of the id's partition."""
+        """Return the coordinator's epoch: the leader epoch of the id's partition."""
         return self._log(transactional_id).partition_for_write().writer.epoch
 
     def _log(self, transactional_id: str) -> PartitionLog:
@@ -151,21 +154,22 @@ class TransactionStateLog:
 
 # --- entries -----------------------------------------------------------------------------------
 
-# What is known of each transactional id, each behind a lock of its own (Kafka: TransactionStateManager).
+# The state of each transactional id in memory, each behind a lock of its own (Kafka:
+# TransactionStateManager); it is always what the log has.
 #
-# On disk: `__transaction_state`, through `state_log`; what is here is what is written there. Threads: any.
-# Who reads or changes an entry holds its lock; `locked` gives it with that. The lock of the table is held
-# for no longer than a look.
+# Threads: any. Whoever reads or changes an entry holds its lock, which `locked` takes. The lock of the table
+# is held only for a look-up.
 
 Identity = tuple[int, int]
 """Producer id and epoch."""
 
 
 class Entry:
-    """One transactional id; `metadata` is what its log says, None before the first record of it.
+    """One transactional id; `metadata` is the state in the log, None before its first record.
 
-    `orphan`: what is ongoing is to be aborted. It was loaded, so that whoever began it is gone, or it is open
-    for too long. `ending`: who asked for the last end, and may ask again, though its epoch is over.
+    `orphan`: an ongoing transaction is to be aborted, because it was loaded, so that its producer is gone,
+    or is open for too long. `ending`: the producer that asked for the last end; it may ask again, though
+    its epoch is over.
     """
 
     __slots__ = ("ending", "lock", "metadata", "orphan", "transactional_id")
@@ -178,12 +182,12 @@ class Entry:
 
     @property
     def known(self) -> TransactionMetadata:
-        """`metadata` of an id of which there is a record."""
+        """The `metadata` of an id that has a record."""
         assert self.metadata is not None
         return self.metadata
 
     def check(self, identity: Identity) -> TransactionMetadata:
-        """ProducerFencedError unless `identity` is that of the id's last producer."""
+        """Return the state. Raises ProducerFencedError unless `identity` is that of the id's last producer."""
         known = self.known
         if (known.producer_id, known.producer_epoch) != identity:
             raise ProducerFencedError(
@@ -194,7 +198,7 @@ class Entry:
 
 
 class Entries:
-    """All transactional ids of a store, first as they were loaded."""
+    """All transactional ids of a store, at first as they were loaded."""
 
     def __init__(self, log: TransactionStateLog, loaded: Mapping[str, TransactionMetadata]) -> None:
         self._log, self._lock = log, Mutex()
@@ -202,7 +206,9 @@ class Entries:
 
     @contextlib.contextmanager
     def locked(self, transactional_id: str, make: bool = False) -> Iterator[Entry]:
-        """Within, nobody else reads or changes it. TransactionalIdNotFoundError: there is none to `make`."""
+        """Within this context no other thread reads or changes the entry. Raises
+        TransactionalIdNotFoundError where the entry is missing and is not to be made.
+        """
         while True:
             with self._lock:
                 entry = self._entries.get(transactional_id)
@@ -218,27 +224,27 @@ class Entries:
                     return
 
     def all(self) -> list[Entry]:
-        """Those that there are now; their locks are not held."""
+        """Return the entries of this moment; their locks are not held."""
         with self._lock:
             return list(self._entries.values())
 
     # --- with the entry's lock held -------------------------------------------------------
 
     def write(self, entry: Entry, metadata: TransactionMetadata, asked: Identity | None = None) -> None:
-        """What is in the log is what is known: if it can't be written, nothing has changed. `asked`: who ends
-        a transaction by it, and may ask again with the epoch that is over then.
+        """Write a state to the log, then to memory: if the write fails, nothing has changed. `asked`: the
+        producer that ends its transaction by it, and may ask again with the epoch that is over then.
         """
         self._log.append(entry.transactional_id, metadata)
         entry.metadata, entry.orphan = metadata, False
         if metadata.state not in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT):
-            entry.ending = asked  # who ended the one before has heard of it
+            entry.ending = asked  # the producer of an earlier end has its answer by now
 
     def sync(self, entry: Entry) -> None:
-        """What was written is to survive power loss. StorageError."""
+        """Make the entry's states durable, also against power loss. Raises StorageError."""
         self._log.sync(entry.transactional_id)
 
     def forget(self, entry: Entry, now: int) -> None:
-        """The id has expired."""
+        """Forget an id that has expired."""
         self._log.append(entry.transactional_id, None)
         entry.metadata = entry.known.expired(now)
         with self._lock:

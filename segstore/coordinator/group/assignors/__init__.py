@@ -1,4 +1,4 @@
-"""Assignors: who of a group gets which partitions. Nothing on disk. Threads: any; they have no state."""
+"""Assignors: which member of a group gets which partitions. Threads: any; assignors have no state."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ ASSIGNORS: dict[str, type[Assignor]] = {
 
 
 def by_name(assignor: str | Any) -> Assignor:
-    """The assignor of that name; of an object or class that is one, itself; of kafka-python's kind, adapted.
-    InvalidArgumentError.
+    """Return the assignor of that name; an object or class that is an assignor, itself; one written for
+    kafka-python, adapted. Raises InvalidArgumentError.
     """
     if isinstance(assignor, str):
         if assignor in ASSIGNORS:

@@ -1,4 +1,8 @@
-"""What an assignor is, and what members tell it. Nothing on disk. Threads: any; nothing here has state."""
+"""`Assignor` and `Subscription`, the protocol of all assignors, and the two stateless ones: range and round
+robin.
+
+Threads: any; nothing here has state.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,8 @@ from segstore.coordinator.structs import TopicPartition
 
 @dataclass(frozen=True)
 class Subscription:
-    """What a member wants and has: `topics`; `owned` partitions, handed out in `generation` (-1: not known);
-    `user_data` of its assignor; `group_instance_id` of a static member.
+    """A member's `topics`; the partitions that it `owned`, from `generation` (-1: not known); the
+    `user_data` of its assignor; the `group_instance_id` of a static member.
     """
 
     topics: tuple[str, ...]
@@ -28,24 +32,24 @@ Partitions = Mapping[str, Sequence[int]]
 
 
 class Assignor(Protocol):
-    """Hands out the partitions of the topics that the members of a group subscribe to.
+    """Hands out the partitions of the topics to which the members of a group subscribe.
 
-    `cooperative`: members keep what they have while the group rebalances, and give up only what `assign` no
-    longer gives them (KIP-429); otherwise they give up all before.
+    `cooperative`: members keep their partitions while the group rebalances, and give up only those that
+    `assign` no longer gives them (KIP-429); otherwise they give up all before.
     """
 
     name: str
     cooperative: bool
 
     def assign(self, partitions: Partitions, members: Members) -> Assignment:
-        """Every member's partitions, in order; a topic that is not in `partitions` has none."""
+        """Return every member's partitions, in order; a topic that is not in `partitions` has none."""
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """What a member that was given `owned` in `generation` tells the next leader beside its topics."""
+        """Return what a member that got `owned` in `generation` tells the next leader beside its topics."""
 
 
 class Stateless:
-    """An assignor that gives up all, and to which a member tells nothing but its topics."""
+    """An assignor that has members give up all partitions, and to which a member tells only its topics."""
 
     cooperative = False
 
@@ -54,7 +58,9 @@ class Stateless:
 
 
 def in_order(members: Members) -> list[str]:
-    """Static members by instance, then the others by id (Kafka: AbstractPartitionAssignor.MemberInfo)."""
+    """Return static members by instance, then the others by id (Kafka:
+    AbstractPartitionAssignor.MemberInfo).
+    """
 
     def key(member: str) -> tuple[bool, str, str]:
         instance = members[member].group_instance_id
@@ -65,12 +71,12 @@ def in_order(members: Members) -> list[str]:
 
 # --- range -------------------------------------------------------------------------------------
 
-# Range: of each topic neighbouring partitions to each member. Nothing on disk. Threads: any.
+# Range: each member gets neighbouring partitions of each topic.
 
 
 class RangeAssignor(Stateless):
-    """Topic by topic; where they don't come out even, the first members have one more
-    (Kafka: RangeAssignor).
+    """Assigns topic by topic; where the numbers don't come out even, the first members get one partition
+    more (Kafka: RangeAssignor).
     """
 
     name = "range"
@@ -92,11 +98,11 @@ class RangeAssignor(Stateless):
 
 # --- roundrobin --------------------------------------------------------------------------------
 
-# Round robin: all partitions in turn to all members. Nothing on disk. Threads: any.
+# Round robin: all partitions go in turn to all members.
 
 
 class RoundRobinAssignor(Stateless):
-    """A member that does not subscribe to a partition's topic is passed over (Kafka: RoundRobinAssignor)."""
+    """Skips a member that does not subscribe to a partition's topic (Kafka: RoundRobinAssignor)."""
 
     name = "roundrobin"
 

@@ -1,6 +1,6 @@
-"""Assignors written for kafka-python: their classes and objects as an `Assignor`. Nothing on disk.
+"""Adapts assignors that were written for kafka-python, their classes or objects, to `Assignor`.
 
-Threads: as the adapted object. It is given what kafka-python gives: `assign(cluster, members)`,
+Threads: as the adapted object. It is called as kafka-python calls it: `assign(cluster, members)`,
 `metadata(topics)`, `on_assignment(assignment, generation)` (kafka.coordinator.assignors.abstract).
 """
 
@@ -18,7 +18,7 @@ COOPERATIVE = 1  # kafka-python's RebalanceProtocol
 
 
 class OfTopic(NamedTuple):
-    """Partitions of one topic."""
+    """The partitions of one topic."""
 
     topic: str
     partitions: list[int]
@@ -26,7 +26,7 @@ class OfTopic(NamedTuple):
 
 @dataclass(frozen=True)
 class Given:
-    """kafka-python's ConsumerProtocolAssignment as far as assignors look at it."""
+    """kafka-python's ConsumerProtocolAssignment, as far as assignors use it."""
 
     assigned_partitions: list[OfTopic]
     user_data: bytes = b""
@@ -76,7 +76,7 @@ class Cluster:
 
 
 class Foreign:
-    """Implements `Assignor` by one of kafka-python's."""
+    """An `Assignor` that calls an assignor of kafka-python's kind."""
 
     def __init__(self, assignor: Any) -> None:
         self._assignor = assignor() if isinstance(assignor, type) else assignor

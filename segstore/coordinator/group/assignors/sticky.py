@@ -1,7 +1,9 @@
-"""Sticky: as even as can be, and of those assignments one that moves few partitions. Nothing on disk.
+"""The sticky assignors: as even as possible, and of the even assignments one that moves few partitions; and
+the cooperative one, which moves a partition in two rounds.
 
-Threads: any; a `Balancer` belongs to one call. KIP-54; Kafka: AbstractStickyAssignor,
-its general algorithm, as kafka-python has it; ties are broken by name, so that every leader answers the same.
+Threads: any; a `Balancer` belongs to one call. KIP-54; Kafka: AbstractStickyAssignor, its general
+algorithm, as kafka-python has it. Ties are broken by name, so that every leader computes the same
+assignment.
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ from segstore.coordinator.structs import TopicPartition
 
 # --- claims ------------------------------------------------------------------------------------
 
-# Who has which partition, of what members claim: the latest generation is right. Nothing on disk.
-#
-# Threads: any; functions without state. (Kafka: AbstractStickyAssignor.prepopulateCurrentAssignments.)
+# Which member owns which partition, from what members claim: the claim of the latest generation holds (Kafka:
+# AbstractStickyAssignor.prepopulateCurrentAssignments).
 
 Claims = Mapping[str, tuple[int, list[TopicPartition]]]
 
 
 def settle(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dict[TopicPartition, str]]:
-    """The partitions of each member that has some, and of each partition the owner before the present one.
+    """Return the partitions of each member that owns some, and for each partition the owner before the
+    current one.
 
-    Of two members that claim a partition in one generation the first is believed.
+    Of two members that claim a partition in one generation the first one owns it.
     """
     owners: dict[TopicPartition, dict[int, str]] = {}
     for member, (generation, partitions) in claims.items():
@@ -43,10 +45,8 @@ def settle(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dict[TopicP
 
 # --- movements ---------------------------------------------------------------------------------
 
-# Which partitions a sticky assignment has moved so far: no two members shall swap partitions of one topic.
-#
-# Nothing on disk. Threads: one, within a call of `assign`. (Kafka:
-# AbstractStickyAssignor.PartitionMovements.)
+# Which partitions an assignment in the making has moved so far: two members must not swap partitions of one
+# topic (Kafka: AbstractStickyAssignor.PartitionMovements). Threads: one, within a call of `assign`.
 
 
 class _Pair(NamedTuple):
@@ -55,14 +55,16 @@ class _Pair(NamedTuple):
 
 
 class Movements:
-    """From the first owner of each moved partition to the present one."""
+    """The first owner and the current one of each moved partition."""
 
     def __init__(self) -> None:
         self._pairs: dict[TopicPartition, _Pair] = {}
         self._moved: dict[tuple[str, _Pair], set[TopicPartition]] = {}
 
     def move(self, partition: TopicPartition, source: str, target: str) -> None:
-        """`partition` goes from `source` to `target`; back at its first owner it has not moved at all."""
+        """Record that `partition` goes from `source` to `target`; back at its first owner it has not moved
+        at all.
+        """
         before = self._pairs.pop(partition, None)
         if before is not None:
             self._moved[partition.topic, before].discard(partition)
@@ -72,7 +74,9 @@ class Movements:
             self._moved.setdefault((partition.topic, pair), set()).add(partition)
 
     def instead(self, partition: TopicPartition, source: str, target: str) -> TopicPartition:
-        """What to move from `source` to `target` instead: one that went the other way, if there is one."""
+        """Return what to move from `source` to `target` instead: a partition that went the other way, if
+        there is one.
+        """
         before = self._pairs.get(partition)
         back = _Pair(target, before.source if before else source)
         return min(self._moved.get((partition.topic, back), ()), default=partition)
@@ -80,13 +84,14 @@ class Movements:
 
 # --- balancer ----------------------------------------------------------------------------------
 
-# One sticky assignment in the making. Nothing on disk. Threads: one, within a call of `assign`.
-#
-# (Kafka: AbstractStickyAssignor.generalAssign, balance.)
+# One sticky assignment in the making (Kafka: AbstractStickyAssignor.generalAssign, balance). Threads: one,
+# within a call of `assign`.
 
 
 class Balancer:
-    """`takers`: of each partition, who may have it; `wanted`: of each member, what it may have."""
+    """`takers`: for each partition, the members that may have it; `wanted`: for each member, the partitions
+    that it may have.
+    """
 
     def __init__(self, partitions: Partitions, members: Members, claims: Claims) -> None:
         order = sorted(members)
@@ -106,7 +111,7 @@ class Balancer:
         self._movements = Movements()
 
     def run(self) -> Assignment:
-        """Every member's partitions, in order."""
+        """Return every member's partitions, in order."""
         candidates = self._candidates()
         unassigned, revoked = self._drop_what_may_not_stay(candidates)
         initializing = not any(self.current.values())
@@ -133,10 +138,11 @@ class Balancer:
     # --- what there is to hand out -----------------------------------------------------------
 
     def _candidates(self) -> list[TopicPartition]:
-        """All partitions in the order in which they are looked at: those first that the fewest may have.
+        """Return all partitions in the order in which they are considered: first those that the fewest
+        members may have.
 
-        Where all members want the same and have something, those first that the busiest have, of these
-        those that had another owner before.
+        Where all members want the same and own something, first those of the busiest members, and of these
+        first those that had another owner before.
         """
         scarce = sorted(self.takers, key=lambda p: (len(self.takers[p]), p))
         if self._fresh or not self._all_alike():
@@ -160,7 +166,9 @@ class Balancer:
     def _drop_what_may_not_stay(
         self, candidates: Sequence[TopicPartition]
     ) -> tuple[list[TopicPartition], bool]:
-        """The partitions that nobody has then; whether one was taken from a member that left its topic."""
+        """Return the partitions without an owner, and whether one was taken from a member that left its
+        topic.
+        """
         revoked = False
         for member, held in self.current.items():
             for partition in [p for p in held if p not in self.wanted[member]]:
@@ -172,12 +180,12 @@ class Balancer:
     # --- balance ---------------------------------------------------------------------------------
 
     def _movable(self, member: str) -> bool:
-        """Whether it may get more, or give one away."""
+        """Whether the member may get a partition, or give one away."""
         held = self.current[member]
         return len(held) < len(self.wanted[member]) or any(len(self.takers[p]) > 1 for p in held)
 
     def _reassign(self, candidates: Sequence[TopicPartition]) -> bool:
-        """Move partitions until that would not make it more even. Whether one was moved."""
+        """Move partitions until no move makes the assignment more even. Return whether any was moved."""
         moved = False
         while True:
             modified = False
@@ -192,7 +200,9 @@ class Balancer:
                 return moved
 
     def _better(self, partition: TopicPartition) -> str | None:
-        """Who shall have it instead: its owner before, or the least busy; None where that gains nothing."""
+        """Return the member that shall have the partition instead: its owner before, or the least busy one;
+        None where that gains nothing.
+        """
         most = len(self.current[self.owner[partition]]) - 1
         before = self.previous.get(partition)
         if before is not None and before in self.takers[partition] and most > len(self.current[before]):
@@ -201,7 +211,7 @@ class Balancer:
         return least if most > len(self.current[least]) else None
 
     def _even(self) -> bool:
-        """Whether nobody could get a partition of somebody who has more."""
+        """Whether no member could get a partition of a member that has more."""
         counts = {member: len(held) for member, held in self.current.items()}
         if min(counts.values()) >= max(counts.values()) - 1:
             return True
@@ -217,7 +227,7 @@ class Balancer:
         source = self.owner[partition]
         moving = self._movements.instead(partition, source, target)
         if self.owner[moving] != source:
-            # Both moved before in this rebalance: both go back, or `source` would stay too busy.
+            # Both partitions moved before in this rebalance: both go back, or `source` would stay too busy.
             self._move(partition, self.owner[moving])
         self._move(moving, target)
 
@@ -229,7 +239,7 @@ class Balancer:
 
 
 def _score(assignment: Assignment) -> int:
-    """0 where all have the same number; else the sum of all differences."""
+    """Return 0 where all members have the same number of partitions; else the sum of all differences."""
     counts = sorted(map(len, assignment.values()))
     n = len(counts)
     return sum((2 * i - n + 1) * count for i, count in enumerate(counts))
@@ -238,14 +248,16 @@ def _score(assignment: Assignment) -> int:
 # --- sticky ------------------------------------------------------------
 
 _VERSION_SIZE = 2
-"""Bytes that kafka-python 3 puts before the schema, and Kafka does not."""
+"""Bytes that kafka-python 3 writes before the schema, and Kafka does not."""
 
 Claim = tuple[int, list[TopicPartition]]
-"""What a member says that it was given, and in which generation (-1: not known)."""
+"""The generation (-1: not known) and the partitions that a member says it got in it."""
 
 
 class StickyAssignor:
-    """Members give up all before a rebalance, and tell the leader what they had in their user data."""
+    """Members give up all partitions before a rebalance, and tell the leader in their user data what they
+    had.
+    """
 
     name = "sticky"
     cooperative = False
@@ -259,7 +271,7 @@ class StickyAssignor:
 
 
 def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
-    """StickyAssignorUserData, version 1: the schema has no version field."""
+    """Encode StickyAssignorUserData, version 1, whose schema has no version field."""
     topics: dict[str, list[int]] = {}
     for topic, partition in owned:
         topics.setdefault(topic, []).append(partition)
@@ -268,7 +280,7 @@ def encode_user_data(owned: Iterable[TopicPartition], generation: int) -> bytes:
 
 
 def decode_user_data(data: bytes) -> Claim:
-    """What a member had; nothing where it can't be told (Kafka: ignored too)."""
+    """Decode what a member had; data that can't be read gives nothing (Kafka ignores it too)."""
     for skip in (0, _VERSION_SIZE):
         try:
             return _decode(Reader(data[skip:]))
@@ -287,14 +299,14 @@ def _decode(read: Reader) -> Claim:
 
 # --- cooperative -------------------------------------------------------------------------------
 
-# Cooperative sticky: the sticky assignment, a partition that moves being free for one round first (KIP-429).
-#
-# Nothing on disk. Threads: any; without state. (Kafka: CooperativeStickyAssignor.adjustAssignment.)
+# Cooperative sticky: the sticky assignment, but a partition that moves has no owner for one round (KIP-429;
+# Kafka: CooperativeStickyAssignor.adjustAssignment).
 
 
 class CooperativeStickyAssignor:
-    """Members keep what they own while the group rebalances. What goes from one to another is given to nobody
-    until its owner has given it up: that one joins again, and the next round gives it away.
+    """Members keep their partitions while the group rebalances. A partition that moves is given to nobody
+    until its owner has given it up: the owner then joins again, and the next round gives the partition
+    away.
     """
 
     name = "cooperative-sticky"
@@ -310,14 +322,15 @@ class CooperativeStickyAssignor:
         }
 
     def user_data(self, topics: Sequence[str], owned: Iterable[TopicPartition], generation: int) -> bytes:
-        """Nothing: what is owned is in the subscription itself."""
+        """Return no bytes: the owned partitions are in the subscription itself."""
         return b""
 
 
 def _owners(members: Members) -> dict[TopicPartition, set[str]]:
-    """Who still has each partition: of those that claim it, who does so in the latest generation.
+    """Return which members still own each partition: of those that claim it, the ones of the latest
+    generation.
 
-    A member that missed a generation has lost what it had.
+    A member that missed a generation has lost its partitions.
     """
     latest: dict[TopicPartition, int] = {}
     owners: dict[TopicPartition, set[str]] = {}
