@@ -1,1 +1,1 @@
-"""Producers and consumers over a store. Nothing on disk; see each module for its thread contract."""
+"""Producers and consumers over a store, in kafka-python's names; each module states its thread contract."""

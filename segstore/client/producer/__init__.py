@@ -1,4 +1,4 @@
-"""The producer: a pipeline of small stages, see `producer`. Nothing on disk of its own."""
+"""The producer: a pipeline of the stages of Kafka's producer, which `producer` names in order."""
 
 from __future__ import annotations
 

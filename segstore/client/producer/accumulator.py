@@ -1,7 +1,8 @@
-"""Records that wait to be written: a queue of batches per partition, and which are due. Nothing on disk.
+"""`Accumulator`: the records that wait to be written, in a queue of batches per partition, and which
+batches are due.
 
-Threads: one lock for all of it, which the parts share. Every method takes it, unless it says otherwise;
-nothing slow is done with it held, and no thread waits for memory with it.
+Threads: one lock for all of it, the producer's, which its parts share. Every method takes the lock, unless
+its docstring says otherwise. Nothing slow is done under the lock, and no thread waits for memory with it.
 """
 
 from __future__ import annotations
@@ -30,21 +31,19 @@ if TYPE_CHECKING:
 
 # --- schedule ----------------------------------------------------------------------------------
 
-# `Schedule`: which partitions have an open batch, sealed ones, or some that are tried again later; what of
-# that is due. Nothing on disk.
-#
-# Threads: with the producer's lock held.
+# `Schedule`: which partitions have an open batch, sealed batches, or batches that wait for a retry, and which
+# of them are due. Threads: with the producer's lock held.
 
 MOST_AT_ONCE = 1 << 20
-"""Bytes of one partition's batches that are appended together: few enough to stay in a core's cache."""
+"""The bytes of one partition's batches that are appended together: few enough to stay in a core's cache."""
 MOST_SEALED = 32
-"""Partitions whose batches are closed by one look for being due: those of the others fill on meanwhile."""
+"""The partitions whose open batches one look may seal; the batches of the others fill on meanwhile."""
 Ready = list[tuple[PartitionQueue, list[ProducerBatch]]]
 
 
 class Schedule:
-    """`linger` in seconds. `open` is in order of opening, so that the first is due first; `sealed` in that of
-    sealing.
+    """`linger` is in seconds. `open` is in the order of opening, so that the first is due first; `sealed`
+    in the order of sealing.
     """
 
     def __init__(self, linger: float) -> None:
@@ -54,12 +53,14 @@ class Schedule:
         self.backing_off: dict[PartitionQueue, None] = {}
 
     def overdue(self, now: float, at_once: bool) -> list[PartitionQueue]:
-        """Those whose open batches are to be sealed now: who lingers long enough, or some of all."""
+        """Return the partitions whose open batches are to be sealed now: those that lingered long enough,
+        or with `at_once` some of all.
+        """
         some = islice(self.open, MOST_SEALED)
         return list(some if at_once else takewhile(lambda queue: queue.created + self._linger <= now, some))
 
     def take(self, now: float) -> Ready:
-        """Sealed batches, by partition, each partition's in order."""
+        """Return sealed batches by partition, each partition's in order."""
         for queue in list(self.backing_off):
             if queue.retry_at <= now:
                 del self.backing_off[queue]
@@ -83,7 +84,7 @@ class Schedule:
         return taken
 
     def next_look(self) -> float | None:
-        """When something is due next, monotonic seconds; None: nothing waits."""
+        """Return when something is due next, in monotonic seconds; None where no batch waits."""
         if self.sealed:
             return 0.0
         looks = [queue.retry_at for queue in self.backing_off]
@@ -92,29 +93,28 @@ class Schedule:
         return min(looks, default=None)
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """As `Accumulator.put_back`."""
+        """Take batches back, see `Accumulator.put_back`."""
         queue.batches.extendleft(reversed(batches))
         queue.retry_at = retry_at
         self.sealed.pop(queue, None)
         self.backing_off[queue] = None
 
     def clear(self) -> None:
-        """No sealed batch is left."""
+        """Forget all sealed batches."""
         self.sealed.clear()
         self.backing_off.clear()
 
 
 # --- gate --------------------------------------------------------------------------------------
 
-# `Gate`: where the sender sleeps until there is something new. Nothing on disk.
-#
-# Threads: the sender sleeps; any wakes it, with the producer's lock held, but for `wake_from_anywhere`.
+# `Gate`: where the sender sleeps until there is something to do. Threads: the sender sleeps; any thread wakes
+# it, with the producer's lock held, except in `wake_from_anywhere`.
 
 LONGEST_WAIT = threading.TIMEOUT_MAX
 
 
 class Gate:
-    """`asleep`: set with the producer's `lock` held by who is going to `sleep` then."""
+    """`asleep` is set by the sender, with the producer's lock held, before it calls `sleep`."""
 
     def __init__(self, lock: ProducerLock) -> None:
         self._lock, self._gate = lock, threading.Lock()
@@ -122,7 +122,7 @@ class Gate:
         self.asleep = False
 
     def sleep(self, until: float | None) -> None:
-        """Return when there is something new, or at `until` (monotonic seconds). Takes the lock."""
+        """Return when the gate is opened, or at `until` (monotonic seconds). Takes the lock."""
         seconds = LONGEST_WAIT if until is None else min(max(until - time.monotonic(), 0), LONGEST_WAIT)
         if self._gate.acquire(timeout=seconds):
             return
@@ -130,17 +130,17 @@ class Gate:
             if self.asleep:
                 self.asleep = False
                 return
-        # It was opened at the last moment: close it behind us.
+        # The gate was opened at the last moment: close it again.
         self._gate.acquire()
 
     def wake(self) -> None:
-        """There is something new."""
+        """Wake the sender."""
         if self.asleep:
             self.asleep = False
             self._gate.release()
 
     def wake_from_anywhere(self) -> None:
-        """As `wake`, without the lock: this thread may hold it in another frame."""
+        """Wake the sender without the lock, which this thread may hold in another frame."""
         with contextlib.suppress(RuntimeError):  # another opened it at this moment
             self.wake()
 
@@ -149,8 +149,8 @@ class Gate:
 
 
 class Accumulator:
-    """`gate` is opened when there is something new for the sender, which sleeps before it. `incomplete` knows
-    the batches that were sealed, until their outcome is known.
+    """`gate` is opened when there is work for the sender, which sleeps before it. `incomplete` has the
+    sealed batches until their outcome is known.
     """
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -167,7 +167,7 @@ class Accumulator:
         self._ended = False
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """The partition's queue, the same each time."""
+        """Return the partition's queue, which is always the same object."""
         with self.lock:
             found = self.queues.get(topic_partition)
             if found is None:
@@ -177,7 +177,9 @@ class Accumulator:
     # --- appending ----------------------------------------------------------------------
 
     def append(self, queue: PartitionQueue, record: FutureRecordMetadata, size: int) -> None:
-        """Put a record of `size` bytes into the open batch, or a new one. BufferExhaustedError; `refusal`."""
+        """Put a record of `size` bytes into the open batch, or a new one. Raises BufferExhaustedError, and
+        `refusal`.
+        """
         if not self._put(queue, record, size):
             check_apart("send()")
             self.pool.wait_until(partial(self._put, queue, record, size), self._block(size), self._max_block)
@@ -185,7 +187,7 @@ class Accumulator:
     def _put(
         self, queue: PartitionQueue, record: FutureRecordMetadata, size: int, waiter: Waiter | None = None
     ) -> bool:
-        """`append`, if there is memory for a batch that it needs; False: there is none."""
+        """Append as `append` does; return False where a new batch is needed and there is no memory for it."""
         with self.lock:
             if not self._make_room(queue, size, waiter):
                 return False
@@ -208,12 +210,12 @@ class Accumulator:
         return self._open_batch(queue, size, waiter)
 
     def _block(self, size: int) -> int:
-        """Bytes of memory that a new batch takes for a first record of `size`."""
+        """Return the bytes of memory that a new batch takes for a first record of `size`."""
         return max(self._batch_size, size + HEADER_SIZE)
 
     def _open_batch(self, queue: PartitionQueue, size: int, waiter: Waiter | None) -> bool:
         room, queue.created = max(self._room, size), time.monotonic()
-        # First: where an interrupt comes behind `allocate`, the sender finds the block, and gives it back.
+        # First: where an interrupt comes after `allocate`, the sender finds the block, and gives it back.
         self._schedule.open[queue] = None
         if not self.pool.allocate(self._block(size), waiter, queue):
             self._schedule.open.pop(queue, None)
@@ -225,14 +227,14 @@ class Accumulator:
         return True
 
     def close_batch(self, queue: PartitionQueue) -> None:
-        """Send what is open, full or not."""
+        """Have the open batch sent, full or not."""
         with self.lock:
             if queue.block:
                 self._seal(queue)
                 self.gate.wake()
 
     def late(self, queue: PartitionQueue) -> None:
-        """A record was appended whose batch was sealed at that moment: see that it is sent all the same, or
+        """Handle a record that was appended while its batch was being sealed: it is sent all the same, or
         fails where the sender has ended meanwhile.
         """
         with self.lock:
@@ -257,8 +259,9 @@ class Accumulator:
     # --- draining, by the sender --------------------------------------------------------
 
     def drain(self, now: float) -> tuple[Ready, float | None]:
-        """Batches that are due, by partition, each partition's in order; when to look again, in monotonic
-        seconds, None where nothing waits. Without any, the sender is to sleep at the gate until then.
+        """Return the batches that are due, by partition, each partition's in order; and when to look again,
+        in monotonic seconds, None where nothing waits. If no batch is due, the sender shall sleep at the
+        gate until then.
         """
         with self.lock:
             at_once = bool(self.pool.waiting) or self.refusal is not None
@@ -269,7 +272,7 @@ class Accumulator:
             return ready, self._schedule.next_look()
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
-        """Take batches back that were drained, before all others of their partition; none is drained before
+        """Take drained batches back, before all others of their partition; none of them is drained before
         `retry_at`.
         """
         with self.lock:
@@ -278,25 +281,25 @@ class Accumulator:
     # --- all of it ----------------------------------------------------------------------
 
     def flush(self, timeout: float | None) -> None:
-        """Have all that was appended sent now, and wait until it is done. KafkaTimeoutError."""
+        """Have all that was appended sent now, and wait for its outcome. Raises KafkaTimeoutError."""
         self.incomplete.wait(self.hand_over(), timeout)
 
     def hand_over(self) -> list[ProducerBatch]:
-        """Have all that was appended sent now: the batches whose outcome is not known yet."""
+        """Have all that was appended sent now; return the batches whose outcome is not known yet."""
         with self.lock:
             self._seal_all()
             self.gate.wake()
             return list(self.incomplete.batches)
 
     def hurry(self) -> None:
-        """Hand all that waits to the sender now, what is to be tried again later too."""
+        """Give all that waits to the sender now, also what waits for a retry."""
         with self.lock:
             for queue in self._schedule.backing_off:
                 queue.retry_at = 0.0
         self.hand_over()
 
     def idle(self) -> bool:
-        """Whether nothing waits."""
+        """Whether no record waits."""
         with self.lock:
             return self._idle()
 
@@ -307,7 +310,9 @@ class Accumulator:
     # --- the end ------------------------------------------------------------------------
 
     def refuse(self, error: BaseException) -> list[ProducerBatch]:
-        """Take nothing more; those who wait for memory get `error` too. What was taken, as `hand_over`."""
+        """Take no more records; threads that wait for memory get `error` too. Return the batches, as
+        `hand_over` does.
+        """
         with self.lock:
             self.refusal = error
             self.pool.wake()
@@ -316,15 +321,15 @@ class Accumulator:
             return list(self.incomplete.batches)
 
     def leave(self, error: BaseException) -> None:
-        """As `refuse`, when nobody can send any more. Takes no lock: the garbage collector may call it in a
-        thread that holds it.
+        """Refuse records when no sender will send any more. Takes no lock: the garbage collector may call
+        this in a thread that holds it.
         """
         if self.refusal is None:
             self.refusal = error
             self.gate.wake_from_anywhere()
 
     def end(self) -> bool:
-        """Whether the sender may end: nothing waits, and nothing will be taken any more."""
+        """Whether the sender may end: no record waits, and none will be taken."""
         with self.lock:
             if self.refusal is None:
                 return False
@@ -332,7 +337,7 @@ class Accumulator:
             return self._ended
 
     def abort(self, error: BaseException) -> None:
-        """What has not been written, and is not being written now, fails with `error`."""
+        """Fail with `error` what has not been written and is not being written now."""
         failed: list[ProducerBatch] = []
         try:
             with self.lock:
@@ -347,7 +352,9 @@ class Accumulator:
             self.incomplete.complete(failed)
 
     def abandon(self, error: BaseException) -> None:
-        """In a forked child: nothing will ever be sent. Takes no lock, which another thread may have held."""
+        """Nothing will ever be sent, in a forked child. Takes no lock, which another thread may have held
+        at the fork.
+        """
         self.refusal = error
         for queue in self.queues.values():
             queue.error, queue.done = error, True

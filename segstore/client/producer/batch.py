@@ -1,7 +1,9 @@
-"""Records of one partition that are written together: one record batch. Nothing on disk.
+"""`ProducerBatch`: records of one partition that become one record batch; and `PartitionQueue`, the batches
+of a partition that wait.
 
-Threads: filled by whoever seals it, then the sender's alone; `done` is set once, with the producer's lock
-held, after the outcome is in place, so that whoever sees it may read the rest without.
+Threads: a batch is filled by the thread that seals it, and is the sender's alone from then on; `done` is
+set once, with the producer's lock held, after the outcome is in place, so that a thread that sees it may
+read the rest without the lock.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ Waiting = tuple["FutureRecordMetadata", "Callback | None", "Callback | None"]
 
 
 class ProducerBatch:
-    """`values`: bytes, None, or a Row each (`rich`: there may be some); `times`: the clock's seconds, or all
-    in ms (`stamped`: some may be given); `created` and `attempts` as in Kafka's ProducerBatch; `block`: bytes
-    of the pool that it holds. `stamp`: what its header says of its producer, from the first try on; `doubt`:
-    a try failed in a way that does not tell whether the log has it.
+    """`values`: bytes, None, or a Row each (`rich`: some may be Rows); `times`: the clock's seconds, or all
+    in ms (`stamped`: some may be given); `created` and `attempts` as in Kafka's ProducerBatch; `block`: the
+    bytes of the pool that it holds. `stamp`: what its header says of its producer, from the first attempt
+    on; `doubt`: an attempt failed in a way that does not tell whether the log has the batch.
     """
 
     __slots__ = (
@@ -83,7 +85,7 @@ class ProducerBatch:
         self.times: array[Any] = array("q", map(milliseconds, times)) if stamped else array("d", times)
         self.size = self.block = self.attempts = 0
         self.created = 0.0
-        # Futures that may not know yet that they lie here: an interrupt came while they were told.
+        # Futures that may not refer to this batch yet, because an interrupt came into `place`.
         self.unplaced: list[FutureRecordMetadata] | None = None
         self.latch: Latch | None = None
         self.callbacks: list[Waiting] | None = None
@@ -91,13 +93,13 @@ class ProducerBatch:
         self.stamp: Stamp | None = None
         self.error: BaseException | None = None
         self.base_offset = self.append_time = -1
-        # Outcomes one by one, where the batch had to be split: an offset or an error.
+        # The outcome of each record, an offset or an error, where the batch had to be split.
         self.results: list[int | BaseException] | None = None
-        # Of values, keys and headers, once the records are written.
+        # The sizes of values, keys and headers, once the records are written.
         self.sizes: tuple[Sizes, Sizes, Sizes] = (None, None, None)
 
     def place(self) -> None:
-        """Tell its futures where they lie. May be repeated, until it is done."""
+        """Tell the futures their places in this batch. May be repeated until it was done."""
         for at, record in enumerate(self.unplaced or ()):
             record._at, record._time = at, 0  # the less the garbage collector finds in a future the better
             record._holder = self
@@ -106,7 +108,7 @@ class ProducerBatch:
     # --- the outcome ----------------------------------------------------------------------
 
     def error_of(self, at: int) -> BaseException | None:
-        """What failed for record `at`."""
+        """Return the error of record `at`."""
         if self.results is None:
             return self.error
         if at >= len(self.results):
@@ -115,8 +117,8 @@ class ProducerBatch:
         return result if isinstance(result, BaseException) else None
 
     def unwritten(self) -> tuple[int, BaseException | None]:
-        """How many records are not in the log, as far as that is known, and an error of one of them. What the
-        application itself has aborted is not meant to be there.
+        """Return how many records are known not to be in the log, and an error of one of them. Records that
+        the application aborted are not counted.
         """
         written = sum(isinstance(result, int) for result in self.results or ())
         errors = [each for each in self.results or () if isinstance(each, BaseException)]
@@ -126,7 +128,7 @@ class ProducerBatch:
         return (0, None) if isinstance(error, TransactionAbortedError) else (self.n - written, error)
 
     def metadata(self, at: int) -> RecordMetadata:
-        """Where record `at` went."""
+        """Return where record `at` was written."""
         topic, partition = self.topic_partition
         offset = self.base_offset + at if self.base_offset >= 0 else -1
         if self.results is not None:
@@ -140,12 +142,12 @@ class ProducerBatch:
         )
 
     def record(self, at: int) -> tuple[bytes | None, bytes | None, Headers, int]:
-        """Value, key, headers and timestamp (ms) of record `at`."""
+        """Return value, key, headers and timestamp (ms) of record `at`."""
         value, stamp = self.values[at], milliseconds(self.times[at])
         return (*value, stamp) if type(value) is tuple else (value, None, (), stamp)
 
     def forget_records(self) -> None:
-        """Keep sizes and times only: futures may live long after their records."""
+        """Keep only sizes and times: futures may live long after their records."""
         if self.rich:
             values, keys, headers = split(self.values)
             of_headers = [headers_size(h) if h else -1 for h in headers] if any(headers) else None
@@ -156,7 +158,7 @@ class ProducerBatch:
 
 
 def split(values: Sequence[Any]) -> tuple[Sequence[bytes | None], Sequence[bytes | None], Sequence[Headers]]:
-    """Columns of values, keys and headers."""
+    """Return columns of values, keys and headers."""
     rows: list[Row] = [value if type(value) is tuple else (value, None, ()) for value in values]
     if not rows:
         return (), (), ()
@@ -165,7 +167,7 @@ def split(values: Sequence[Any]) -> tuple[Sequence[bytes | None], Sequence[bytes
 
 
 def _lengths(items: Sequence[bytes | None]) -> Sequence[int]:
-    # Arrays are nothing that the garbage collector looks into.
+    # The garbage collector does not look into arrays.
     try:
         return array("i", map(len, items))  # type: ignore[arg-type]
     except TypeError:
@@ -173,12 +175,12 @@ def _lengths(items: Sequence[bytes | None]) -> Sequence[int]:
 
 
 def milliseconds(stamp: float | int) -> int:
-    """A float is the clock's seconds, an int ms as they were given."""
+    """Return ms: a float is the clock's seconds, an int is the ms that were given."""
     return stamp if type(stamp) is int else int(stamp * 1000)
 
 
 def columns_of(batches: Sequence[ProducerBatch]) -> Columns:
-    """The records of some batches, one after the other."""
+    """Return the records of some batches, one after the other."""
     values: list[Any] = []
     for batch in batches:
         values += batch.values
@@ -190,7 +192,7 @@ def columns_of(batches: Sequence[ProducerBatch]) -> Columns:
 
 
 def _stamps(batch: ProducerBatch) -> NDArray[np.int64]:
-    """In ms."""
+    """Return the timestamps in ms."""
     if batch.stamped:
         return np.frombuffer(batch.times, np.int64)
     return (np.frombuffer(batch.times) * 1000).astype(np.int64)
@@ -198,19 +200,19 @@ def _stamps(batch: ProducerBatch) -> NDArray[np.int64]:
 
 # --- queue -------------------------------------------------------------------------------------
 
-# One partition's records that wait: the open ones, and a deque of sealed batches. Nothing on disk.
+# `PartitionQueue`: one partition's records that wait, the open ones and a deque of sealed batches.
 #
 # Threads: `append` by any thread without the lock (`list.append` is atomic); everything else with the
-# producer's lock held, but for `left`, see `Producer.send`.
+# producer's lock held, except for `left`, see `Producer.send`.
 
 NO_BLOCK = -1
 
 
 class PartitionQueue(Owner):
-    """`left`: bytes that the open batch still takes, NO_BLOCK where none is open.
+    """`left`: bytes that the open batch can still take, NO_BLOCK where none is open.
 
-    A record that was appended while its batch was being sealed lies in the list without a block until the
-    next batch is opened, or sealed by whoever finds it there.
+    A record that was appended while its batch was being sealed lies in the list without a block, until the
+    next batch is opened or the thread that finds it seals it.
     """
 
     __slots__ = (
@@ -227,30 +229,31 @@ class PartitionQueue(Owner):
         super().__init__()  # `block`: bytes of the pool that the open batch holds
         self.room = 0  # bytes of records that it had room for
         self.created = 0.0  # when it was opened, monotonic seconds
-        # Whether a record ever had more than a value, or a time of its own. Set before it is appended and
+        # Whether a record ever had more than a value, or a time of its own. Set before the append and
         # never taken back: no record lies in a batch that does not know.
         self.rich = self.stamped = False
         self.produced = 0  # bytes that were ever sealed
         self.retry_at = 0.0  # nothing is sent before, monotonic seconds
         self.latch: Latch | None = None
         self.callbacks: list[Waiting] | None = None
-        # Set where the open records will never be sealed: in a forked child.
+        # Set where the open records will never be sealed, in a forked child.
         self.done = False
         self.error: BaseException | None = None
 
     def error_of(self, at: Any) -> BaseException | None:
-        """What failed for every open record."""
+        """Return the error of every open record."""
         return self.error
 
     def seal(
         self, now: float, incomplete: dict[ProducerBatch, None], sealed: dict[PartitionQueue, None]
     ) -> ProducerBatch | None:
-        """Make a batch of the open records, at the deque's end, and tell the two; None where there are none.
+        """Make a batch of the open records, at the deque's end, and place it in the futures; None where
+        there are no records.
 
-        An interrupt leaves it undone, or done.
+        After an interrupt either nothing was sealed, or all of it.
         """
         size, self.left = self.room - max(self.left, 0), NO_BLOCK
-        # Only now: who appends after this sees that the batch is closed, and calls `late`.
+        # Only now: a thread that appends after this sees that the batch is closed, and calls `late`.
         records = self.records
         taken = records[:]
         n = len(taken)
@@ -259,7 +262,7 @@ class PartitionQueue(Owner):
         values, times = [r._at for r in taken], [r._time for r in taken]
         batch = ProducerBatch(self.lock, self.topic_partition, values, times, self.rich, self.stamped)
         batch.created, batch.size = self.created if self.block else now, size
-        # Up to the deque nothing is called: no interrupt comes in between.
+        # No function is called until the deque has the batch: no interrupt comes in between.
         batch.block, self.block, self.room = self.block, 0, 0
         batch.latch, self.latch = self.latch, None
         batch.callbacks, self.callbacks = self.callbacks, None

@@ -1,9 +1,9 @@
-"""The bound on records that wait: `buffer_memory` bytes, mostly in blocks of `batch_size`. Nothing on disk.
+"""`BufferPool`: the bound on records that wait, `buffer_memory` bytes, mostly in blocks of `batch_size`.
 
 A block stands for the bytes of a batch's records, which stay the application's own objects until they are
-encoded; what they take as Python objects comes on top.
-Threads: all methods are called with the producer's lock held, but for `wait_until` and `wake`. Who comes
-first is served first.
+encoded; the overhead of Python objects is not counted.
+Threads: all methods are called with the producer's lock held, except `wait_until` and `wake`. Threads that
+wait are served in their order.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from queue import Empty, SimpleQueue
 from segstore.errors import BufferExhaustedError
 
 _AGAIN = 1.0
-"""Seconds. Who waits asks so often in any case: interrupts can take a `wake` away."""
+"""Seconds after which a waiting thread asks again in any case: an interrupt can swallow a `wake`."""
 
 Waiter = SimpleQueue[None]
 """A thread that waits for memory: it gets an item when there may be some."""
 
 
 class Owner:
-    """What has memory: `block` bytes."""
+    """An object that holds `block` bytes of the pool."""
 
     __slots__ = ("block",)
 
@@ -35,7 +35,7 @@ class Owner:
 
 class BufferPool:
     """Kafka's BufferPool. `made` counts blocks of `block_size` that were taken from `total`, `reused` those
-    that had been used before; other sizes are taken from what is left and are not kept.
+    that had been used before; memory of other sizes is taken from the rest, and freed after use.
     """
 
     def __init__(self, total: int, block_size: int) -> None:
@@ -43,23 +43,23 @@ class BufferPool:
         self._unpooled, self._free = total, 0
         self.made = self.reused = self.exhausted = 0
         self.waited_seconds = 0.0
-        # Weak: who is taken out of `wait_until` by two interrupts, of which the second one keeps the first's
+        # Weak: a thread taken out of `wait_until` by two interrupts, of which the second keeps the first's
         # `finally` from its work, is not waited for.
         self._waiters: deque[weakref.ref[Waiter]] = deque()
 
     @property
     def available(self) -> int:
-        """Bytes that are not in use."""
+        """The bytes that are not in use."""
         return self._unpooled + self._free * self.block_size
 
     @property
     def waiting(self) -> int:
-        """Threads that wait for memory."""
+        """The number of threads that wait for memory."""
         return sum(entry() is not None for entry in list(self._waiters))
 
     def allocate(self, size: int, waiter: Waiter | None = None, owner: Owner | None = None) -> bool:
-        """Take `size` bytes, if they are free and nobody waits who came before `waiter`. They are `owner`'s,
-        whose `block` says so, in one step: no interrupt comes between taking and owning.
+        """Take `size` bytes for `owner`, if they are free and no thread came before `waiter`. `owner.block`
+        is set in the same step: no interrupt comes between taking and owning.
         """
         while self._waiters and self._waiters[0]() is None:
             self._waiters.popleft()
@@ -70,13 +70,13 @@ class BufferPool:
         return True
 
     def _take(self, size: int, owner: Owner) -> None:
-        # In each of the two branches nothing is called, and nothing jumps.
+        # Neither branch calls a function or jumps, so that no interrupt comes in between.
         if size == self.block_size and self._free:
             owner.block = size
             self._free -= 1
             self.reused += 1
             return
-        # Blocks that nobody uses are given up for what is larger, or for other sizes.
+        # Unused blocks are given up for larger or other sizes.
         while self._unpooled < size:
             self._free -= 1
             self._unpooled += self.block_size
@@ -86,7 +86,7 @@ class BufferPool:
             self.made += 1
 
     def give_back(self, owner: Owner) -> None:
-        """Free what `owner` has: as `free`, in one step."""
+        """Free what `owner` holds, in one step."""
         size = owner.block
         if size == self.block_size:
             owner.block = 0
@@ -99,8 +99,9 @@ class BufferPool:
     # --- who waits, without the lock -----------------------------------------------------------
 
     def wait_until(self, allocated: Callable[[Waiter], bool], size: int, max_block: float) -> None:
-        """Return when `allocated` says so, which takes the lock and calls `allocate` for `size` bytes. It is
-        asked again when memory has become free, up to `max_block` seconds. BufferExhaustedError.
+        """Return when `allocated` returns True, which takes the lock and calls `allocate` for `size` bytes.
+        It is called again when memory has become free, for up to `max_block` seconds. Raises
+        BufferExhaustedError.
         """
         me: Waiter = SimpleQueue()
         entry, began = weakref.ref(me), time.monotonic()
@@ -126,14 +127,14 @@ class BufferPool:
         )
 
     def wake(self) -> None:
-        """Have those who wait ask again. For any thread, also without the lock."""
+        """Have waiting threads ask again. For any thread, also without the lock."""
         for entry in list(self._waiters):
             waiter = entry()
             if waiter is not None:
                 waiter.put(None)
 
     def free(self, size: int) -> None:
-        """Give `size` bytes back."""
+        """Free `size` bytes."""
         if size == self.block_size:
             self._free += 1
         else:

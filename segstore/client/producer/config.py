@@ -1,6 +1,7 @@
-"""The settings of a producer: kafka-python's names and defaults. Nothing on disk.
+"""`ProducerConfig`: the settings of a producer, with kafka-python's names and defaults.
 
-Every setting of kafka-python's KafkaProducer is known: it is either here, or refused by name with the reason.
+Every setting of kafka-python's KafkaProducer is known: it is either here, or refused by name with the
+reason.
 Threads: any; a ProducerConfig is immutable.
 """
 
@@ -126,7 +127,9 @@ class ProducerConfig(ClientSettings):
         return self._settle_idempotence()
 
     def _settle_idempotence(self) -> str | None:
-        """As kafka-python: what was not asked for gives way, what was is in conflict."""
+        """Resolve conflicts as kafka-python does: a default gives way, a setting that was given is an
+        error.
+        """
         asked = self.enable_idempotence if self.transactional_id is None else True
         if self.transactional_id is not None and self.enable_idempotence is False:
             return f"transactional_id={self.transactional_id!r:.80} needs enable_idempotence"

@@ -1,6 +1,7 @@
-"""`Delivery`: sees to an outcome for each batch: appended, tried again, split, or failed. Nothing on disk.
+"""`Delivery`: finds an outcome for each batch: it is appended, tried again, split, or failed.
 
-Threads: the sender's, which alone touches a batch between drain and completion.
+On disk: `Appender` appends to the store's logs. Threads: the sender's, which alone touches a batch between
+drain and completion.
 """
 
 from __future__ import annotations
@@ -43,14 +44,12 @@ if TYPE_CHECKING:
 
 # --- appender ----------------------------------------------------------------------------------
 
-# `Appender`: puts batches, or single records, into the store's logs. On disk: through those.
-#
-# Threads: the sender's. Encoding, compression and the append happen here, with no lock of the producer's
-# held.
+# `Appender`: puts batches, or single records, into the store's logs. Encoding, compression and the append
+# happen here, in the sender's thread, with none of the producer's locks held.
 
 
 class Appender:
-    """`compression` is the producer's; `throttle` is charged with what is written."""
+    """`compression` is the producer's; `throttle` is charged with the bytes that are written."""
 
     def __init__(
         self,
@@ -63,12 +62,13 @@ class Appender:
     ) -> None:
         self._store, self._stamps, self._transactions = store, stamps, transactions
         self._throttle, self._metrics, self._compression = throttle, metrics, compression
-        # Held by nobody, the store would make a log anew for each append.
+        # The logs are held here, or the store would make a log anew for each append.
         self._logs: dict[TopicPartition, PartitionLog] = {}
 
     def append(self, batches: list[ProducerBatch]) -> Appended:
-        """Batches of one partition, contiguous. DuplicateSequenceError: others have their sequences, or it is
-        not known where they are; what `append_batches` raises, and `Transactions.appending`.
+        """Append contiguous batches of one partition. Raises DuplicateSequenceError where other batches
+        have their sequences, or it is not known where they are; and what `append_batches` and
+        `Transactions.appending` raise.
         """
         where = batches[0].topic_partition
         partition = self._logs[where] = self._store.partition(*where)
@@ -90,7 +90,9 @@ class Appender:
         return append_batches(partition, columns_of(batches), cuts, self._compression, template)
 
     def append_record(self, batch: ProducerBatch, at: int) -> Appended:
-        """Record `at` of a batch alone, not charged. Its sequence stays the same until it is in the log."""
+        """Append record `at` of a batch alone, without a charge. Its sequence stays the same until it is in
+        the log.
+        """
         where = batch.topic_partition
         partition = self._store.partition(*where)
         with self._in_transaction(where):
@@ -105,12 +107,12 @@ class Appender:
         return self._transactions.appending((where,))
 
     def charge(self, size: int) -> None:
-        """So many bytes count for the client's byte rate."""
+        """Count these bytes for the client's byte rate."""
         if self._throttle.bound is not None:
             self._metrics.throttled(self._throttle.charge(size))
 
     def forget(self, where: TopicPartition) -> None:
-        """The topic is gone, or is another now."""
+        """Drop the log of a topic that was deleted, or made anew."""
         self._logs.pop(where, None)
 
 
@@ -119,11 +121,13 @@ class Appender:
 log = Logger("segstore")
 
 _HELD_BACK = 0.1
-"""Seconds that a batch may be late for one try of its own, after the one before it has run out of time."""
+"""Seconds that a batch may be late and still get one attempt of its own, after the batch before it has run
+out of time.
+"""
 
 
 class Delivery:
-    """`aborted`: what is not written yet is not tried again, and fails with it."""
+    """`aborted`: batches that are not written yet are not tried again, and fail with this error."""
 
     def __init__(
         self,
@@ -143,7 +147,7 @@ class Delivery:
         self.aborted: BaseException | None = None
 
     def send(self, batches: list[ProducerBatch], renewed: bool = False) -> list[ProducerBatch]:
-        """See to an outcome for each: those that are to be tried again, which may be all."""
+        """Find an outcome for each batch; return those that are to be tried again, which may be all."""
         refusal = None if self._transactions is None else self._transactions.refusal()
         if refusal is not None:
             self.fail(batches, refusal)
@@ -160,8 +164,9 @@ class Delivery:
         return [] if error is None else self._after(error, batches, renewed)
 
     def without_expired(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Those of a partition, oldest first, that `delivery_timeout_ms` leaves; the others fail. Those that
-        only waited behind the first are tried once without it, if they are late by less than `_HELD_BACK`.
+        """Return the batches of a partition, oldest first, whose `delivery_timeout_ms` is not over; the
+        others fail. Batches that only waited behind the first are tried once without it, if they are late
+        by less than `_HELD_BACK`.
         """
         least = time.monotonic() - self._timeout
         if not batches or batches[0].created > least:
@@ -172,7 +177,9 @@ class Delivery:
         return [batch for batch in batches if not batch.done]
 
     def _timed_out(self, batch: ProducerBatch) -> KafkaTimeoutError:
-        """`__cause__`: what the last try of its partition has met since the batch was made, if any did."""
+        """`__cause__` is what the last attempt in its partition met since the batch was made, if there was
+        one.
+        """
         said = (
             f"{batch.n} records for {batch.topic_partition} were not written within "
             f"delivery_timeout_ms={self._config.delivery_timeout_ms}"
@@ -183,11 +190,13 @@ class Delivery:
         return error
 
     def expiry(self, batch: ProducerBatch) -> float:
-        """When it fails if it is not written, monotonic seconds."""
+        """Return when the batch fails if it is not written, in monotonic seconds."""
         return batch.created + self._timeout
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """Why one of these could not be written when it was tried last, if any was tried. For any thread."""
+        """Return why one of these batches could not be written at its last attempt, if there was one. For
+        any thread.
+        """
         errors = (self._told.since(batch.topic_partition, batch.created) for batch in batches)
         return next((error for error in errors if error is not None), None)
 
@@ -220,7 +229,7 @@ class Delivery:
             log.info("records for %s are written again", batch.topic_partition)
 
     def _fire(self, batches: list[ProducerBatch]) -> None:
-        """acks=0: nobody learns what becomes of them, and nothing is tried again."""
+        """Append with acks=0: no outcome is told, and nothing is tried again."""
         began = time.monotonic()
         try:
             appended = self._appender.append(batches)
@@ -235,14 +244,16 @@ class Delivery:
         self._incomplete.complete(batches)
 
     def _one_by_one(self, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """Each gets what it deserves, in order; where one is to be tried again, so are those behind it."""
+        """Append each batch alone, in order; where one is to be tried again, so are those behind it."""
         for i, batch in enumerate(batches):
             if self.send([batch]):
                 return batches[i:]
         return []
 
     def _send_each(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Record by record, each with an outcome of its own; goes on where a failure that passes ended it."""
+        """Append record by record, each with an outcome of its own; a later call goes on where a passing
+        failure ended it.
+        """
         if batch.results is None:
             batch.results = []
             self._metrics.split()
@@ -269,7 +280,7 @@ class Delivery:
     # --- what failed ----------------------------------------------------------------------
 
     def _after(self, error: Exception, batches: list[ProducerBatch], renewed: bool) -> list[ProducerBatch]:
-        """What becomes of batches that could not be appended."""
+        """Decide what becomes of batches that could not be appended."""
         self._stamps.failed(batches, error)
         if passes(error):
             return self._again(batches, error)
@@ -284,8 +295,8 @@ class Delivery:
         return []
 
     def _again(self, batches: list[ProducerBatch], error: Exception) -> list[ProducerBatch]:
-        """The same batches, in the same order, to be tried before all that came later; but not those that
-        were tried often enough.
+        """Return the batches, in the same order, to be tried before all later ones; without those that were
+        tried often enough, which fail.
         """
         spent = [batch for batch in batches if batch.attempts >= self._config.retries]
         if self.aborted is not None:
@@ -301,7 +312,7 @@ class Delivery:
         return left
 
     def _tell(self, batch: ProducerBatch, error: Exception) -> None:
-        """One warning for each cause, however often it comes again."""
+        """Log one warning for each cause, however often it comes again."""
         if self._told.is_new(batch.topic_partition, error):
             log.warning(
                 "records for %s can't be written now, and are tried again for delivery_timeout_ms=%s: %s",
@@ -311,7 +322,7 @@ class Delivery:
             )
 
     def fail(self, batches: list[ProducerBatch], error: BaseException) -> None:
-        """That is the outcome of these batches, of one partition."""
+        """Make `error` the outcome of these batches, all of one partition."""
         if not batches:
             return
         where = batches[0].topic_partition
@@ -329,13 +340,13 @@ class Delivery:
         self._incomplete.complete(batches)
 
     def _outcome(self, error: BaseException) -> BaseException:
-        """What a record's future says of what failed for good."""
+        """Return what a record's future says of the failure."""
         return copy_of(error if self._transactions is None else self._transactions.failed(error))
 
 
 def _seen(error: Exception) -> Exception:
-    """The error without its traceback: that refers to the batches which will keep the error. It is logged, at
-    DEBUG where it says no more than the error does.
+    """Return the error without its traceback, which refers to the batches that will keep the error. The
+    traceback is logged, at DEBUG where it says no more than the error does.
     """
     expected = isinstance(error, SegstoreError | OSError)
     log.log(logging.DEBUG if expected else logging.ERROR, "records were not written", exc_info=error)

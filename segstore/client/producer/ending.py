@@ -1,6 +1,7 @@
-"""`Ending`: how a producer ends: closed, with its store, or with the interpreter. Nothing on disk of its own.
+"""`Ending`: how a producer ends: it is closed, or its store is, or the interpreter ends.
 
-Threads: any. It lives as long as the producer or its sender, so that one that was dropped ends as well.
+Threads: any. An `Ending` lives as long as the producer or its sender, so that a producer that was dropped
+ends as well.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ log = Logger("segstore")
 
 _LAST_APPEND = 5.0  # seconds that the append which the sender is in may take, once the store is closed
 _live: set[weakref.ref[Ending]] = set()
-"""Copied in one step of C: where a thread makes a producer meanwhile, the iteration of a `WeakSet` fails."""
+"""Copied in one step of C: iterating over a `WeakSet` fails where a thread makes a producer meanwhile."""
 
 
 class Ending:
-    """Implements `storage.clients.Client`. `name` is the producer's, `store` the path of its store."""
+    """Implements `storage.store.clients.Client`. `name` is the producer's, `store` the path of its store."""
 
     turn = Turn.WRITER
 
@@ -80,7 +81,7 @@ class Ending:
         return isinstance(self._accumulator.refusal, ForkedError)
 
     def _refuse(self, error: SegstoreError) -> list[ProducerBatch]:
-        """Take nothing more: what waits, which is sent at once."""
+        """Take no more records; return the batches that wait, which are sent at once."""
         if self._accumulator.refusal is not None:
             return self._accumulator.hand_over()
         held = self._accumulator.refuse(error)
@@ -88,7 +89,7 @@ class Ending:
         return held
 
     def _finish(self, held: list[ProducerBatch], deadline: float | None, error: SegstoreError) -> None:
-        """Wait for these to be sent, and have a transaction that is open aborted. What is not written by
+        """Wait until these batches are sent, and abort an open transaction. What is not written by
         `deadline` (monotonic seconds) fails with `error`.
         """
         sender = self._sender()
@@ -100,19 +101,21 @@ class Ending:
         sender.join(_left(deadline))
 
     def _give_up(self, sender: Sender, held: list[ProducerBatch], error: SegstoreError) -> None:
-        """What is not written by now fails."""
+        """Fail what is not written by now."""
         if not self._accumulator.idle():
             error.__cause__ = sender.last_error(held)
             sender.abort(error)
 
     def _close_parts(self) -> None:
-        """Tell the application's parts, once."""
+        """Close the application's serializers, partitioner and interceptors, once."""
         told, self._parts_told = self._parts_told, True
         if not told:
             self._intake.close()
 
     def _tell(self, held: list[ProducerBatch]) -> None:
-        """Warn of what is known not to be written; an append that takes too long may still be under way."""
+        """Warn of records that are known not to be written; an append that takes too long may still be
+        running.
+        """
         self._await_append()
         found = self._count([batch for batch in held if batch.done])
         lost = sum(found.counts.values())
@@ -122,15 +125,15 @@ class Ending:
     # --- with the store -------------------------------------------------------------------------
 
     def entered(self) -> bool:
-        """See `Client`: its callbacks run in the sender, which would wait for itself."""
+        """See `Client`: the producer's callbacks run in the sender, which would wait for itself."""
         return self._accumulator.incomplete.in_callback() or threading.current_thread() is self._sender()
 
     def begin_to_close(self) -> None:
-        """See `Client`. What fails from here on is counted."""
+        """See `Client`. Failures from here on are counted."""
         self._held = self._refuse(StoreClosedError(f"{self._store} is closed"))
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """As `close`; an interrupt ends it, and what waits then fails."""
+        """Close as `close` does; an interrupt ends the wait, and what waits then fails."""
         if self._forked():
             return
         error = StoreClosedError(f"{self._store} was closed before the record was written")
@@ -144,13 +147,13 @@ class Ending:
             self._close_parts()
 
     def unwritten(self) -> Unwritten:
-        """What of the records that were there when it was closed is not in the log."""
+        """Return which of the records that were there when it was closed are not in the log."""
         self._await_append()
         held, self._held = self._held, []
         return self._count(held)
 
     def _await_append(self) -> None:
-        """Until the sender knows what has become of the append that it is in."""
+        """Wait until the sender knows the outcome of its current append."""
         sender, last = self._sender(), time.monotonic() + _LAST_APPEND
         while sender is not None and sender.is_sending() and time.monotonic() < last:
             time.sleep(0.001)
@@ -166,7 +169,7 @@ class Ending:
         return Unwritten(+counts, error)
 
     def abandon(self) -> None:
-        """In a forked child: nothing will ever be sent."""
+        """Nothing will ever be sent, in a forked child."""
         self._routing.clear()
         self._accumulator.abandon(
             ForkedError(f"{self._name} belongs to the parent of process {os.getpid()}: make one there")
@@ -181,13 +184,13 @@ def _left(deadline: float | None) -> float | None:
 
 
 class _InterpreterEndsError(ClientClosedError):
-    """A daemon thread goes on sending while the interpreter ends."""
+    """Raised to a daemon thread that goes on sending while the interpreter ends."""
 
 
 def _quietly(
     hook: Callable[[threading.ExceptHookArgs], object],
 ) -> Callable[[threading.ExceptHookArgs], object]:
-    """The same hook of `threading`, but for daemon threads that end by that."""
+    """As `threading`'s hook, but silent for daemon threads that end by that error."""
 
     def excepthook(args: threading.ExceptHookArgs) -> object:
         ended = issubclass(args.exc_type, _InterpreterEndsError)
@@ -201,8 +204,8 @@ def _all_live() -> list[Ending]:
 
 
 def _end_all() -> None:
-    """What was sent is written. A daemon thread that goes on sending is refused, and if it does not see to
-    that, it ends as the interpreter would have ended it: without a word.
+    """Write what was sent, as the interpreter ends. A daemon thread that goes on sending is refused; if it
+    does not catch that, it ends silently, as the interpreter would have ended it.
     """
     threading.excepthook = _quietly(threading.excepthook)
     live = _all_live()

@@ -1,7 +1,8 @@
-"""What `send` returns: where the record went, or what failed, once that is known. Nothing on disk.
+"""`FutureRecordMetadata`: what `send` returns, and where the record was written or what failed, once that
+is known.
 
-A future is three fields: its place, the record's time until it lies in a batch, and who knows the outcome,
-which is the partition's queue until then, and that batch from then on.
+A future has three fields: its place; the record's time until it lies in a batch; and the holder that knows
+the outcome, first the partition's queue, then the batch.
 Threads: any. Callbacks run in the sender's thread, or at once where the outcome is known.
 """
 
@@ -29,21 +30,21 @@ Callback = Callable[[Any], object]
 
 
 class Holder(Protocol):
-    """What has a record as long as its outcome is not known, and then the outcome: a queue, later a batch."""
+    """Has a record until its outcome is known, and then the outcome: first a queue, then a batch."""
 
     latch: Latch | None
     callbacks: list[Any] | None
 
     @property
     def lock(self) -> ProducerLock:
-        """The producer's."""
+        """The producer's lock."""
 
     @property
     def done(self) -> bool:
         """Whether the outcome is known."""
 
     def error_of(self, at: Any) -> BaseException | None:
-        """What failed for the record in this place, when it is done."""
+        """Return the error of the record in this place, once it is done."""
 
 
 class FutureRecordMetadata:
@@ -62,13 +63,13 @@ class FutureRecordMetadata:
 
     @property
     def exception(self) -> BaseException | None:
-        """What failed; None as long as nothing did."""
+        """Return the error; None as long as there is none."""
         holder = self._holder
         return holder.error_of(self._at) if holder.done else None
 
     @property
     def value(self) -> RecordMetadata | None:
-        """Where the record went; None as long as that is not known."""
+        """Return where the record was written; None as long as that is not known."""
         return self._metadata() if self.succeeded() else None
 
     def succeeded(self) -> bool:
@@ -80,8 +81,8 @@ class FutureRecordMetadata:
         return self.exception is not None
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait up to `timeout` seconds. Raises what failed; KafkaTimeoutError when the time is over;
-        InvalidTypeError, InvalidArgumentError.
+        """Wait up to `timeout` seconds for the outcome. Raises the record's error; KafkaTimeoutError when
+        the time is over; InvalidTypeError, InvalidArgumentError.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)
@@ -101,7 +102,7 @@ class FutureRecordMetadata:
     def _wait(self, timeout: float | None) -> None:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            # The lock keeps the holder from being done, or from handing its latch on, in between.
+            # Under the lock the holder does not become done, or hand its latch on, in between.
             with self._holder.lock:
                 holder = self._holder
                 if holder.done:
@@ -115,15 +116,17 @@ class FutureRecordMetadata:
     # --- callbacks ----------------------------------------------------------------------
 
     def add_callback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
-        """Call f(*args, RecordMetadata, **kwargs) when the record is in the log. InvalidTypeError."""
+        """Call f(*args, RecordMetadata, **kwargs) when the record is in the log. Raises InvalidTypeError."""
         return self._when_done(_prepared(f, args, kwargs), None)
 
     def add_errback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
-        """Call f(*args, exception, **kwargs) when the record is known not to get there. InvalidTypeError."""
+        """Call f(*args, exception, **kwargs) when the record is known not to get there. Raises
+        InvalidTypeError.
+        """
         return self._when_done(None, _prepared(f, args, kwargs))
 
     def add_both(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
-        """Call f with whichever it is. InvalidTypeError."""
+        """Call f with whichever it is. Raises InvalidTypeError."""
         prepared = _prepared(f, args, kwargs)
         return self._when_done(prepared, prepared)
 
@@ -147,8 +150,8 @@ def _prepared(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callback
 
 @calls_out
 def run_callback(future: FutureRecordMetadata, callback: Callback | None, errback: Callback | None) -> None:
-    """What a callback raises is logged, be it SystemExit or CancelledError: it is not the record's outcome,
-    and others wait for theirs. An interrupt is no callback's, and passes.
+    """Log what a callback raises, also SystemExit or CancelledError: it is not the record's outcome, and
+    other records wait for theirs. An interrupt is not caught.
     """
     error = future.exception
     try:

@@ -1,6 +1,7 @@
-"""What batches are stamped with, and what failed appends tell of their stamps (KIP-98, KIP-360).
+"""`Sequences` and `Stamps`: the producer ids, epochs and sequences by which the log recognises a batch that
+it has already (KIP-98, KIP-360).
 
-Nothing on disk. Threads: the sender's.
+Threads: the sender's.
 """
 
 from __future__ import annotations
@@ -30,13 +31,10 @@ from segstore.storage.store.store import Store
 
 # --- sequences ---------------------------------------------------------------------------------
 
-# The producer ids, epochs and sequences that batches are stamped with, by which the log knows one that it
-# has already (KIP-98). Nothing on disk.
-#
-# Each partition counts for itself. A batch keeps its stamp over retries. Where one is given up that may be
-# in the log, or the log does not know the one before, the partition goes on in a new epoch (KIP-360): there
-# must be no gap, and no sequence twice. Threads: the sender's; `restart` when it has nothing of the
-# producer's.
+# Each partition counts its sequences by itself, and a batch keeps its stamp over retries. Where a batch is
+# given up that may be in the log, or the log does not know the batch before, the partition goes on in a new
+# epoch (KIP-360): there must be no gap, and no sequence twice. `restart` is called when the sender has
+# nothing of the producer's.
 
 _LAST = (1 << 31) - 1  # the sequence after it is 0
 _MAX_EPOCH = (1 << 15) - 1
@@ -44,7 +42,7 @@ Identity = tuple[int, int]
 
 
 class _Partition:
-    """Where one partition is: `next` is the sequence of its next new record."""
+    """The state of one partition: `next` is the sequence of its next new record."""
 
     __slots__ = ("epoch", "next", "producer_id")
 
@@ -54,17 +52,21 @@ class _Partition:
 
 
 class Sequences:
-    """`identity` gives producer id and epoch, when they are needed first; StorageError passes through."""
+    """`identity` returns producer id and epoch, and is called when they are first needed; its StorageError
+    is not caught.
+    """
 
     def __init__(self, identity: Callable[[], Identity], new_id: Callable[[int], int] | None) -> None:
-        """`new_id` gives an id above another; None for a transactional producer, whose coordinator does."""
+        """`new_id` returns an id above another one; None for a transactional producer, whose ids come from
+        the coordinator.
+        """
         self._first, self._new_id = identity, new_id
         self._identity: Identity | None = None
         self._attributes = TRANSACTIONAL_FLAG if new_id is None else 0
         self._partitions: dict[TopicPartition, _Partition] = {}
 
     def restart(self) -> None:
-        """Ask for the identity anew: all partitions count from 0."""
+        """Ask for the identity anew; all partitions count from 0."""
         self._identity = None
         self._partitions.clear()
 
@@ -77,7 +79,7 @@ class Sequences:
         return found
 
     def template(self, batches: Sequence[ProducerBatch]) -> Template:
-        """The header of batches of one partition that are appended together: all new, or one alone."""
+        """Return the header of batches of one partition that are appended together: all new, or one alone."""
         first = batches[0].stamp
         if first is None:
             at = self._partition(batches[0].topic_partition)
@@ -89,17 +91,19 @@ class Sequences:
         return Template(self._attributes, *first)
 
     def next_record(self, topic_partition: TopicPartition) -> Template:
-        """The header of a batch with the next record alone: the same until it is `written`."""
+        """Return the header of a batch with only the next record: the same until it is `written`."""
         at = self._partition(topic_partition)
         return Template(self._attributes, at.producer_id, at.epoch, at.next)
 
     def written(self, topic_partition: TopicPartition) -> None:
-        """What `next_record` was for is in the log."""
+        """The record of `next_record` is in the log."""
         at = self._partition(topic_partition)
         at.next = (at.next + 1) & _LAST
 
     def take_back(self, batches: Sequence[ProducerBatch]) -> None:
-        """These, the last that were stamped in their partition, are not in the log and never were."""
+        """Free the sequences of these batches, the last that were stamped in their partition: they are not
+        in the log, and never were.
+        """
         at, first = self._partition(batches[0].topic_partition), batches[0].stamp
         if first is not None and (at.producer_id, at.epoch) == first[:2]:
             at.next = first.sequence
@@ -107,15 +111,16 @@ class Sequences:
             batch.stamp = None
 
     def lost(self, batch: ProducerBatch) -> None:
-        """It will never be known whether this is in the log: go on in a new epoch, from sequence 0."""
+        """It will never be known whether the log has this batch: go on in a new epoch, from sequence 0."""
         at = self._partitions.get(batch.topic_partition)
-        # A transaction with such a batch is aborted, which goes to a new epoch.
+        # A transaction with such a batch is aborted, which raises the epoch.
         if at is not None and self._new_id is not None and self._current(at, batch):
             self._bump(at, -1)
 
     def renew(self, batch: ProducerBatch, known: int) -> bool:
-        """The log says that this batch is not in it, and can't come next: stamp it anew. `known`: where its
-        epoch or sequence are another's, the largest producer id there, else -1. False in a transaction.
+        """Stamp a batch anew that is not in the log, and that the log does not accept as the next one.
+        `known`: where its epoch or sequence are another producer's, the largest producer id in that log,
+        else -1. Returns False in a transaction.
         """
         if self._new_id is None:
             return False
@@ -139,14 +144,14 @@ class Sequences:
 
 # --- idempotence ------------------------------------------------------------
 
-# The log knows the producer otherwise than its stamps say: the batch is not in it, and can't come next.
+# The log's state of the producer contradicts the stamp: the batch is not in the log, and can't come next.
 _MISFITS = (OutOfOrderSequenceError, InvalidProducerEpochError, DuplicateSequenceError)
-# What is told before anything is written.
+# Errors that are raised before anything is written.
 _NOTHING_WRITTEN = (InvalidArgumentError, InvalidTypeError, UnknownTopicOrPartitionError, *_MISFITS)
 
 
 def sequences_of(store: Store, config: ProducerConfig, transactions: Transactions | None) -> Sequences | None:
-    """Those of a producer that is transactional, or idempotent."""
+    """Return the sequences of a transactional or idempotent producer; None for any other."""
     if transactions is not None:
         made = Sequences(lambda: transactions.identity, None)
         transactions.restart = made.restart
@@ -160,7 +165,7 @@ def sequences_of(store: Store, config: ProducerConfig, transactions: Transaction
 
 
 class Stamps:
-    """`sequences` None: without idempotence nothing is stamped, and nothing is known again."""
+    """With `sequences` None, without idempotence, batches are not stamped, and the log recognises none."""
 
     def __init__(self, store: Store, sequences: Sequences | None) -> None:
         self._store, self._sequences = store, sequences
@@ -168,26 +173,28 @@ class Stamps:
     # --- before an append -------------------------------------------------------------------
 
     def template(self, batches: Sequence[ProducerBatch]) -> Template:
-        """The header of batches of one partition that are appended together."""
+        """Return the header of batches of one partition that are appended together."""
         return PLAIN if self._sequences is None else self._sequences.template(batches)
 
     def next_record(self, where: TopicPartition) -> Template:
-        """The header of a batch with the partition's next record alone: the same until it is `written`."""
+        """Return the header of a batch with only the partition's next record: the same until it is
+        `written`.
+        """
         return PLAIN if self._sequences is None else self._sequences.next_record(where)
 
     def one_by_one(self, batches: Sequence[ProducerBatch]) -> bool:
-        """Whether some may be in the log, which knows each again only alone."""
+        """Whether some of the batches may be in the log, which recognises them only one at a time."""
         return len(batches) > 1 and self._sequences is not None and any(batch.doubt for batch in batches)
 
     # --- after it ---------------------------------------------------------------------------
 
     def written(self, where: TopicPartition) -> None:
-        """What `next_record` was for is in the log."""
+        """The record of `next_record` is in the log."""
         if self._sequences is not None:
             self._sequences.written(where)
 
     def failed(self, batches: Sequence[ProducerBatch], error: Exception) -> None:
-        """Remember whether they may be in the log all the same."""
+        """Note whether the batches may be in the log although the append failed."""
         if self._sequences is None or any(batch.doubt for batch in batches):
             return
         if isinstance(error, _NOTHING_WRITTEN):
@@ -197,7 +204,7 @@ class Stamps:
                 batch.doubt = True
 
     def renew(self, batch: ProducerBatch, error: Exception) -> bool:
-        """Whether the batch, which is not in the log, is to be sent with another stamp."""
+        """Whether the batch, which is not in the log, is to be sent with a new stamp."""
         if self._sequences is None or not isinstance(error, _MISFITS):
             return False
         if batch.doubt and not self._one_record_batch(batch):
@@ -211,14 +218,14 @@ class Stamps:
         return self._sequences.renew(batch, known)
 
     def _one_record_batch(self, batch: ProducerBatch) -> bool:
-        """Whether the log surely has it as one record batch: of several it can't tell whether they are all
-        there.
+        """Whether the log surely has the batch as one record batch: of several it can't tell whether all
+        are there.
         """
         settings = self._store.topics()[batch.topic_partition.topic].settings
         most = min(settings.max_message_bytes, settings.segment_bytes)
         return batch.size + MAX_RECORD_OVERHEAD * batch.n + HEADER_SIZE < most // 6 * 5
 
     def given_up(self, batch: ProducerBatch) -> None:
-        """It will not be tried again: see that those behind it can be."""
+        """The batch will not be tried again: let those behind it be appended."""
         if self._sequences is not None and batch.stamp is not None:
             self._sequences.lost(batch)

@@ -1,7 +1,7 @@
-"""`Incomplete`: batches whose outcome is not known yet, and who waits for that (Kafka: IncompleteBatches).
+"""`Incomplete`: batches whose outcome is not known yet, and the threads that wait for them (Kafka:
+IncompleteBatches).
 
-Nothing on disk. Threads: any. Takes the producer's lock; callbacks run without it, in the thread that knows
-the outcome.
+Threads: any. It takes the producer's lock; callbacks run without it, in the thread that knows the outcome.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from segstore.threads import Latch
 
 
 class Incomplete:
-    """`batches` in order of their sealing: written with the lock held, by who seals one."""
+    """`batches` are in the order of their sealing; the thread that seals one adds it, with the lock held."""
 
     def __init__(self, lock: ProducerLock, pool: BufferPool) -> None:
         self._lock, self._pool = lock, pool
@@ -27,7 +27,9 @@ class Incomplete:
         self._calling: list[int] = []  # threads that are running callbacks
 
     def complete(self, batches: Sequence[ProducerBatch]) -> None:
-        """The outcome of these is in place: run callbacks, then let all go on who wait (as Kafka's does)."""
+        """The outcome of these batches is in place: run callbacks, then wake the threads that wait (in
+        Kafka's order).
+        """
         called: list[Waiting] = []
         with self._lock:
             for batch in batches:
@@ -63,11 +65,13 @@ class Incomplete:
             self._calling.remove(me)
 
     def in_callback(self) -> bool:
-        """Whether this thread is running callbacks, of batches that others, and it, may wait for."""
+        """Whether this thread is running callbacks, of batches that it and others may wait for."""
         return threading.get_ident() in self._calling
 
     def wait(self, batches: Iterable[ProducerBatch], timeout: float | None) -> None:
-        """Until the outcome of all these is known, up to so many seconds. KafkaTimeoutError."""
+        """Wait until the outcome of all these batches is known, up to `timeout` seconds. Raises
+        KafkaTimeoutError.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         for batch in batches:
             latch = self._latch(batch)

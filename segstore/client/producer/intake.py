@@ -1,6 +1,6 @@
-"""`Intake`: what a record goes through in `send`: interceptors, serializers, its size, partition and batch.
+"""`Intake`: the steps of a record in `send`: interceptors, serializers, its size, partition and batch.
 
-Nothing on disk. Threads: any, that of who sends.
+Threads: any; that of the caller.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from segstore.records import HEADER_SIZE
 
 
 class Intake:
-    """`now`: the clock's seconds. `plain`: nothing of the application's looks at records on their way."""
+    """`now`: the clock's seconds. `plain`: the application has no interceptor, serializer or partitioner."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class Intake:
         self.plain = not self._interceptors and all(part is None for part in own)
 
     def check_open(self) -> None:
-        """Whether records are taken. ClientClosedError, ForkedError."""
+        """Raise unless records are taken. Raises ClientClosedError, ForkedError."""
         refusal = self._accumulator.refusal
         if refusal is not None:
             raise copy_of(refusal)
 
     def take_value(self, topic: str, value: bytes, size: int) -> FutureRecordMetadata:
-        """As `take`, for a record that is a value alone, and in size beyond doubt, of a `plain` producer that
-        may send.
+        """Take a record as `take` does, where it is only a value whose size is allowed, and the producer is
+        `plain` and may send.
         """
         future = FutureRecordMetadata()
         future._at, future._time = value, self._now()
@@ -108,7 +108,7 @@ class Intake:
                 raise RecordTooLargeError(f"the record takes {size:,} bytes: allowed are {name}={allowed:,}")
 
     def close(self) -> None:
-        """Tell the application's parts that no record comes any more."""
+        """Close the application's parts: no record comes any more."""
         for given in (self._config.key_serializer, self._config.value_serializer):
             serializers.close(given)
         self._interceptors.close()

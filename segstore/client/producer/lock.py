@@ -1,4 +1,4 @@
-"""`ProducerLock`: the one lock that the parts of a producer share. Nothing on disk. Threads: any."""
+"""`ProducerLock`: the one lock that the parts of a producer share. Threads: any."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from segstore.mutex import Mutex, check_apart, refused, under_way
 
 
 class ProducerLock(Mutex):
-    """`sender` is the thread in which outcomes become known: it can't wait for one."""
+    """`sender` is the thread in which outcomes become known, and which can't wait for one."""
 
     sender = 0
 
@@ -17,8 +17,8 @@ class ProducerLock(Mutex):
         return self.sender == threading.get_ident()
 
     def check_wait(self, call: str) -> None:
-        """ReentrantCallError where who waits for an outcome would keep it from becoming known: in the
-        sender's thread, or in a handler that came into a call which holds a lock.
+        """Raise ReentrantCallError where a wait for an outcome would keep it from becoming known: in the
+        sender's thread, or in a signal handler that interrupted a call which holds a lock.
         """
         if self.is_sender():
             raise refused(under_way(), call)

@@ -1,6 +1,6 @@
-"""What a producer measures, in Kafka's names. Nothing on disk.
+"""`ProducerMetrics`: what a producer measures, in Kafka's names.
 
-Threads: recorded by the sender's; `snapshot` by any, which may miss the batch under way.
+Threads: the sender records; `snapshot` is for any thread, and may miss the batch that is being counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Snapshot = dict[str, dict[str, float]]
 
 
 class _Topic:
-    """One topic's sensors."""
+    """The sensors of one topic."""
 
     def __init__(self, samples: int, window_ms: float) -> None:
         self.records, self.bytes = Sensor(samples, window_ms), Sensor(samples, window_ms)
@@ -66,7 +66,7 @@ class ProducerMetrics:
         return self._all, topic
 
     def sent(self, batches: Sequence[ProducerBatch], stored: int, began: float, ended: float) -> None:
-        """Batches of one partition were appended together: bytes on disk, monotonic seconds."""
+        """Count batches of one partition that were appended together: bytes on disk, monotonic seconds."""
         if not self._enabled:
             return
         records, plain = sum(batch.n for batch in batches), sum(batch.size for batch in batches)
@@ -83,29 +83,31 @@ class ProducerMetrics:
             self._record_size.record(batch.size / batch.n)
 
     def retried(self, batches: Sequence[ProducerBatch]) -> None:
-        """They failed, and will be tried again."""
+        """Count batches that failed, and will be tried again."""
         if self._enabled:
             for sensors in self._both(batches):
                 sensors.retries.record(sum(batch.n for batch in batches))
 
     def failed(self, batch: ProducerBatch, records: int) -> None:
-        """So many of its records failed for good."""
+        """Count records that failed for good."""
         if self._enabled and records:
             for sensors in self._both([batch]):
                 sensors.errors.record(records)
 
     def throttled(self, wait_ms: int) -> None:
-        """So long has the client to wait after what it sent, for its byte rate."""
+        """Record how long the client has to wait for its byte rate after what it sent."""
         if self._enabled:
             self._throttle.record(wait_ms)
 
     def split(self) -> None:
-        """A batch was too large as a whole, or one of its records refused: they went one by one."""
+        """Count a batch that was too large as a whole, or of which one record was refused: its records went
+        one by one.
+        """
         if self._enabled:
             self._splits.record(1)
 
     def snapshot(self) -> Snapshot:
-        """{group: {name: value}}, as kafka-python's `metrics()`."""
+        """Return {group: {name: value}}, as kafka-python's `metrics()`."""
         groups = {"producer-metrics": {**self._all.snapshot(), **self._sender(), **self._buffer()}}
         for name, topic in list(self._topics.items()):
             groups[f"producer-topic-metrics.{name}"] = topic.snapshot()

@@ -1,6 +1,8 @@
-"""Which partition a key goes to: the same one as in Kafka. Nothing on disk.
+"""Partitioning: murmur2 puts a key into the partition that Kafka's producers choose; `Routing` finds the
+partition of any record.
 
-Threads: any; functions without state.
+Threads: any. A route is replaced when its topic changes; of what several threads write to it at once, some
+may be lost.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ _M = 0x5BD1E995
 _MASK = 0xFFFFFFFF
 
 NO_PARTITION = -1
-"""What `partitions_for_keys` says of a null key, which may go anywhere."""
+"""What `partitions_for_keys` returns for a null key, which may go anywhere."""
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit hash of `data`, unsigned (Kafka: org.apache.kafka.common.utils.Utils.murmur2)."""
+    """Return the 32-bit hash of `data`, unsigned (Kafka: org.apache.kafka.common.utils.Utils.murmur2)."""
     size = len(data)
     h = _SEED ^ size
     for k in struct.unpack_from(f"<{size // 4}I", data):
@@ -54,12 +56,14 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partitions: int) -> int:
-    """The partition of 0 to `partitions` - 1 that Kafka's producer chooses (BuiltInPartitioner)."""
+    """Return the partition of 0 to `partitions` - 1 that Kafka's producer chooses (BuiltInPartitioner)."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def partitions_for_keys(keys: Sequence[bytes | None], partitions: int) -> NDArray[np.int32]:
-    """`partition_for_key` of each, NO_PARTITION for a null key; a key that comes again is hashed once."""
+    """Return `partition_for_key` of each key, NO_PARTITION for a null key; a key that is repeated is hashed
+    once.
+    """
     found: dict[bytes | None, int] = {
         key: partition_for_key(key, partitions) for key in set(keys) if key is not None
     }
@@ -68,8 +72,9 @@ def partitions_for_keys(keys: Sequence[bytes | None], partitions: int) -> NDArra
 
 
 def key_hashes(keys: Column) -> NDArray[np.int32]:
-    """`murmur2` of each key without its sign bit, by C: modulo a number of partitions it is the partition.
-    NO_PARTITION for a null key. InvalidArgumentError for a column that points outside its data.
+    """Return `murmur2` of each key without its sign bit, computed by C: modulo a number of partitions it is
+    the partition. NO_PARTITION for a null key. Raises InvalidArgumentError for a column that points outside
+    its data.
     """
     hashes = np.empty(keys.n, np.int32)
     if keys.n and lib.seg_murmur2(keys.c, keys.n, ffi.from_buffer("int32_t[]", hashes)) < 0:
@@ -79,41 +84,38 @@ def key_hashes(keys: Column) -> NDArray[np.int32]:
 
 # --- routing -----------------------------------------------------------------------------------
 
-# Which partition a record goes to: given, by key, by the application's partitioner, or sticky.
+# The partition of a record: the one that was given, or by key, by the application's partitioner, or sticky.
 #
-# Nothing on disk.
-#
-# Keys go where Kafka's own producers send them. Records without one stay with a partition until `batch_size`
-# bytes went there, then another is drawn (KIP-794, without its adaptive half: partitions here have one
-# disk). Threads: any; a route is replaced when its topic changes, and what threads write to it at once is
-# lost at worst.
+# Keys go where Kafka's own producers send them. Records without a key stay with a partition until
+# `batch_size` bytes went there, then another is drawn (KIP-794, without its adaptive half: partitions here
+# share one disk).
 
 _MOST_KEYS = 1 << 16
 _AGE = 1.0  # seconds after which a topic is looked at for new partitions
 
 
 class Cluster:
-    """What a partitioner of kafka-python's asks its `cluster`."""
+    """The `cluster` that a partitioner of kafka-python's kind may ask."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def topics(self) -> set[str]:
-        """Names of all topics."""
+        """Return the names of all topics."""
         return set(self._store.topics())
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """Numbers of its partitions; None where there is no such topic."""
+        """Return the numbers of a topic's partitions; None where there is no such topic."""
         info = self._store.topics().get(topic)
         return None if info is None else set(info.partition_ids)
 
     def available_partitions_for_topic(self, topic: str) -> set[int] | None:
-        """The same: one process has them all."""
+        """Return all partitions: one process has them all."""
         return self.partitions_for_topic(topic)
 
 
 class Route:
-    """One topic's partitions, as they were when it was looked at."""
+    """One topic's partitions, as they were when the topic was last looked at."""
 
     __slots__ = ("by_key", "ids", "looked", "queues", "since", "sticky")
 
@@ -126,8 +128,8 @@ class Route:
 
 
 class Routing:
-    """`sticky` has the queue of a topic's next record without a key, and `by_key` those of keys that came
-    before, for `Producer.send` to look up.
+    """For `Producer.send` to look up: `sticky` has the queue of a topic's next record without a key,
+    `by_key` the queues of keys that came before.
     """
 
     def __init__(
@@ -146,7 +148,7 @@ class Routing:
         self.by_key: dict[str, dict[bytes, PartitionQueue]] = {}
 
     def partitions(self, topic: str) -> tuple[int, ...]:
-        """Numbers of a topic's partitions. UnknownTopicOrPartitionError."""
+        """Return the numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
         if isinstance(topic, str) and topic in INTERNAL:
             return find_topic(self._store.topics(), topic).partition_ids
         return self._look(topic).ids
@@ -160,7 +162,9 @@ class Routing:
         value: Any,
         value_bytes: Any,
     ) -> PartitionQueue:
-        """The queue of the record's partition. UnknownTopicOrPartitionError; what a partitioner raises."""
+        """Return the queue of the record's partition. Raises UnknownTopicOrPartitionError, and what a
+        partitioner raises.
+        """
         route = self._route(topic)
         if partition is None and self._choose is not None:
             partition = self._choose(topic, key, key_bytes, value, value_bytes, route.ids)
@@ -171,7 +175,7 @@ class Routing:
         return self._stick(topic, route, len(value_bytes or b"") + RECORD_OVERHEAD)
 
     def stick(self, topic: str, size: int) -> PartitionQueue:
-        """The queue of a record of `size` bytes without a key. UnknownTopicOrPartitionError."""
+        """Return the queue of a record of `size` bytes without a key. Raises UnknownTopicOrPartitionError."""
         return self._stick(topic, self._route(topic), size)
 
     def _route(self, topic: str) -> Route:
@@ -181,13 +185,13 @@ class Routing:
         return route
 
     def forget(self, topic: str) -> None:
-        """The topic is gone, or is another now: look at it anew."""
+        """Look at the topic anew: it was deleted, or made anew."""
         self.sticky.pop(topic, None)
         self.by_key.pop(topic, None)
         self._routes.pop(topic, None)
 
     def clear(self) -> None:
-        """Have every `send` come the long way."""
+        """Empty the look-ups of `send`, so that every record goes through `Intake`."""
         self.sticky.clear()
         self.by_key.clear()
 
@@ -246,7 +250,9 @@ Choose = Callable[[str, Any, "bytes | None", Any, Any, tuple[int, ...]], Any]
 
 
 def _chooser(partitioner: Any, cluster: Cluster) -> Choose | None:
-    """kafka-python's two kinds: an object with `partition`, and a callable (key, all, available)."""
+    """Adapt kafka-python's two kinds of partitioner: an object with `partition`, and a callable (key, all,
+    available).
+    """
     if partitioner is None:
         return None
     if hasattr(partitioner, "partition"):

@@ -1,7 +1,8 @@
-"""`Producer`: what an application sends with. A façade over the stages of Kafka's producer.
+"""`Producer`: what an application sends with; a façade over the stages of Kafka's producer.
 
-Interceptors, serializers, partitioner (`routing`), accumulator with its buffer pool, sender, futures: each
-record passes them in this order. On disk: nothing of its own; the sender appends to the store's logs.
+A record passes interceptors, serializers and partitioner (`intake`, `partitioner`), the accumulator with
+its buffer pool, and the sender with its delivery; its future tells the outcome. On disk: nothing of its
+own; the sender appends to the store's logs.
 Threads: any. A child of a fork can't use its parent's producer.
 """
 
@@ -45,11 +46,12 @@ if TYPE_CHECKING:
 class Producer:
     """Sends records to the topics of a store that is open for writing.
 
-    Settings are kafka-python's; times in ms, sizes in bytes. A context manager: leaving it sends all.
+    Settings are kafka-python's; times in ms, sizes in bytes. A producer is a context manager: leaving it
+    sends all that waits.
     """
 
     def __init__(self, store: Store, **settings: Any) -> None:
-        """ConfigError, ReadOnlyError, StoreClosedError."""
+        """Raises ConfigError, ReadOnlyError, StoreClosedError."""
         if not isinstance(store, Store):
             raise InvalidTypeError(f"store must be a Store, not {type(store).__name__}")
         self.config = config = ProducerConfig.parse(settings)
@@ -89,8 +91,10 @@ class Producer:
         return Transactions(self._store, self.config, self._accumulator, let)
 
     def _gate(self, open_: bool) -> None:
-        """Have `send` take the short way, or look first whether it may send at all."""
-        # What it looks up first; without an entry a record goes the long way.
+        """Open or close the short way of `send`; on the long way `Intake` checks first whether records may
+        be sent.
+        """
+        # `send` looks up a queue here first; a record without an entry goes through `Intake`.
         plain = self._intake.plain and open_
         self._sticky = self._routing.sticky if plain else {}
         self._by_key = self._routing.by_key if plain else {}
@@ -106,13 +110,15 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> FutureRecordMetadata:
-        """Hand a record over: a future of where it went. Without a key and a partition, any partition.
+        """Hand a record over; return a future of where it was written. Without a key and a partition, the
+        producer chooses the partition.
 
         `headers`: a list of (str, bytes or None). `timestamp_ms`: since the epoch, by default now. Waits up
-        to `max_block_ms` while `buffer_memory` is full, then BufferExhaustedError. SerializationError,
-        InvalidTypeError, UnknownTopicOrPartitionError, RecordTooLargeError, ClientClosedError, ForkedError:
-        nothing was taken. With a transactional_id: IllegalStateError outside of a transaction,
-        TransactionAbortedError in one that can only be aborted, ProducerFencedError.
+        to `max_block_ms` while `buffer_memory` is full, then raises BufferExhaustedError. Raises
+        SerializationError, InvalidTypeError, UnknownTopicOrPartitionError, RecordTooLargeError,
+        ClientClosedError, ForkedError; then the record was not taken. With a transactional_id:
+        IllegalStateError outside of a transaction, TransactionAbortedError in one that can only be aborted,
+        ProducerFencedError.
         """
         if type(value) is bytes and partition is None and headers is None and timestamp_ms is None:
             size = len(value) + RECORD_OVERHEAD
@@ -129,7 +135,7 @@ class Producer:
                     return self._intake.take(topic, value, key)
             except (KeyError, TypeError):
                 return self._intake.take(topic, value, key)
-            # From reading `left` to writing it nothing is called, so that CPython changes no thread in
+            # From reading `left` to writing it no function is called, so that CPython changes no thread in
             # between; an interpreter that did would only make a batch too large or too small.
             left = queue.left - size
             if left >= 0:
@@ -137,7 +143,7 @@ class Producer:
                 future = FutureRecordMetadata()
                 future._holder = queue
                 future._at = row
-                now = self._now  # calls of what a local name holds are the quicker ones
+                now = self._now  # a call through a local name is quicker
                 future._time = now()
                 append = queue.append
                 append(future)
@@ -149,30 +155,31 @@ class Producer:
         return self._intake.take(topic, value, key, headers, partition, timestamp_ms)
 
     def partitions_for(self, topic: str) -> set[int]:
-        """Numbers of a topic's partitions. UnknownTopicOrPartitionError."""
+        """Return the numbers of a topic's partitions. Raises UnknownTopicOrPartitionError."""
         self._intake.check_open()
         return set(self._routing.partitions(topic))
 
     def metrics(self) -> Snapshot | None:
-        """{group: {name: value}} in Kafka's names; None with metrics_enabled=False."""
+        """Return {group: {name: value}} in Kafka's names; None with metrics_enabled=False."""
         return self._metrics.snapshot() if self.config.metrics_enabled else None
 
     # --- transactions -------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Take over the transactional_id, before all else: others that have it are fenced, and what they left
-        open is aborted. A second call does nothing.
+        """Take over the transactional_id, before any other call: earlier producers that have it are fenced,
+        and their open transaction is aborted. A second call does nothing.
 
-        IllegalStateError without a transactional_id; InvalidTxnTimeoutError; KafkaTimeoutError after
-        `max_block_ms`: it may be called again. All five raise ProducerFencedError where a newer producer has
-        the id, and ClientClosedError.
+        Raises IllegalStateError without a transactional_id; InvalidTxnTimeoutError; KafkaTimeoutError after
+        `max_block_ms`, after which it may be called again. All five transaction methods raise
+        ProducerFencedError where a newer producer has the id, and ClientClosedError.
         """
         self._may_wait("init_transactions()")
         self._transactional().init()
 
     def begin_transaction(self) -> None:
-        """Let all that is sent from now on be seen by who reads committed records when it is committed, at
-        once, or never. IllegalStateError before init_transactions(), and within a transaction.
+        """Begin a transaction: readers of committed records see all that is sent from now on at once, when
+        it is committed, or never. Raises IllegalStateError before init_transactions(), and within a
+        transaction.
         """
         self._may_wait("begin_transaction()")
         self._transactional().begin()
@@ -183,28 +190,31 @@ class Producer:
         group_metadata: ConsumerGroupMetadata | str,
     ) -> None:
         """Commit a group's offsets with the transaction, or not at all. `group_metadata`: what
-        Consumer.group_metadata() gives, or a group's id.
+        Consumer.group_metadata() returns, or a group's id.
 
-        IllegalStateError outside of a transaction; InvalidTypeError, InvalidArgumentError,
-        InvalidGroupIdError; UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError,
-        RebalanceInProgressError for a member that is no more: the transaction can only be aborted.
+        Raises IllegalStateError outside of a transaction; InvalidTypeError, InvalidArgumentError,
+        InvalidGroupIdError; and for a member that is no longer in the group UnknownMemberIdError,
+        IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError: then the transaction can
+        only be aborted.
         """
         self._may_wait("send_offsets_to_transaction()")
         self._transactional().send_offsets(offsets, group_metadata)
 
     def commit_transaction(self) -> None:
-        """Send what is left, wait for all outcomes, and commit. Once it returns the outcome is decided, and
-        can be read: where the disk refused that for `max_block_ms`, later.
+        """Send what waits, wait for all outcomes, and commit. On return the outcome is decided, and the
+        records can be read; where the disk refused the markers for `max_block_ms`, they can be read later.
 
-        TransactionAbortedError where a record was not written: it can only be aborted then. IllegalStateError
-        outside of a transaction. KafkaTimeoutError, StorageError: it may be called again.
+        Raises TransactionAbortedError where a record was not written, and the transaction can only be
+        aborted; IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which it
+        may be called again.
         """
         self._may_wait("commit_transaction()")
         self._transactional().commit()
 
     def abort_transaction(self) -> None:
         """Drop what was not written, whose futures fail with TransactionAbortedError, and abort the rest.
-        IllegalStateError outside of a transaction. KafkaTimeoutError, StorageError: it may be called again.
+        Raises IllegalStateError outside of a transaction; KafkaTimeoutError, StorageError, after which it
+        may be called again.
         """
         self._may_wait("abort_transaction()")
         self._transactional().abort()
@@ -216,7 +226,9 @@ class Producer:
         return self._transactions
 
     def _may_wait(self, call: str) -> None:
-        """InvalidArgumentError in a callback, ReentrantCallError where a handler keeps the sender waiting."""
+        """Raise InvalidArgumentError in a callback, ReentrantCallError in a signal handler for which the
+        sender waits.
+        """
         if self._accumulator.incomplete.in_callback():
             raise InvalidArgumentError(f"{call} in a callback would wait for itself")
         self._accumulator.lock.check_wait(call)
@@ -225,7 +237,7 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Send all that was handed over now, and wait up to `timeout` seconds until every outcome is known.
-        KafkaTimeoutError, InvalidTypeError, InvalidArgumentError.
+        Raises KafkaTimeoutError, InvalidTypeError, InvalidArgumentError.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)
@@ -235,9 +247,9 @@ class Producer:
         self._accumulator.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left, up to `timeout` seconds; what is not written by then fails with
-        ClientClosedError. A transaction that is open is aborted. A second call waits too. In a callback
-        it waits for nothing.
+        """Send what waits, up to `timeout` seconds; what is not written by then fails with
+        ClientClosedError. An open transaction is aborted. A second call waits too. In a callback it does
+        not wait.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)
@@ -252,7 +264,7 @@ class Producer:
         self.close()
 
     def __del__(self, kind: type[ClientClosedError] = ClientClosedError) -> None:
-        # Not closed: what was sent is written all the same, and the thread ends. An interpreter that ends may
-        # have taken a module's names away before.
+        # The producer was not closed: what was sent is written all the same, and the thread ends. An
+        # interpreter that ends may have removed a module's names before.
         if getattr(self, "_ending", None) is not None:
             self._accumulator.leave(kind("the producer is gone"))

@@ -1,6 +1,8 @@
-"""What goes into a producer and what comes back: records, their checks, their metadata. Nothing on disk.
+"""A producer's records, their checks and their metadata; and the application's serializers and
+interceptors.
 
-Threads: any; functions without state and immutable tuples.
+Threads: any; functions without state and immutable tuples. Serializers and `on_send` run in the thread that
+sends, `on_acknowledgement` in the sender's, or in that of a `send` that failed.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ Bytes = bytes | bytearray | memoryview
 Headers = tuple[tuple[str, bytes | None], ...]
 
 RECORD_OVERHEAD = 12
-"""Bytes of a record's length, attributes, deltas and counts, as they mostly are (Kafka: DefaultRecord)."""
+"""The usual bytes of a record's length, attributes, deltas and counts (Kafka: DefaultRecord)."""
 MAX_RECORD_OVERHEAD = 21
-"""The same at most."""
+"""The most bytes of the same."""
 
 
 class ProducerRecord(NamedTuple):
-    """A record on its way in, as interceptors see it; `_replace` makes a changed one."""
+    """A record before it is serialized, as interceptors see it; `_replace` makes a changed one."""
 
     topic: str
     value: Any = None
@@ -35,10 +37,10 @@ class ProducerRecord(NamedTuple):
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went, with kafka-python's fields.
+    """Where a record was written, with kafka-python's fields.
 
     `offset` is -1 with acks=0. `timestamp` (ms) is the record's, or the log's for a LogAppendTime topic.
-    Sizes are bytes when serialized, -1 for what is null or not there; `checksum` is always None.
+    Sizes are bytes when serialized, -1 for a null or missing part; `checksum` is always None.
     """
 
     topic: str
@@ -57,7 +59,7 @@ Row = tuple["bytes | None", "bytes | None", Headers]
 
 
 def check_headers(headers: Any) -> Headers:
-    """InvalidTypeError for what is no sequence of (str, bytes or None)."""
+    """Raise InvalidTypeError for anything but a sequence of (str, bytes or None)."""
     if headers is None:
         return ()
     if not isinstance(headers, list | tuple):
@@ -77,30 +79,28 @@ def _pair(i: int, pair: Any) -> tuple[str, bytes | None]:
 
 
 def size_of(value: bytes | None, key: bytes | None, headers: Headers) -> int:
-    """Bytes that a record takes in a batch, but for `RECORD_OVERHEAD`."""
+    """Return the bytes that a record takes in a batch, without `RECORD_OVERHEAD`."""
     size = len(value or b"") + len(key or b"")
     return size + headers_size(headers) + 2 * len(headers) if headers else size
 
 
 def headers_size(headers: Headers) -> int:
-    """Bytes of names and values."""
+    """Return the bytes of names and values."""
     return sum(len(name.encode()) + len(value or b"") for name, value in headers)
 
 
 # --- serializers -------------------------------------------------------------------------------
 
-# Keys and values into bytes, by the application's functions. Nothing on disk.
-#
-# Threads: the application's functions are called in the thread that sends.
+# The application's functions that turn keys and values into bytes.
 
 Serialize = Callable[[str, Any, Any], "bytes | None"]
 
 
 def serializer(what: str, given: Any) -> Serialize:
-    """From a callable f(data), an object with serialize(topic, headers, data), or None.
+    """Return a function from a callable f(data), an object with serialize(topic, headers, data), or None.
 
-    What it gives must be bytes, bytearray, memoryview or None: it is copied where it could change.
-    SerializationError, of what `given` raises too.
+    Its result must be bytes, bytearray, memoryview or None, and is copied where it could change. Raises
+    SerializationError, also for what `given` raises.
     """
     call: Callable[[str, Any, Any], Any] | None = None
     if given is not None:
@@ -135,15 +135,15 @@ def close(given: Any) -> None:
 
 # --- interceptors ------------------------------------------------------------------------------
 
-# The application's hooks: before a record is serialized, and when its outcome is known. Nothing on disk.
-#
-# Threads: `on_send` in the thread that sends, `on_acknowledgement` in the sender's, or where `send` failed.
+# The application's hooks: before a record is serialized, and when its outcome is known.
 
 log = Logger("segstore")
 
 
 class Interceptors:
-    """What one raises is logged, and the record goes on as it was before (Kafka: ProducerInterceptors)."""
+    """What an interceptor raises is logged, and the record goes on as it was before (Kafka:
+    ProducerInterceptors).
+    """
 
     def __init__(self, hooks: Sequence[Any]) -> None:
         self._hooks = hooks
@@ -153,7 +153,7 @@ class Interceptors:
 
     @calls_out
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """The record as the last of them gives it."""
+        """Return the record as the last interceptor returned it."""
         for hook in self._hooks:
             if not hasattr(hook, "on_send"):
                 continue
@@ -173,7 +173,7 @@ class Interceptors:
         self._call("on_acknowledgement", metadata, None)
 
     def failed(self, error: BaseException) -> None:
-        """The record is not, and will not be."""
+        """The record is not in the log, and will not be."""
         self._call("on_acknowledgement", None, error)
 
     def close(self) -> None:

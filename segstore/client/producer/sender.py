@@ -1,8 +1,7 @@
-"""The thread that sends what the accumulator holds ready, as fast as the client's byte rate allows.
+"""`Sender`: the thread that sends the batches that are due, as fast as the client's byte rate allows.
 
-On disk: nothing of its own.
-
-Threads: one per producer; `abort` is for any. It alone touches a batch between drain and completion.
+On disk: nothing of its own. Threads: one per producer; `abort` is for any thread. The sender alone touches
+a batch between drain and completion.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ log = Logger("segstore")
 
 
 class Sender(Background):
-    """Runs until the accumulator takes nothing more, and nothing waits in it."""
+    """Runs until the accumulator takes no more records, and none waits in it."""
 
     def __init__(
         self,
@@ -85,17 +84,17 @@ class Sender(Background):
         self._accumulator.abort(error)
 
     def is_sending(self) -> bool:
-        """Whether the outcome of what is being sent just now is not known yet. Takes no lock."""
+        """Whether the outcome of the current append is not known yet. Takes no lock."""
         return any(not batch.done for batch in self._sending)
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:
-        """As `Delivery.last_error`."""
+        """See `Delivery.last_error`."""
         return self._delivery.last_error(batches)
 
     def _enlist(self, ready: Ready, transactions: Transactions) -> None:
-        """Make all these partitions part of the transaction in one write."""
+        """Make all these partitions part of the transaction, in one write."""
         if transactions.refusal() is None:
-            # What fails is asked again, and told, by each partition's append.
+            # Each partition's append asks again, and reports the failure.
             with (
                 contextlib.suppress(SegstoreError),
                 transactions.appending([queue.topic_partition for queue, _ in ready]),
@@ -112,7 +111,9 @@ class Sender(Background):
             self._accumulator.put_back(queue, left, min(time.monotonic() + self._backoff, expiry))
 
     def _admitted(self, queue: PartitionQueue, batches: list[ProducerBatch]) -> list[ProducerBatch]:
-        """What the client's byte rate lets go now; the others are put back, and hold their memory."""
+        """Return the batches that the client's byte rate lets go now; the others are put back, and hold
+        their memory.
+        """
         delivery = self._delivery
         if delivery.aborted is not None:
             delivery.fail(batches, delivery.aborted)

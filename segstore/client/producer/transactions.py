@@ -1,8 +1,8 @@
-"""A producer's transactions: which calls are allowed when, and what becomes of them (Kafka:
+"""`Transactions`: a producer's transactions, which calls are allowed when, and what they do (Kafka:
 TransactionManager).
 
-Nothing on disk of its own; the store's `TransactionCoordinator` decides and remembers.
-Threads: any. What a transaction is, changes under one lock; the sender asks before each append.
+On disk: nothing of its own; the store's `TransactionCoordinator` decides and writes.
+Threads: any. The state changes under one lock; the sender asks before each append.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from segstore.storage.store.store import Store
 
 # --- offsets -----------------------------------------------------------------------------------
 
-# Checks of the offsets and the group that a transaction commits. Nothing on disk.
-#
-# Threads: any; functions without state.
+# Checks of the offsets and the group that a transaction commits.
 
 
 def offsets_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """InvalidTypeError, InvalidArgumentError for what is no {TopicPartition: OffsetAndMetadata}."""
+    """Return {TopicPartition: OffsetAndMetadata}. Raises InvalidTypeError, InvalidArgumentError for
+    anything else.
+    """
     if not isinstance(given, Mapping):
         raise InvalidTypeError(
             f"offsets is {type(given).__name__}: allowed is {{TopicPartition: OffsetAndMetadata}}"
@@ -69,7 +69,9 @@ def _offset(key: Any, value: Any) -> OffsetAndMetadata:
 
 
 def group_of(given: Any) -> ConsumerGroupMetadata:
-    """From a group's id, or what `Consumer.group_metadata()` gives. InvalidTypeError, InvalidGroupIdError."""
+    """Accept a group's id, or what `Consumer.group_metadata()` returns. Raises InvalidTypeError,
+    InvalidGroupIdError.
+    """
     if isinstance(given, str):
         given = ConsumerGroupMetadata(given)
     if not isinstance(given, ConsumerGroupMetadata):
@@ -88,7 +90,7 @@ T = TypeVar("T")
 
 
 class Phase(Enum):
-    """What the producer is doing."""
+    """The state of the producer."""
 
     UNINITIALIZED = "init_transactions() was not called"
     READY = "there is no transaction: call begin_transaction()"
@@ -129,7 +131,7 @@ class Transactions:
         return self._identity
 
     def refusal(self) -> BaseException | None:
-        """Why records that wait must not be written now; None where they may be."""
+        """Return why waiting records must not be written now; None where they may be."""
         if self._fatal is not None:
             return self._fatal
         if self.phase is Phase.ABORTING or self._failed is not None:
@@ -144,11 +146,13 @@ class Transactions:
         return error
 
     def appending(self, partitions: Collection[TopicPartition]) -> contextlib.AbstractContextManager[None]:
-        """As `TransactionCoordinator.appending`."""
+        """See `TransactionCoordinator.appending`."""
         return self._coordinator().appending(self._id, self.identity, partitions)
 
     def failed(self, error: BaseException) -> BaseException:
-        """A record will not be written: what its future is to say. The transaction can only be aborted."""
+        """A record will not be written, and the transaction can only be aborted: return what the record's
+        future is to say.
+        """
         if isinstance(error, InvalidProducerEpochError | TransactionalIdNotFoundError):
             error = self._fence(error)
         with self._lock:
@@ -172,7 +176,7 @@ class Transactions:
     # --- the application's side -------------------------------------------------------------
 
     def check_send(self) -> None:
-        """IllegalStateError outside of a transaction; TransactionAbortedError, ProducerFencedError."""
+        """Raise IllegalStateError outside of a transaction; TransactionAbortedError, ProducerFencedError."""
         self._check("send()", Phase.OPEN)
         self._check_failed()
 
@@ -244,7 +248,7 @@ class Transactions:
             self._check("abort_transaction()", Phase.OPEN, Phase.ABORTING)
             self._gate(False)
             self.phase = Phase.ABORTING
-            # What is being written now is waited for; what waits is refused by the sender.
+            # Wait for the current append; the sender refuses the batches that wait.
             self._accumulator.hurry()
             self._accumulator.flush(None)
             identity = self._patiently("abort_transaction()", lambda: self._end(commit=False))
@@ -252,7 +256,9 @@ class Transactions:
             self._restart(identity)
 
     def close(self) -> None:
-        """Nothing will be sent any more: abort what is open. What can't be is left to the coordinator."""
+        """Abort an open transaction, because nothing will be sent any more. Where that fails it is left to
+        the coordinator.
+        """
         with self._calls:
             if self._fatal is None and self.phase in (Phase.OPEN, Phase.COMMITTING, Phase.ABORTING):
                 try:
@@ -269,12 +275,16 @@ class Transactions:
         return self._coordinator().end(self._id, self.identity, commit)
 
     def _wait_for_markers(self) -> None:
-        """What is decided can be read when its markers are written: mostly at once, else it is waited for."""
+        """Wait until the markers of the decided transaction are written, so that it can be read; mostly
+        they are already.
+        """
         with contextlib.suppress(KafkaTimeoutError):
             self._patiently("the end of a transaction", lambda: self._coordinator().complete(self._id))
 
     def _restart(self, identity: Identity) -> None:
-        """Each transaction has an epoch of its own, in which sequences begin anew."""
+        """Go on with this identity: each transaction has an epoch of its own, in which sequences begin
+        anew.
+        """
         self.restart()
         with self._lock:
             self._identity, self._failed = identity, None
@@ -294,8 +304,8 @@ class Transactions:
             ) from self._failed
 
     def _patiently(self, call: str, ask: Callable[[], T]) -> T:
-        """What `ask` gives; what may pass is asked again for `max_block_ms`. KafkaTimeoutError,
-        ProducerFencedError.
+        """Return what `ask` returns; errors that may pass have it called again for `max_block_ms`. Raises
+        KafkaTimeoutError, ProducerFencedError.
         """
         end = time.monotonic() + self._max_block
         while True:
