@@ -1,4 +1,4 @@
-"""The consumer: subscription, positions, fetching, records. Knows only `storage` and its columns."""
+"""The consumer: subscription, assignment, positions, fetching, and membership in a group."""
 
 from __future__ import annotations
 

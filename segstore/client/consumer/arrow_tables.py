@@ -1,4 +1,4 @@
-"""A fetch as one Arrow table. Nothing on disk. Functions without state: safe from any thread.
+"""A fetch as one Arrow table, for `poll_arrow`. Threads: any; functions without state.
 
 pyarrow is imported when a table is asked for.
 """
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
-    """The parts one after the other, with columns "topic" (dictionary of int32 to string) and "partition"
-    (int32) before those of `Records.to_arrow`; without rows where there are no parts. MissingPackageError.
+    """Return the parts one after the other, with columns "topic" (dictionary of int32 to string) and
+    "partition" (int32) before those of `Records.to_arrow`; without rows where there are no parts. Raises
+    MissingPackageError.
     """
     with needing("pyarrow", "arrow", "poll_arrow"):
         import pyarrow as pa
@@ -43,7 +44,7 @@ def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
 
 @lru_cache(maxsize=1)
 def schema() -> pyarrow.Schema:
-    """Of every table that `poll_arrow` gives."""
+    """Return the schema of every table that `poll_arrow` returns."""
     import pyarrow as pa
 
     from segstore.records.arrow import SCHEMA

@@ -1,4 +1,10 @@
-"""`Parts`: what a consumer is made of, put together. Nothing on disk. Threads: see `guard`."""
+"""`Parts`: the base of `Consumer`, which makes and connects its parts; and `Guard`, which keeps a second
+thread out.
+
+Threads: a consumer is used by one thread at a time; another one gets ConcurrentModificationError. The
+thread that closes the store may end a consumer that another thread uses: that thread is asked to leave its
+call, and the consumer refuses all calls from then on.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +40,7 @@ if TYPE_CHECKING:
 
 # --- guard -------------------------------------------------------------------------------------
 
-# A consumer is used by one thread at a time: `Guard` sees to it that another is told. Nothing on disk.
-#
-# Threads: any. The thread that closes the store may end a consumer that another one uses: that one is asked
-# to leave its call, and the consumer refuses all calls from then on.
+# `Guard`: the lock of a consumer that refuses a second thread instead of letting it wait. Threads: any.
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,11 +49,12 @@ _AGAIN = 0.01  # seconds after which a thread that waits is woken again
 
 
 class Guard(OwnedLock):  # type: ignore[misc]
-    """Held within each method, by `with guard` and with `guard` as the name of a local; the thread that holds
-    it may enter again where the method has called the application (a listener that seeks). A handler that
-    comes into a method at any other place may not.
+    """Held within each method, by `with guard` and with `guard` as the name of a local variable. The thread
+    that holds it may enter again where the method has called the application (a listener that seeks); a
+    signal handler that interrupts a method at any other place may not.
 
-    `given_up`: who was within a method when the store began to close has left it, and was given nothing.
+    `given_up`: a thread that was within a method when the store began to close has left it without a
+    result.
     """
 
     def __new__(cls, _store: str) -> Self:
@@ -65,15 +69,15 @@ class Guard(OwnedLock):  # type: ignore[misc]
         self._is_left = False  # by who was within a method then
 
     def __enter__(self) -> bool:
-        """ConcurrentModificationError where another thread is within a method; StoreClosedError where another
-        one closes the store; ReentrantCallError where a handler came into a method of this thread. No
-        interrupt leaves it taken: see `Mutex`.
+        """Raises ConcurrentModificationError where another thread is within a method; StoreClosedError
+        where another thread closes the store; ReentrantCallError where a signal handler interrupted a
+        method of this thread. No interrupt leaves the guard taken, see `Mutex`.
         """
         if self._is_owned() and not self._is_left:  # the store may be closed by what a method calls
             self._check_nested(sys._getframe(1))
         thread = threading.get_ident()
         try:
-            # Behind `end`, who is within a method has come in late, is refused, and leaves at once.
+            # After `end`, a thread within a method came in late; it is refused, and leaves at once.
             if not self.acquire(self._is_left and thread == self._ender):
                 raise self._in_use()
             self._user, self._is_left = thread, False
@@ -101,19 +105,21 @@ class Guard(OwnedLock):  # type: ignore[misc]
                 self.release()
 
     def is_within(self, method: FrameType) -> bool:
-        """Whether this call of a method came from another one that this thread is in."""
+        """Whether this call of a method came from another method that this thread is in."""
         frame = method.f_back
         while frame is not None and frame.f_locals.get("guard") is not self:
             frame = frame.f_back
         return frame is not None
 
     def check(self) -> None:
-        """Within: whether the consumer may be used. ClientClosedError, StoreClosedError."""
+        """Raise, within a method, unless the consumer may be used. Raises ClientClosedError,
+        StoreClosedError.
+        """
         if self.closed or self.ending:
             raise self.refusal()
 
     def refusal(self) -> SegstoreError:
-        """Why it may not be used."""
+        """Return the error that says why the consumer may not be used."""
         if self._ender is not None:
             return StoreClosedError(f"{self._store} is closed")
         return ClientClosedError("the consumer is closed")
@@ -122,7 +128,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     @property
     def ending(self) -> bool:
-        """Whether another thread ends the consumer with its store: this one is to leave soon."""
+        """Whether another thread ends the consumer with its store: this thread is to leave soon."""
         return self._ender is not None and self._ender != threading.get_ident()
 
     @property
@@ -131,8 +137,9 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return bool(self._is_owned())
 
     def end(self, deadline: float, wake: Callable[[], None]) -> bool:
-        """Before who ends the consumer enters: nobody else is within a method, nor will be for long. `wake`
-        has who is look at `ending`. False: that one did not leave before `deadline` (monotonic seconds).
+        """Wait until no other thread is within a method, nor will be for long, before the thread that ends
+        the consumer enters. `wake` has a thread within a method look at `ending`. Returns False where that
+        thread did not leave before `deadline` (monotonic seconds).
         """
         self._ender = threading.get_ident()
         seconds = 0.0
@@ -146,7 +153,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return True
 
     def _is_free(self, seconds: float) -> bool:
-        """Whether no other thread is within a method; waits so long for that."""
+        """Whether no other thread is within a method; waits for that for `seconds`."""
         try:
             found: bool = self.acquire(True, seconds)
         finally:
@@ -157,8 +164,8 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return found
 
     def at_rest(self) -> bool:
-        """Within `end`: whether what polls gave was seen to. Another thread that used the consumer last, and
-        is not in a poll again, may be at work on it still.
+        """Whether the application is done with what polls returned; to be called within `end`. Another
+        thread that used the consumer last, and is not in a poll again, may still be working on it.
         """
         return (
             self.given_up
@@ -168,7 +175,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
 
 class Guarded(Protocol):
-    """What has a guard."""
+    """An object with a guard."""
 
     _guard: Guard
 
@@ -177,8 +184,8 @@ G = TypeVar("G", bound=Guarded)
 
 
 def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """A method that one thread at a time may be in, until `close`. ConcurrentModificationError,
-    ClientClosedError, StoreClosedError.
+    """Make a method that one thread at a time may be in, until `close`. It raises
+    ConcurrentModificationError, ClientClosedError, StoreClosedError.
     """
 
     @functools.wraps(method)
@@ -188,7 +195,7 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
             guard.check()
             return method(self, *args, **kwargs)
 
-    # What is told of the stack, as in a ReentrantCallError, names the method.
+    # An error that describes the stack, such as ReentrantCallError, names the method.
     names = {name: getattr(method.__code__, name) for name in _NAMES if hasattr(method.__code__, name)}
     guarded.__code__ = guarded.__code__.replace(**names)  # type: ignore[attr-defined]
     return guarded
@@ -198,11 +205,11 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
 
 
 class Parts:
-    """The base of `Consumer`, which is written in several files: each has the methods of one matter."""
+    """The base of `Consumer`, whose methods stand in several files: each class has those of one subject."""
 
     def __init__(self, store: Store, settings: Mapping[str, Any]) -> None:
-        """ConfigError, InvalidTypeError, InvalidGroupIdError, ReadOnlyError for a group over a store opened
-        "r".
+        """Raises ConfigError, InvalidTypeError, InvalidGroupIdError; ReadOnlyError for a group over a store
+        opened "r".
         """
         if not isinstance(store, Store):
             raise InvalidTypeError(

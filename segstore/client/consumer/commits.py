@@ -1,6 +1,6 @@
-"""`Commits`: what one consumer commits for its group, when it is told to and by itself.
+"""`Commits`: what one consumer commits for its group, on request and by `enable_auto_commit`.
 
-On disk: nothing of its own; offsets are kept by the group's coordinator. Threads: one, the consumer's.
+On disk: nothing of its own; the group's coordinator writes the offsets. Threads: one, the consumer's.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LATE = (
 
 
 class CommitFuture:
-    """What `commit_async` returns: it is done when it is returned. kafka-python's methods."""
+    """What `commit_async` returns, with kafka-python's methods. It is done when it is returned."""
 
     is_done = True
 
@@ -65,7 +65,7 @@ class CommitFuture:
         return self.exception is None
 
     def failed(self) -> bool:
-        """Whether they are not."""
+        """Whether the commit failed."""
         return self.exception is not None
 
     @calls_out
@@ -88,8 +88,8 @@ class CommitFuture:
 
 
 class Commits:
-    """A consumer that assigned its partitions itself commits as no member, which a group without members
-    allows.
+    """A consumer that assigned its partitions by `assign` commits without a member id, which a group
+    without members allows.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Commits:
     # --- when told to -----------------------------------------------------------------------------
 
     def commit(self, offsets: Offsets) -> None:
-        """CommitFailedError, RebalanceInProgressError, FencedInstanceIdError, InvalidTypeError, and what
-        GroupOffsets.commit raises.
+        """Raises CommitFailedError, RebalanceInProgressError, FencedInstanceIdError, InvalidTypeError, and
+        what GroupOffsets.commit raises.
         """
         wanted = checked(offsets)
         if not wanted:
@@ -151,8 +151,8 @@ class Commits:
         return CommitFailedError(f"{error}{'; ' if late else ''}{late}")
 
     def commit_async(self, offsets: Offsets, callback: OnCommit | None) -> CommitFuture:
-        """As `commit`, but what fails is told to the future, and to `callback` in the next poll, commit or
-        close. InvalidTypeError.
+        """Commit as `commit` does; a failure goes to the future, and to `callback` in the next poll, commit
+        or close. Raises InvalidTypeError.
         """
         wanted = checked(offsets)
         failed: SegstoreError | None = None
@@ -166,7 +166,9 @@ class Commits:
 
     @calls_out
     def callbacks(self) -> None:
-        """Call those that wait. What one raises goes to the application, and the others are called later."""
+        """Call the callbacks that wait. What one raises goes to the application, and the others are called
+        later.
+        """
         while self._callbacks:
             callback, offsets, error = self._callbacks.popleft()
             callback(offsets, error)
@@ -174,24 +176,24 @@ class Commits:
     # --- by itself ------------------------------------------------------------------------------------
 
     def auto(self) -> None:
-        """Commit the positions if it is time to. FencedInstanceIdError."""
+        """Commit the positions if the interval is over. Raises FencedInstanceIdError."""
         if self._config.enable_auto_commit and monotonic_ms() >= self._next:
             self.restart()
             self.positions()
 
     def restart(self) -> None:
-        """The interval begins now."""
+        """Begin the interval anew."""
         self._next = monotonic_ms() + self._config.auto_commit_interval_ms
 
     def wait_ms(self) -> float:
-        """When `auto` is due; a consumer that waits has little to commit, and must sleep."""
+        """Return when `auto` is due; a consumer that waits has little to commit, and must sleep."""
         if not self._config.enable_auto_commit:
             return math.inf
         return max(self._next - monotonic_ms(), _LEAST_SLEEP_MS)
 
     def positions(self, only: Collection[TopicPartition] | None = None) -> None:
-        """Commit what was read and not committed yet, of all partitions or `only` some. What fails is
-        logged, as in Kafka: it will be read again. FencedInstanceIdError.
+        """Commit what was read and not committed yet, of all partitions or of `only` some. A failure is
+        logged, as in Kafka: the records will be read again. Raises FencedInstanceIdError.
         """
         if not self._config.enable_auto_commit or (
             self._subscription.automatic and not self._seat.may_commit
@@ -213,7 +215,7 @@ class Commits:
 
 
 def checked(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets as they are committed; kafka-python's tuples will do. InvalidTypeError."""
+    """Return offsets in our types; kafka-python's tuples are accepted. Raises InvalidTypeError."""
     if not isinstance(offsets, Mapping):
         raise InvalidTypeError(f"offsets must be a dict, not {type(offsets).__name__}")
     found = {}

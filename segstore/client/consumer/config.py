@@ -1,4 +1,6 @@
-"""Settings of a consumer: kafka-python's names and defaults. Nothing on disk. Threads: any; immutable."""
+"""`ConsumerConfig`: the settings of a consumer, with kafka-python's names and defaults. Threads: any;
+immutable.
+"""
 
 from __future__ import annotations
 
@@ -143,8 +145,8 @@ class ConsumerConfig(client.ClientSettings):
 
 
 def deserialize_with(deserializer: Any) -> Deserialize | None:
-    """One way to call what users give: a callable of bytes, an object with deserialize(topic, headers, data),
-    or with the older deserialize(topic, data). None for None.
+    """Return one way to call what applications give: a callable of bytes, an object with deserialize(topic,
+    headers, data), or with the older deserialize(topic, data). None for None.
     """
     if deserializer is None:
         return None

@@ -1,7 +1,7 @@
-"""`Consumer`: reads the records of a store's topics, as kafka-python's KafkaConsumer does. A façade:
-`assigning`, `seeking` and `committing` have the rest of its methods.
+"""`Consumer`: reads the records of a store's topics, as kafka-python's KafkaConsumer does.
 
-Nothing on disk of its own. Threads: one at a time; another is told so (ConcurrentModificationError).
+A façade: `seek_and_commit` has the rest of its methods, `base` makes its parts. On disk: nothing of its
+own. Threads: one at a time; another one gets ConcurrentModificationError.
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ T = TypeVar("T")
 
 
 class Consumer(Assigning, Seeking, Committing):
-    """Pulls records of the partitions that it was assigned, or that follow from the topics it subscribed to.
+    """Pulls records of the partitions that it was assigned, or that follow from the topics to which it
+    subscribed.
 
     `settings` are kafka-python's, with its defaults; those of the network are refused by name. With a
-    group_id it shares the partitions of its topics with the group's other members, which may be polled by
-    other threads or in turn by one; without one a subscription gives all partitions of its topics, new ones
-    too, from the first `poll` on. Iterating gives records one by one; a context manager.
+    group_id the consumer shares the partitions of its topics with the group's other members, which other
+    threads may poll, or one thread in turn. Without one a subscription gives it all partitions of its
+    topics, new ones too, from the first `poll` on. Iterating yields single records. A consumer is a context
+    manager.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Any) -> None:
-        """ConfigError, InvalidTypeError, UnknownTopicOrPartitionError."""
+        """Raises ConfigError, InvalidTypeError, UnknownTopicOrPartitionError."""
         super().__init__(store, settings)
         parts = self.config.key_deserializer, self.config.value_deserializer
         closes = [getattr(part, "close", None) for part in parts]
@@ -68,13 +70,13 @@ class Consumer(Assigning, Seeking, Committing):
 
     @alone
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Polled:
-        """Records that are there now, or came within `timeout_ms`: at most `max_records` (by default
+        """Return records that are there now, or come within `timeout_ms`: at most `max_records` (by default
         max_poll_records), by partition; partitions take turns.
 
-        What was given counts as read. NoOffsetForPartitionError, OffsetOutOfRangeError (both only with
-        auto_offset_reset "none"), CorruptRecordError, RecordDeserializationError, StorageError,
-        StoreClosedError, UnknownTopicOrPartitionError of a partition that was assigned: positions stay where
-        they are.
+        Positions move behind the records that are returned. Raises NoOffsetForPartitionError,
+        OffsetOutOfRangeError (both only with auto_offset_reset "none"), CorruptRecordError,
+        RecordDeserializationError, StorageError, StoreClosedError, UnknownTopicOrPartitionError for a
+        partition that was assigned by `assign`; then positions stay where they are.
         """
         most = self.config.max_poll_records
         if max_records is not None:
@@ -83,7 +85,7 @@ class Consumer(Assigning, Seeking, Committing):
         given = self._wait(lambda: self._fetcher.records(most), self._deadline(timeout_ms))
         places = [(part.state, part.at, part.records[-1].leader_epoch) for part in given]
         polled = self._intercepted(given)
-        # Last: what an interrupt keeps from the application was not read.
+        # Last: records that an interrupt keeps from the application count as not read.
         for state, at, leader_epoch in places:
             state.seek(at, leader_epoch)
         return polled
@@ -94,12 +96,13 @@ class Consumer(Assigning, Seeking, Committing):
 
     @alone
     def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
-        """A whole fetch as a pyarrow.Table: what is there now, or came within `timeout_ms`, up to
-        max_partition_fetch_bytes of each partition and fetch_max_bytes in all; no rows where nothing came.
+        """Return a whole fetch as a pyarrow.Table: what is there now, or comes within `timeout_ms`, up to
+        max_partition_fetch_bytes of each partition and fetch_max_bytes in all; a table without rows where
+        nothing came.
 
         Columns: topic (dictionary of int32 to string), partition (int32), offset and timestamp (int64, ms),
-        key and value (binary, as stored: deserializers and interceptors see records of `poll` only), headers
-        (list of structs of key and value). Errors as `poll`.
+        key and value (binary, as stored: deserializers and interceptors see records of `poll` only),
+        headers (list of structs of key and value). Raises what `poll` raises.
         """
         from segstore.client.consumer.arrow_tables import table
 
@@ -122,8 +125,9 @@ class Consumer(Assigning, Seeking, Committing):
         return time.monotonic() + timeout / 1000
 
     def _wait(self, look: Callable[[], list[T]], deadline: float) -> list[T]:
-        """What `look` finds, until `deadline`, or until a listener or a signal's handler closes the consumer,
-        or another thread the store. Sleeps between two looks until something is published.
+        """Return what `look` finds until `deadline`, or until a listener or signal handler closes the
+        consumer, or another thread the store. Between two looks the thread sleeps until something is
+        published.
         """
         self._metrics.polled()
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
@@ -150,7 +154,7 @@ class Consumer(Assigning, Seeking, Committing):
         self._store.wait(seen, wait_ms)
 
     def _may_resolve(self) -> bool:
-        """Whether positions that are missing can be found at once: a log was cut under the reader."""
+        """Whether missing positions can be found at once: a log was cut under the reader."""
         states = self._subscription.states.values()
         return any(state.position is None and state.log is not None for state in states)
 
@@ -158,7 +162,9 @@ class Consumer(Assigning, Seeking, Committing):
         return self
 
     def __next__(self) -> ConsumerRecord:
-        """The next record. Ends when none comes within consumer_timeout_ms, or the consumer is closed."""
+        """Return the next record. The iteration ends when none comes within consumer_timeout_ms, or the
+        consumer is closed.
+        """
         guard = self._guard
         with guard:
             if guard.closed:
@@ -173,7 +179,7 @@ class Consumer(Assigning, Seeking, Committing):
         return record
 
     def _fill(self, deadline: float) -> bool:
-        """Find records to iterate over, until `deadline`; whether there are some."""
+        """Find records to iterate over, until `deadline`; return whether there are some."""
         given = self._wait(lambda: self._fetcher.records(self.config.max_poll_records), deadline)
         polled = self._intercepted(given)
         for part in given:
@@ -181,7 +187,9 @@ class Consumer(Assigning, Seeking, Committing):
         return bool(given)
 
     def _check_store(self) -> None:
-        """An iteration over a closed consumer ends, unless it was closed with its store. StoreClosedError."""
+        """Raise StoreClosedError where the consumer was closed with its store; an iteration over a closed
+        consumer ends.
+        """
         refusal = self._guard.refusal()
         if isinstance(refusal, StoreClosedError):
             raise copy_of(refusal)
@@ -201,7 +209,9 @@ class Consumer(Assigning, Seeking, Committing):
             return self._iteration.take()
 
     def _give_back(self) -> None:
-        """Let what the last poll gave be given again; nothing where the consumer was closed meanwhile."""
+        """Let the next poll return again what the last one returned; does nothing where the consumer was
+        closed meanwhile.
+        """
         with contextlib.suppress(ClientClosedError, StoreClosedError):
             self._give_back_alone()
 
@@ -213,14 +223,16 @@ class Consumer(Assigning, Seeking, Committing):
 
     @alone
     def metrics(self) -> dict[str, dict[str, float]]:
-        """What was measured: group of metrics to name to value, by Kafka's names."""
+        """Return group of metrics to name to value, by Kafka's names."""
         return {**self._metrics.snapshot(), **self._coordination.metrics()}
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
-        """Give all up. A second call does nothing, nor does one after the store was closed, which has ended
-        the consumer, or in a child of a fork, which has none. The store stays open. Where an interrupt kept
-        it from leaving its group, it is not closed; another call goes on there, and with those deserializers
-        and interceptors whose own `close` it kept from its end.
+        """Leave the group and give up all partitions. The store stays open.
+
+        A second call does nothing; nor does a call after the store was closed, which has ended the
+        consumer, or in a child of a fork, which has no consumer. Where an interrupt kept the consumer from
+        leaving its group, it is not closed; another call goes on there, and with those deserializers and
+        interceptors whose own `close` was interrupted.
         """
         guard = self._guard
         if self._store._context.forked:
@@ -236,10 +248,10 @@ class Consumer(Assigning, Seeking, Committing):
         except StoreClosedError:
             if entered:
                 raise
-            # Another thread closes the store, and with it the consumer.
+            # Another thread is closing the store, and the consumer with it.
 
     def _is_ended(self) -> bool:
-        """Whether it is closed, and nothing of that is left to do."""
+        """Whether the consumer is closed, and nothing of that is left to do."""
         return self._guard.closed and not self._left_open
 
     def _end(self, autocommit: bool, timeout_ms: float | None = None) -> None:
@@ -254,7 +266,7 @@ class Consumer(Assigning, Seeking, Committing):
                 self._close_parts()
 
     def _close_parts(self) -> None:
-        """One after the other; the one that an interrupt comes into stays the next."""
+        """Close one part after the other; the part during which an interrupt comes stays the next one."""
         left = self._left_open
         while left:
             try:

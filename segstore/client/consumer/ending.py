@@ -1,6 +1,6 @@
-"""`Ending`: how a consumer ends with its store. Nothing on disk of its own.
+"""`Ending`: how a consumer is closed with its store.
 
-Threads: any; the one that closes the store ends the consumer, which another one may use.
+Threads: any; the thread that closes the store ends the consumer, which another thread may be using.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ log = Logger("segstore")
 
 
 class Ended(Protocol):
-    """What of a consumer its end needs."""
+    """The parts of a consumer that its end needs."""
 
     _guard: Guard
     _store: Store
@@ -28,11 +28,13 @@ class Ended(Protocol):
         """Whether nothing is left to do."""
 
     def _end(self, autocommit: bool) -> None:
-        """Give all up; the guard is held."""
+        """Give up all partitions; the guard is held."""
 
 
 class Ending:
-    """Implements `storage.clients.Client`; lives as long as its consumer, which it does not keep."""
+    """Implements `storage.store.clients.Client`; lives as long as its consumer, to which it has a weak
+    reference.
+    """
 
     turn = Turn.READER
 
@@ -45,11 +47,11 @@ class Ending:
         return consumer is not None and consumer._guard.entered
 
     def begin_to_close(self) -> None:
-        """Nothing: a consumer holds no records that are to be written."""
+        """Does nothing: a consumer has no records that are to be written."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
-        """As `Consumer.close`. A call that another thread is in returns soon, and gives nothing. Positions
-        are committed where all that was given has been seen to.
+        """Close as `Consumer.close` does. A call that another thread is in returns soon, without a result.
+        Positions are committed where the application is done with all that was returned.
         """
         consumer = self._consumer()
         if consumer is None or consumer._is_ended():
@@ -65,5 +67,5 @@ class Ending:
                 log.warning("%r could not be closed in order: %s", consumer, error)
 
     def unwritten(self) -> Unwritten:
-        """Nothing."""
+        """Return that nothing is unwritten."""
         return Unwritten(Counter(), None)

@@ -1,6 +1,7 @@
-"""Reads records of the assigned partitions, which take turns. Nothing on disk of its own.
+"""`Fetcher`: reads records of the assigned partitions, which take turns; `Buffer` has what was read and not
+returned yet, `Iteration` gives single records.
 
-Threads: one, the consumer's.
+On disk: nothing of its own. Threads: one, the consumer's.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from segstore.records import Records
 
 # --- buffer ------------------------------------------------------------------------------------
 
-# What was read of a partition and not given yet. Nothing on disk. Threads: one, the consumer's.
+# The records of one read of a partition that were not returned yet.
 
 
 class Buffer:
-    """Records of one read. `at` is the offset where the first one left goes on: a consumer whose position is
-    another has no use for them. `memory` is the bytes that they keep, `stored` what was read for them,
-    `start` and `end` the log's offsets then; `charged`: whether the client's byte rate has paid for them.
+    """The records of one read. `at` is the offset of the first one left: a consumer whose position is
+    another can't use them. `memory` is the bytes that they hold, `stored` the bytes that were read for
+    them, `start` and `end` the log's offsets at the read; `charged`: the client's byte rate was charged for
+    them.
     """
 
     __slots__ = ("_given", "_records", "at", "charged", "end", "memory", "start", "stored")
@@ -44,7 +46,7 @@ class Buffer:
         return len(self._records) - self._given
 
     def take(self, most: int | None = None) -> Records:
-        """The next records, up to `most`; `next_offset` of them is where the next `take` goes on."""
+        """Return the next records, up to `most`; their `next_offset` is where the next `take` goes on."""
         given, n = self._given, len(self._records)
         until = n if most is None else min(given + most, n)
         taken = self._records if until - given == n else self._records[given:until]
@@ -61,7 +63,7 @@ class Buffer:
 
 
 class Given(NamedTuple):
-    """Records for the application, which goes on at offset `at` when it has them."""
+    """Records for the application, whose position is `at` once it has them."""
 
     tp: TopicPartition
     state: PartitionState
@@ -70,7 +72,7 @@ class Given(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """As `Given`, in columns: the application goes on at their `next_offset`."""
+    """As `Given`, in columns: the position is then their `next_offset`."""
 
     tp: TopicPartition
     state: PartitionState
@@ -78,7 +80,9 @@ class Fetched(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """An error that came after some records: raised by the next look, if the consumer is still there."""
+    """An error that came after some records: the next look raises it, if the consumer's position is still
+    there.
+    """
 
     state: PartitionState
     position: int | None
@@ -86,7 +90,7 @@ class _Kept(NamedTuple):
 
 
 class Fetcher:
-    """What was read beyond what a poll gives is kept, up to about fetch_max_bytes over all partitions."""
+    """Keeps what was read beyond what a poll returns, up to about fetch_max_bytes over all partitions."""
 
     def __init__(
         self,
@@ -111,9 +115,10 @@ class Fetcher:
     # --- what the application gets -----------------------------------------------------------
 
     def records(self, most: int) -> list[Given]:
-        """Up to `most` records, of the partition whose turn it is first. Positions are left to the caller.
+        """Return up to `most` records, beginning with the partition whose turn it is. The caller moves the
+        positions.
 
-        The error of a partition is raised where nothing was found before it, and else the next time.
+        The error of a partition is raised at once where no record was found before it, else the next time.
         """
         self._raise_kept()
         self._began.clear()
@@ -157,8 +162,8 @@ class Fetcher:
         return Given(tp, state, records, buffer.at)
 
     def columns(self) -> list[Fetched]:
-        """A whole fetch: up to max_partition_fetch_bytes of each partition, up to fetch_max_bytes in all.
-        Positions are left to the caller.
+        """Return a whole fetch: up to max_partition_fetch_bytes of each partition, up to fetch_max_bytes in
+        all. The caller moves the positions.
         """
         self._raise_kept()
         self._began.clear()
@@ -194,13 +199,15 @@ class Fetcher:
         self._began.append((state, state.position, state.leader_epoch))
 
     def give_back(self) -> None:
-        """Let what the last look gave be given again."""
+        """Let the next look return again what the last one returned."""
         for state, position, leader_epoch in self._began:
             state.seek(position, leader_epoch)
         self._began.clear()
 
     def wait_ms(self) -> float:
-        """How long may be waited for more: inf, but where fetch_min_bytes or a byte rate keeps some back."""
+        """Return how long the consumer may wait for more: inf, unless fetch_min_bytes or a byte rate holds
+        records back.
+        """
         if self._throttled:
             self._throttled = False
             return min(self._throttle.wait_ms(), MOST_WAIT_MS)
@@ -212,7 +219,7 @@ class Fetcher:
     # --- turns and errors --------------------------------------------------------------------
 
     def _turns(self) -> Iterator[tuple[TopicPartition, PartitionState]]:
-        """All fetchable partitions, beginning behind the one that was looked at last."""
+        """Yield all fetchable partitions, beginning after the one that was looked at last."""
         subscription = self._subscription
         turns = subscription.turns
         for at in [*range(subscription.cursor, len(turns)), *range(subscription.cursor)]:
@@ -234,7 +241,7 @@ class Fetcher:
     # --- reading -----------------------------------------------------------------------------
 
     def _buffer(self, tp: TopicPartition, state: PartitionState, max_bytes: int) -> Buffer | None:
-        """Records of the partition from its position on, None where there are none."""
+        """Return records of the partition from its position on; None where there are none."""
         buffer = self._buffers.get(state)
         if buffer is not None:
             if len(buffer) and buffer.at == state.position:
@@ -256,7 +263,7 @@ class Fetcher:
         self._memory -= memory
 
     def _make_room(self) -> bool:
-        """Drop what no turn would take: what is left belongs to partitions whose turn comes."""
+        """Drop buffers that no turn would use; the rest belongs to partitions whose turn comes."""
         useless = [
             state
             for state, buffer in self._buffers.items()
@@ -293,7 +300,7 @@ class Fetcher:
             self._positions.gone(state)
             return None
         if not len(records):
-            # Markers and aborted records are passed over.
+            # Markers and aborted records are skipped.
             state.position = records.next_offset
             return None
         buffer = Buffer(records, position, start, end)
@@ -301,7 +308,7 @@ class Fetcher:
         return buffer
 
     def _enough(self) -> bool:
-        """Whether fetch_min_bytes are there, or some were waited with for fetch_max_wait_ms."""
+        """Whether fetch_min_bytes are there, or fetch_max_wait_ms are over since there were some."""
         least = self._config.fetch_min_bytes
         if least <= 1:
             return True
@@ -313,15 +320,15 @@ class Fetcher:
         if math.isnan(self._some_since):
             self._some_since = now
         if (now - self._some_since) * 1000 < self._config.fetch_max_wait_ms:
-            # What comes meanwhile is read together with these.
+            # Records that come meanwhile are read together with these.
             self._buffers, self._memory = {}, 0
             return False
         self._some_since = math.nan
         return True
 
     def _stored(self, least: int) -> int:
-        """Bytes that can be given now, counted up to `least`; an error counts as much, for it is told at
-        once.
+        """Return the bytes that can be returned now, counted up to `least`; an error counts as much,
+        because it is raised at once.
         """
         found = 0
         for tp, state in self._subscription.turns:
@@ -336,7 +343,7 @@ class Fetcher:
 
 # --- iteration ---------------------------------------------------------------------------------
 
-# Records one by one. Nothing on disk. Threads: one, the consumer's.
+# Records one by one, for `for record in consumer`.
 
 
 class _Part(NamedTuple):
@@ -346,23 +353,23 @@ class _Part(NamedTuple):
 
 
 class Iteration:
-    """What a poll found for an iterator. A partition's position moves on with each record that is taken, so
-    that those which were not are read again: after a seek, a pause, or by the next consumer of a group.
+    """The records that a poll found for an iterator. A partition's position moves with each record that is
+    taken, so that the others are read again: after a seek, a pause, or by the next consumer of a group.
     """
 
     def __init__(self) -> None:
         self._parts: deque[_Part] = deque()
 
     def put(self, state: PartitionState, records: Sequence[ConsumerRecord], at: int) -> None:
-        """Records of a partition, which goes on at offset `at` behind them."""
+        """Add records of a partition, which goes on at offset `at` after them."""
         self._parts.append(_Part(state, iter(records), at))
 
     def clear(self) -> None:
-        """Forget what was not taken."""
+        """Drop the records that were not taken."""
         self._parts.clear()
 
     def take(self) -> ConsumerRecord | None:
-        """The next record; None where another poll is due."""
+        """Return the next record; None where another poll is due."""
         while self._parts:
             state, records, at = self._parts[0]
             if state.fetchable:

@@ -1,8 +1,8 @@
-"""A consumer with a group: it shares the partitions of its topics with the group's other members.
+"""`Grouped`: a consumer that is a member of a group, and shares the partitions of its topics with the other
+members (Kafka: ConsumerCoordinator, AbstractCoordinator).
 
-On disk: nothing of its own. Threads: one, the consumer's. Nothing waits here: a member that waits for others
-is woken in `store.wait`, so that several consumers of one group may be polled in turn by one thread.
-(Kafka: ConsumerCoordinator, AbstractCoordinator.)
+On disk: nothing of its own. Threads: one, the consumer's. No method waits: a member that waits for others
+is woken in `store.wait`, so that one thread may poll several consumers of a group in turn.
 """
 
 from __future__ import annotations
@@ -31,19 +31,22 @@ from segstore.mutex import calls_out
 from segstore.storage.store.store import Store
 
 _A_POLL = 3
-"""A consumer that waits shows that it is at work so often in each max_poll_interval_ms."""
+"""How often in each max_poll_interval_ms a consumer that waits shows that it is at work."""
 
 
 class Grouped:
-    """Implements `coordination.Coordination`.
+    """Implements `no_group.Coordination`.
 
-    A listener's exception goes to the application once the rebalance's step is done, as it would be without.
+    A listener's exception goes to the application once the step of the rebalance is done, as it would be
+    without the exception.
     """
 
     def __init__(
         self, store: Store, subscription: Subscription, config: ConsumerConfig, interceptors: Interceptors
     ) -> None:
-        """ReadOnlyError: a group belongs to the process that writes the store. InvalidGroupIdError."""
+        """Raises ReadOnlyError, because a group belongs to the process that writes the store;
+        InvalidGroupIdError.
+        """
         if store.mode == "r":
             raise ReadOnlyError(
                 f"group_id={config.group_id!r}: groups and commits belong to the process that writes "
@@ -123,7 +126,9 @@ class Grouped:
     # --- a rebalance -----------------------------------------------------------------------------
 
     def _step(self) -> bool:
-        """The next step, if it can be taken without waiting: whether there may be another one."""
+        """Take the next step of the rebalance, if that needs no waiting; return whether there may be
+        another one.
+        """
         phase = self._seat.phase
         if phase is Phase.JOINING:
             return self._try_sync()
@@ -142,7 +147,7 @@ class Grouped:
         return self._seat.must_rejoin() or self._rejoin or changed
 
     def _begin(self) -> None:
-        """Let go what is to be let go, and ask to join."""
+        """Give up the partitions that must be given up, and ask to join."""
         self._rejoin, self._leading, self._untaken = True, None, None
         lost = self._seat.generation < 0 and bool(self._subscription.states)
         if lost:
@@ -181,7 +186,7 @@ class Grouped:
         return True
 
     def _lead(self, joined: Joined) -> dict[str, bytes]:
-        """The assignments, where this member is the leader."""
+        """Return the assignments, where this member is the leader."""
         if not joined.members:
             return {}
         topics = self._store.topics()
@@ -206,8 +211,9 @@ class Grouped:
         return True
 
     def _take(self) -> None:
-        """Have what was assigned: what is no more is given up before, and the group asked to hand it out.
-        What an interrupt ends is done again; what the listener, or a commit, raises is the application's.
+        """Take the new assignment: partitions that are not in it are given up first, and the group is asked
+        to assign them. After an interrupt the step is repeated; what the listener, or a commit, raises goes
+        to the application.
         """
         topics = self._store.topics()
         try:
@@ -237,7 +243,7 @@ class Grouped:
                     self._tell("assigned", added if self._cooperative else wanted)
 
     def _give_up(self, gone: Collection[TopicPartition], how: str) -> None:
-        """Tell the listener, then have them no more, whatever it raises."""
+        """Call the listener, then give up the partitions, whatever it raises."""
         try:
             if gone:
                 self._tell(how, gone)
@@ -250,7 +256,7 @@ class Grouped:
         listener = self._subscription.listener
         if listener is None or self._telling:  # nor is it told of what it does itself
             return
-        # kafka-python's listeners of before on_partitions_lost, and those that only look like one.
+        # Listeners of older versions of kafka-python have no on_partitions_lost.
         method: Callable[[Any], Any] | None = getattr(listener, f"on_partitions_{how}", None)
         self._telling = True
         try:
@@ -293,7 +299,7 @@ class Grouped:
             self._commits.callbacks()
 
     def _leave(self, autocommit: bool) -> None:
-        """A static member only stops: its place is kept for its session timeout."""
+        """Leave the group; a static member only stops, and keeps its place for its session timeout."""
         lost = self._subscription.automatic and self._seat.generation < 0
         try:
             if autocommit and not lost:

@@ -1,6 +1,7 @@
-"""`Seat`: one consumer's place in its group: it joins, asks for its assignment, and learns what became of it.
+"""`Seat`: one consumer's membership in its group: it joins, asks for its assignment, and learns of
+rebalances. `Leading`: what the leader of a group does.
 
-Nothing on disk. Threads: one, the consumer's; its `Pulse` is read by the coordinator.
+Threads: one, the consumer's; the coordinator reads its `Pulse`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ REBALANCING, STABLE = "<rebalancing>", "<stable>"
 
 
 class Phase(Enum):
-    """How far a member is; the value is what kafka-python calls it."""
+    """The state of a member; the value is kafka-python's name."""
 
     OUT = UNJOINED
     JOINING = REBALANCING
@@ -36,10 +37,10 @@ class Phase(Enum):
 
 
 class Seat:
-    """`generation` is -1 where there is none: then what the member had may be another's.
+    """`generation` is -1 where the member is in none: then its partitions may be another member's.
 
-    An interrupt may come anywhere: what was asked of the group is done all the same, and each call may be
-    made again.
+    An interrupt may come anywhere: the group handles the request all the same, and each call may be
+    repeated.
     """
 
     def __init__(self, coordinator: GroupCoordinator, config: ConsumerConfig) -> None:
@@ -61,30 +62,32 @@ class Seat:
 
     @property
     def may_commit(self) -> bool:
-        """Whether what the member had is its own still: in a generation, or waiting for the next one."""
+        """Whether the member's partitions are still its own: in a generation, or while it waits for the
+        next one.
+        """
         return self.phase is Phase.IN or (self.phase is Phase.JOINING and self.generation >= 0)
 
     @property
     def left(self) -> bool:
-        """Whether the group knows nothing of it, as far as it depends on this member."""
+        """Whether the group has no trace of this member, as far as that depends on the member."""
         return self.phase is Phase.OUT and not self.member_id and not self._new_id
 
     def polled(self) -> None:
-        """The application is at work."""
+        """Note that the application polls."""
         if self.pulse is not None:
             self.pulse.polled = self._coordinator.now()
 
     # --- coming ----------------------------------------------------------------------------------
 
     def join(self, protocols: Protocols) -> None:
-        """Ask to be in the next generation. Errors of GroupCoordinator.join, which stay until the
-        application changes something.
+        """Ask to be in the next generation. Raises the errors of GroupCoordinator.join, which stay until
+        the application changes something.
         """
         config = self._config
         now = self._coordinator.now()
         if self.pulse is None:
             self.pulse = Pulse(now, config.heartbeat_interval_ms, config.max_poll_interval_ms)
-        # The application is within poll, however long it was kept there: a member that came late before, and
+        # The application is within poll, however long that took: a member that polled too late before, and
         # joins anew, would be late at once, and for ever.
         self.pulse.polled = now
         self._new_id = self._new_id or f"{self._instance or config.client_id}-{uuid.uuid4()}"
@@ -106,8 +109,8 @@ class Seat:
         self.phase, self.member_id = Phase.JOINING, self._joining.member_id
 
     def joined(self) -> Joined | None:
-        """The place in the new generation, once all have come. A group that went on without the member
-        leaves it OUT.
+        """Return the place in the new generation, once all members have joined. Where the group went on
+        without the member, its phase is OUT.
         """
         assert self._joining is not None
         try:
@@ -120,7 +123,7 @@ class Seat:
         return joined
 
     def sync(self, assignments: Mapping[str, bytes]) -> None:
-        """Ask for the assignment; the leader brings all. As `joined`."""
+        """Ask for the assignment; the leader brings all assignments. Errors are handled as in `joined`."""
         try:
             self._syncing = self._coordinator.sync(
                 self._group, self.member_id, self.generation, self.protocol, assignments, self._instance
@@ -131,7 +134,7 @@ class Seat:
         self.phase = Phase.SYNCING
 
     def synced(self) -> bytes | None:
-        """The assignment, once the leader has brought it. As `joined`."""
+        """Return the assignment, once the leader has brought it. Errors are handled as in `joined`."""
         assert self._syncing is not None
         try:
             assignment = self._syncing.get()
@@ -141,14 +144,14 @@ class Seat:
         return assignment
 
     def take(self) -> None:
-        """The assignment is being taken."""
+        """Note that the assignment is being taken."""
         self.phase = Phase.IN
 
     # --- staying and going -------------------------------------------------------------------------
 
     def must_rejoin(self) -> bool:
-        """Whether the group hands out its partitions anew. The coordinator is asked only after something
-        changed. FencedInstanceIdError.
+        """Whether the group rebalances. The coordinator is asked only after something changed. Raises
+        FencedInstanceIdError.
         """
         changes = self._coordinator.changes(self._group)
         if self.phase is not Phase.IN or changes == self._seen:
@@ -163,25 +166,27 @@ class Seat:
         return False
 
     def _out(self, error: Exception) -> None:
-        """The partitions may be another's, but where the group only asks to join once more."""
+        """Leave the generation: the partitions may be another member's, unless the group only asks to join
+        once more.
+        """
         if isinstance(error, RebalanceInProgressError):
             self.phase = Phase.OUT
         else:
             self.lose("" if isinstance(error, UnknownMemberIdError) else self.member_id)
 
     def lose(self, member_id: str) -> None:
-        """Be in no generation; `member_id` is by what it joins again."""
+        """Be in no generation; the next join uses `member_id`."""
         self.phase, self.generation, self.member_id, self._new_id = Phase.OUT, -1, member_id, ""
         self._joining = self._syncing = None
 
     def leave(self) -> None:
-        """Tell the group, but as a static member, whose place is kept for its session timeout."""
+        """Tell the group; a static member does not, and keeps its place for its session timeout."""
         asked_by = self.member_id or self._new_id
         if asked_by and self._instance is None:
             try:
                 self._coordinator.leave(self._group, asked_by)
             except (UnknownMemberIdError, StoreClosedError):
-                # It was taken for failed before, or nobody is a member any more: so it has left.
+                # The group has removed the member already, or has ended all memberships.
                 self.lose("")
         self.pulse = None
         self.lose("")
@@ -189,16 +194,15 @@ class Seat:
 
 # --- leading -----------------------------------------------------------------------------------
 
-# What a group's leader does: it hands out the partitions, and watches the topics for whether to do so again.
-#
-# Nothing on disk. Threads: one, the consumer's.
+# What a group's leader does: it computes the assignment, and watches the topics for changes that need another
+# one.
 
 Topics = Mapping[str, TopicInfo]
 _Seen = dict[str, "tuple[str, tuple[int, ...]] | None"]
 
 
 class Leading:
-    """Of one generation, by its leader."""
+    """The leader's part in one generation."""
 
     def __init__(self, joined: Joined, topics: Topics) -> None:
         self._subscriptions = {
@@ -210,17 +214,17 @@ class Leading:
         self._partitions = {t: topics[t].partition_ids for t in sorted(self._wanted) if t in topics}
 
     def assignments(self, assignor: Assignor) -> dict[str, bytes]:
-        """Every member's assignment."""
+        """Return every member's assignment."""
         found = assignor.assign(self._partitions, self._subscriptions)
         return {member: encode_assignment(found.get(member, ())) for member in self._subscriptions}
 
     def complete(self, members: Iterable[MemberInfo]) -> bool:
-        """Whether the members have all partitions there are: a static leader that was away may find more."""
+        """Whether the members have all partitions that exist: a static leader that was away may find more."""
         have = {tp for member in members for tp in decode_assignment(member.assignment)}
         return have == {TopicPartition(t, p) for t, numbers in self._partitions.items() for p in numbers}
 
     def outdated(self, topics: Topics) -> bool:
-        """Whether there is more to hand out, or less, than there was."""
+        """Whether there are more or fewer partitions to assign than there were."""
         return self._snapshot(topics) != self._seen
 
     def _snapshot(self, topics: Topics) -> _Seen:

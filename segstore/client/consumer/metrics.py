@@ -1,4 +1,7 @@
-"""What a consumer measures, by Kafka's names. Nothing on disk. Threads: recorded by the consumer's."""
+"""What a consumer and a member of a group measure, by Kafka's names; and the consumer's interceptors.
+
+Threads: the consumer's thread records, and calls the interceptors.
+"""
 
 from __future__ import annotations
 
@@ -33,33 +36,33 @@ class ConsumerMetrics:
         return Sensor(self._config.metrics_num_samples, self._config.metrics_sample_window_ms)
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
-        """One read of a partition: bytes as stored, records, time."""
+        """Count one read of a partition: bytes as stored, records, time."""
         self._bytes.record(stored)
         self._records.record(records)
         self._latency.record(took_ms)
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
-        """Records were given to the application, which is at offset `at` of `start` to `end` now."""
+        """Count records that the application got; its position is now `at`, in a log of `start` to `end`."""
         self._lags[tp] = end - at, at - start
         self._lag.record(end - at)
 
     def throttled(self, wait_ms: int) -> None:
-        """So long has the client to wait after what it fetched, for its byte rate."""
+        """Record how long the client has to wait for its byte rate after what it fetched."""
         self._throttle.record(wait_ms)
 
     def polled(self) -> None:
-        """A call of poll began."""
+        """Record that a call of poll began."""
         now = monotonic_ms()
         if not math.isnan(self._polled):
             self._between_polls.record(now - self._polled)
         self._polled = now
 
     def forget(self, assigned: set[TopicPartition]) -> None:
-        """Keep no figures of partitions that are not assigned any more."""
+        """Drop the figures of partitions that are not assigned any more."""
         self._lags = {tp: lag for tp, lag in self._lags.items() if tp in assigned}
 
     def snapshot(self) -> dict[str, dict[str, float]]:
-        """Group of metrics to name to value."""
+        """Return group of metrics to name to value."""
         prefix = self._config.metric_group_prefix
         return {f"{prefix}-fetch-manager-metrics": self._fetching(), f"{prefix}-metrics": self._polling()}
 
@@ -96,7 +99,7 @@ class ConsumerMetrics:
 
 
 class NoMetrics(ConsumerMetrics):
-    """metrics_enabled=False."""
+    """Used with metrics_enabled=False."""
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
         """Nothing is measured."""
@@ -117,8 +120,6 @@ class NoMetrics(ConsumerMetrics):
 # --- group metrics -----------------------------------------------------------------------------
 
 # What a member of a group measures, by Kafka's names (ConsumerCoordinatorMetrics, AbstractCoordinator).
-#
-# Nothing on disk. Threads: recorded by the consumer's.
 
 _HOUR = 3600
 
@@ -143,14 +144,14 @@ class GroupMetrics:
         self._commit.record(took_ms)
 
     def joining(self) -> None:
-        """The member asks to join; a rebalance that had not ended has failed."""
+        """The member asks to join; a rebalance that had not ended counts as failed."""
         now = monotonic_ms()
         if not math.isnan(self._began):
             self._failed.record(1)
         self._began = self._joined = now
 
     def joined(self) -> None:
-        """All have joined."""
+        """All members have joined."""
         now = monotonic_ms()
         self._join.record(now - self._joined)
         self._joined = now
@@ -164,7 +165,7 @@ class GroupMetrics:
 
     @contextmanager
     def listener(self, kind: str) -> Iterator[None]:
-        """The time that the application's listener takes."""
+        """Measure the time that the application's listener takes."""
         began = monotonic_ms()
         try:
             yield
@@ -174,8 +175,8 @@ class GroupMetrics:
     # --- what is told ------------------------------------------------------------------------------
 
     def snapshot(self, assigned: int, pulse: Pulse | None, now: float) -> dict[str, dict[str, float]]:
-        """Group of metrics to name to value; nothing with metrics_enabled=False. `now`: of the pulse's
-        clock.
+        """Return group of metrics to name to value; empty with metrics_enabled=False. `now` is a time of
+        the pulse's clock.
         """
         if not self._config.metrics_enabled:
             return {}
@@ -218,7 +219,7 @@ def _ago(ms: float) -> float:
 
 # --- interceptors ------------------------------------------------------------------------------
 
-# Runs a consumer's interceptors (Kafka: ConsumerInterceptors). Nothing on disk. Threads: the consumer's.
+# Runs a consumer's interceptors (Kafka: ConsumerInterceptors).
 
 Polled = dict[TopicPartition, list[ConsumerRecord]]
 
@@ -226,7 +227,7 @@ log = Logger(__name__)
 
 
 class Interceptors:
-    """What one raises is logged, and the others go on, as in Kafka: they never stop a consumer."""
+    """What an interceptor raises is logged, and the others go on, as in Kafka: they never stop a consumer."""
 
     def __init__(self, interceptors: Sequence[Any]) -> None:
         self._all = interceptors
@@ -236,7 +237,7 @@ class Interceptors:
 
     @calls_out
     def on_consume(self, records: Polled) -> Polled:
-        """What the last one makes of what the others made of `records`."""
+        """Return what the last interceptor makes of what the others made of `records`."""
         for interceptor in self._all:
             method = getattr(interceptor, "on_consume", None)
             if method is not None:
@@ -247,11 +248,11 @@ class Interceptors:
         return records
 
     def on_commit(self, offsets: Offsets) -> None:
-        """Tell all what was committed."""
+        """Tell all interceptors what was committed."""
         self._call("on_commit", offsets)
 
     def close(self) -> None:
-        """Tell all that nothing more comes."""
+        """Tell all interceptors that no more records come."""
         self._call("close")
 
     @calls_out

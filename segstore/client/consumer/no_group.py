@@ -1,4 +1,5 @@
-"""A consumer without a group: a subscription gives it all partitions of its topics. Nothing on disk.
+"""`Ungrouped`: a consumer without a group, to which a subscription gives all partitions of its topics; and
+`Coordination`, the protocol that it and `Grouped` implement.
 
 Threads: one, the consumer's.
 """
@@ -20,20 +21,18 @@ from segstore.storage.store.store import Store
 
 # --- watch -------------------------------------------------------------------------------------
 
-# `TopicWatch`: looks at the topics of a store, neither too often nor too late. Nothing on disk.
-#
-# Threads: one, the consumer's.
+# `TopicWatch`: looks at the topics of a store, neither too often nor too late.
 
 _SHARE = 100
 """Looking at the topics takes at most one part in so many of a consumer's time."""
 _LEAST_AGE_MS = 10
-"""A consumer that waits must sleep: what is published wakes it anyway."""
+"""A consumer that waits must sleep; a publication wakes it anyway."""
 
 
 class TopicWatch:
-    """New topics and partitions are found within moments, at the latest `max_age_ms` after the last look:
-    whoever makes or deletes some publishes that, which wakes a consumer that waits too. In a directory where
-    nothing is published (a broker's) there is a look as often as may be.
+    """New topics and partitions are found within moments, and at the latest `max_age_ms` after the last
+    look: the process that creates or deletes one publishes that, which also wakes a consumer that waits. In
+    a directory where nothing is published (a broker's) the watch looks as often as it may.
     """
 
     def __init__(self, store: Store, max_age_ms: float) -> None:
@@ -43,8 +42,9 @@ class TopicWatch:
         self._looked = -1, -math.inf, -math.inf
 
     def look(self) -> dict[str, TopicInfo] | None:
-        """The topics; None where nothing was published since the last look, or it is too early for one. A
-        look counts when `done` is called: where an interrupt comes before, there is another one.
+        """Return the topics; None where nothing was published since the last look, or it is too early for
+        another. A look counts once `done` is called: where an interrupt comes before that, the look is
+        repeated.
         """
         now, seen = time.monotonic(), self._store.publications
         if now < self._may_look or (self._told_nothing(seen) and now < self._must_look):
@@ -55,16 +55,16 @@ class TopicWatch:
         return found
 
     def done(self) -> None:
-        """What follows from the last look was done."""
+        """Note that the consumer has acted on the last look."""
         self._seen, self._must_look, self._may_look = self._looked
 
     def stale(self) -> None:
-        """Let the next `look` be one, whenever the last was."""
+        """Make the next `look` return the topics, whenever the last one was."""
         self._may_look = self._must_look = -math.inf
 
     def wait_ms(self) -> float:
-        """When to look again, if nothing is published before."""
-        # A look that came too early for what woke the consumer is taken as soon as it may be.
+        """Return when to look again, if nothing is published before."""
+        # A look that was too early when the consumer was woken is made as soon as it may be.
         at = self._must_look if self._told_nothing(self._store.publications) else self._may_look
         return max(at - time.monotonic(), 0) * 1000
 
@@ -74,68 +74,68 @@ class TopicWatch:
 
 # --- coordination ------------------------------------------------------------------------------
 
-# `Coordination`: what a consumer asks of whoever hands out partitions and keeps committed offsets.
-#
-# The seam between a consumer and its group: `grouped.Grouped` implements it, and without a group
-# `ungrouped.Ungrouped`.
-# Nothing on disk. Threads: called by the consumer's thread only.
+# `Coordination`: what a consumer asks of whatever assigns partitions and has committed offsets.
+# `group_member.Grouped` implements it for a member of a group, `Ungrouped` for a consumer without one.
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 OnCommit = Callable[[Offsets, "BaseException | None"], Any]
 
 
 class Coordination(Protocol):
-    """Of one consumer. It changes the consumer's `Subscription` (by `have`) and calls its listener, both in
-    `poll`, `unsubscribe` and `close` only.
+    """The coordination of one consumer. It changes the consumer's `Subscription` (by `have`) and calls its
+    listener, both only in `poll`, `unsubscribe` and `close`.
     """
 
     def poll(self) -> None:
-        """Bring the assignment up to date: called before each look for records."""
+        """Bring the assignment up to date; called before each look for records."""
 
     def wait_ms(self) -> float:
-        """How long the consumer may sleep, if nothing is published, before it must call `poll` again."""
+        """Return how long the consumer may sleep, if nothing is published, before it must call `poll`
+        again.
+        """
 
     def stale(self) -> None:
-        """A partition was found gone: the next `poll` looks at the topics, whenever it did so last."""
+        """A partition was found deleted: the next `poll` looks at the topics, whenever it did so last."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of those partitions that have one: where reading begins."""
+        """Return the committed offsets of those partitions that have one: reading begins there."""
 
     def undecided(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those for which an open transaction is about to commit an offset: where reading begins is not known
-        yet, whatever the isolation level. Who began at an older offset would do again what the transaction
-        has done (KIP-447; so does Java's consumer, which always asks for stable offsets).
+        """Return the partitions for which an open transaction is about to commit an offset: where reading
+        begins is not known yet, whatever the isolation level. A consumer that began at an older offset
+        would repeat what the transaction has done (KIP-447; so does Java's consumer, which always asks for
+        stable offsets).
         """
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit; returns when it is done."""
+        """Commit; return when that is done."""
 
     def commit_async(self, offsets: Offsets, callback: OnCommit | None) -> Any:
-        """Commit without waiting: a future; `callback` gets (offsets, None or the error)."""
+        """Commit without waiting; return a future. `callback` gets (offsets, None or the error)."""
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The consumer's membership as it is now."""
+        """Return the consumer's membership as it is now."""
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """What was measured of the membership: group of metrics to name to value."""
+        """Return what was measured of the membership: group of metrics to name to value."""
 
     def unsubscribe(self) -> None:
-        """Give up all partitions and the membership; what was read is committed where that is automatic."""
+        """Give up all partitions and the membership; with auto commit, what was read is committed."""
 
     @property
     def left(self) -> bool:
-        """Whether nobody waits for this consumer: false where an interrupt kept `close` from leaving."""
+        """Whether no group waits for this consumer; False where an interrupt kept `close` from leaving."""
 
     def close(self, autocommit: bool, timeout_ms: float | None) -> None:
-        """As `unsubscribe`, for good."""
+        """Unsubscribe for good."""
 
 
 # --- no group ------------------------------------------------------------
 
 
 class Ungrouped:
-    """Implements `coordination.Coordination`. New topics and partitions are found within moments, at the
-    latest metadata_max_age_ms after the last look; their creation wakes a consumer that waits.
+    """Implements `Coordination`. New topics and partitions are found within moments, at the latest
+    metadata_max_age_ms after the last look; their creation wakes a consumer that waits.
 
     A topic that was deleted and made anew has new partitions: the old ones are revoked first.
     """
@@ -177,7 +177,7 @@ class Ungrouped:
                 self._tell("on_partitions_assigned", new)
 
     def _revoke(self, gone: Collection[TopicPartition]) -> None:
-        """Tell the listener, then have them no more, whatever it raises."""
+        """Call the listener, then give up the partitions, whatever it raises."""
         try:
             if gone and self._subscription.automatic:
                 self._tell("on_partitions_revoked", gone)

@@ -1,6 +1,7 @@
-"""Where reading begins: what was committed, what was asked for, or what auto_offset_reset says.
+"""`Positions`: where reading begins: at the committed offset, where a seek said, or as auto_offset_reset
+says. `Lookups`: the first and last offset, and offsets by time.
 
-Nothing on disk. Threads: one, the consumer's.
+On disk: nothing of its own. Threads: one, the consumer's; `Lookups` from any.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from segstore.storage.store.store import Store
 
 # --- lookups -----------------------------------------------------------------------------------
 
-# Offsets that are looked up: first, last, by time. Nothing on disk of its own. Threads: any.
+# Offsets that are looked up in the logs: first, last, by time.
 
 
 class Lookups:
-    """What a consumer of some isolation level sees of the partitions of a store."""
+    """What a consumer of one isolation level sees of the partitions of a store."""
 
     def __init__(self, store: Store, isolation_level: str) -> None:
         self._store, self._level = store, isolation_level
         self._committed = isolation_level == "read_committed"
 
     def log(self, tp: TopicPartition) -> PartitionLog:
-        """UnknownTopicOrPartitionError."""
+        """Return the partition's log. Raises UnknownTopicOrPartitionError."""
         return self._store.partition(tp.topic, tp.partition)
 
     def end(self, log: PartitionLog) -> int:
-        """Where the records that may be read end: the high watermark, or the last stable offset."""
+        """Return the offset where readable records end: the high watermark, or the last stable offset."""
         return log.last_stable_offset if self._committed else log.high_watermark
 
     def reset(self, log: PartitionLog, where: str) -> int:
-        """The offset of "earliest" or "latest"."""
+        """Return the offset of "earliest" or "latest"."""
         return log.start_offset if where == "earliest" else self.end(log)
 
     def for_time(self, log: PartitionLog, timestamp: int) -> OffsetAndTimestamp | None:
-        """The first record stamped `timestamp` (ms) or later that may be read."""
+        """Return the first readable record with timestamp `timestamp` (ms) or later."""
         offset = log.offset_for_time(timestamp)
         if offset is None or offset >= self.end(log):
             return None
@@ -63,7 +64,7 @@ NONE = "none"
 
 
 class Positions:
-    """Finds the positions that assigned partitions have not yet, and opens their logs."""
+    """Finds the positions of assigned partitions that have none yet, and opens their logs."""
 
     def __init__(
         self,
@@ -77,7 +78,9 @@ class Positions:
         self._lookups, self._policy = lookups, policy
 
     def resolve(self) -> None:
-        """Give every assigned partition a position. NoOffsetForPartitionError: those that have none."""
+        """Give every assigned partition a position. Raises NoOffsetForPartitionError, which names those
+        that have none.
+        """
         subscription = self._subscription
         if not subscription.unresolved:
             return
@@ -95,7 +98,7 @@ class Positions:
         subscription.unresolved = any(s.position is None for s in subscription.states.values())
 
     def _from_committed(self) -> set[TopicPartition]:
-        """Begin at committed offsets; those that are not decided are given back."""
+        """Begin at committed offsets; return the partitions whose offset is not decided yet."""
         states = self._subscription.states
         missing = [tp for tp, s in states.items() if s.position is None and s.reset is None]
         if not missing:
@@ -115,8 +118,8 @@ class Positions:
                 self.gone(state)
 
     def log(self, tp: TopicPartition, state: PartitionState) -> PartitionLog | None:
-        """The partition's log; None where a subscription's topic was just deleted.
-        UnknownTopicOrPartitionError where the partition was assigned by hand.
+        """Return the partition's log; None where a subscription's topic was just deleted. Raises
+        UnknownTopicOrPartitionError where the partition was assigned by `assign`.
         """
         if state.log is None:
             try:
@@ -127,8 +130,8 @@ class Positions:
         return state.log
 
     def gone(self, state: PartitionState) -> None:
-        """The partition's log can't be read any more, says the exception being handled: it is raised, unless
-        the subscription is to find out what is there now.
+        """Handle an exception that says that the partition's log can't be read any more: raise it, unless
+        the subscription is to find out what exists now.
         """
         state.log, state.lost = None, True
         closed = self._store.publications < 0  # StoreClosedError, ForkedError: not only this partition
@@ -137,7 +140,9 @@ class Positions:
         self._coordination.stale()
 
     def out_of_range(self, state: PartitionState) -> None:
-        """Retention, or a truncation, took the position away: begin anew, or raise what is being handled."""
+        """Retention, or a truncation, removed the position: begin anew, or raise the exception that is
+        being handled.
+        """
         if self._policy == NONE:
             raise
         self._subscription.look([state], self._policy)

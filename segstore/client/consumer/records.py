@@ -1,4 +1,4 @@
-"""`ConsumerRecord`s out of columns. Nothing on disk. Functions without state: safe from any thread."""
+"""`ConsumerRecord`s, made from columns. Threads: any; functions without state."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Headers = list[tuple[str, "bytes | None"]]
 
 
 class ConsumerRecord(NamedTuple):
-    """A record as kafka-python shows it. `timestamp` in ms since the epoch; `timestamp_type` 0: CreateTime,
-    1: LogAppendTime; `checksum` is None as for every batch of magic 2; sizes in bytes, -1 where there is
-    none.
+    """A record with kafka-python's fields. `timestamp` in ms since the epoch; `timestamp_type` 0:
+    CreateTime, 1: LogAppendTime; `checksum` is None as for every batch of magic 2; sizes in bytes, -1 for a
+    missing part.
     """
 
     topic: str
@@ -45,7 +45,7 @@ _APPEND_TIME_BIT = 3
 
 
 class Deserializers(NamedTuple):
-    """None: bytes stay bytes."""
+    """The functions for keys and values; with None, bytes stay bytes."""
 
     key: Deserialize | None
     value: Deserialize | None
@@ -57,7 +57,7 @@ _NONE = Deserializers(None, None)
 def consumer_records(
     tp: TopicPartition, records: Records, deserializers: Deserializers
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
-    """The records up to the first that can't be deserialized, and the error that this one makes."""
+    """Return the records up to the first one that can't be deserialized, and the error of that one."""
     if len(records) == len(records.batches) == 1 and deserializers == _NONE:
         return [_only(tp, records)], None
     keys, values = records.keys, records.values
@@ -85,7 +85,9 @@ def consumer_records(
 
 
 def _only(tp: TopicPartition, records: Records) -> ConsumerRecord:
-    """As `consumer_records` for the one record of one batch, which a consumer that keeps up mostly gets."""
+    """Do as `consumer_records` for the only record of one batch, which is what a consumer that keeps up
+    mostly gets.
+    """
     offset, timestamp, key, value, headers = records[0]
     batches = records.batches
     return ConsumerRecord(
@@ -128,7 +130,7 @@ def _timestamp_types(records: Records) -> Iterable[int]:
 
 
 def _per_record(of_batch: NDArray[Any], records: Records) -> Iterable[int]:
-    """What each record's batch says; mostly all batches say the same."""
+    """Return for each record what its batch says; mostly all batches say the same."""
     first = of_batch.item(0)
     if len(of_batch) == 1 or (of_batch == first).all():
         return repeat(first)

@@ -1,4 +1,8 @@
-"""A consumer's topics and partitions. Nothing on disk. Threads: one at a time."""
+"""The methods of `Consumer` beside `poll` and `close`: topics and assignment, positions and look-ups,
+commits.
+
+On disk: nothing of its own. Threads: one at a time.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +26,17 @@ from segstore.storage.meta.topics import find_topic
 
 
 class Assigning(Parts):
-    """What a consumer reads."""
+    """Methods for what a consumer reads."""
 
     @alone
     def subscribe(self, topics: Sequence[str] = (), pattern: str | None = None, listener: Any = None) -> None:
         """Read the topics named, or all whose name matches the regular expression `pattern` at its start,
-        those made later too. Replaces an earlier subscription.
+        later ones too. Replaces an earlier subscription.
 
-        `listener` (ConsumerRebalanceListener) is told of partitions in `poll`, `unsubscribe` and `close`;
-        without a group of those that come and go only. UnknownTopicOrPartitionError for a topic that is not
-        there (a pattern waits for it), IllegalStateError after `assign`, InvalidArgumentError,
-        InvalidTypeError.
+        `listener` (ConsumerRebalanceListener) is called in `poll`, `unsubscribe` and `close`; without a
+        group only for partitions that appear and disappear. Raises UnknownTopicOrPartitionError for a topic
+        that does not exist (a pattern waits for it), IllegalStateError after `assign`,
+        InvalidArgumentError, InvalidTypeError.
         """
         if isinstance(topics, Collection) and not isinstance(topics, str):
             there = self._store.topics()
@@ -44,15 +48,17 @@ class Assigning(Parts):
 
     @alone
     def subscription(self) -> set[str] | None:
-        """The topics subscribed to; of a pattern those found so far. None without a subscription."""
+        """Return the topics subscribed to; of a pattern those found so far. None without a subscription."""
         topics = self._subscription.topics
         return None if topics is None else set(topics)
 
     @alone
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, in place of those assigned before; partitions that stay keep their position.
+        """Read these partitions, in place of those assigned before; partitions that stay keep their
+        position.
 
-        UnknownTopicOrPartitionError: nothing is changed; IllegalStateError after `subscribe`.
+        Raises UnknownTopicOrPartitionError; then nothing is changed. Raises IllegalStateError after
+        `subscribe`.
         """
         wanted = topic_partitions(partitions)
         if not wanted:
@@ -76,18 +82,20 @@ class Assigning(Parts):
 
     @alone
     def assignment(self) -> set[TopicPartition]:
-        """The partitions assigned now."""
+        """Return the partitions assigned now."""
         return set(self._subscription.states)
 
     @alone
     def topics(self) -> set[str]:
-        """The names of all topics of the store, but internal ones."""
+        """Return the names of all topics of the store, without internal ones."""
         hide = self.config.exclude_internal_topics
         return {name for name, info in self._store.topics().items() if not (hide and info.internal)}
 
     @alone
     def partitions_for_topic(self, topic: str) -> set[int]:
-        """The numbers of a topic's partitions; empty where there is no such topic. InvalidTypeError."""
+        """Return the numbers of a topic's partitions; an empty set where there is no such topic. Raises
+        InvalidTypeError.
+        """
         if not isinstance(topic, str):
             raise InvalidTypeError(f"topic must be a str, not {type(topic).__name__}")
         info = self._store.topics().get(topic)
@@ -96,16 +104,16 @@ class Assigning(Parts):
 
 # --- seeking -----------------------------------------------------------------------------------
 
-# A consumer's positions, and offsets that are looked up. Nothing on disk. Threads: one at a time.
+# A consumer's positions, and offsets that are looked up.
 
 
 class Seeking(Parts):
-    """Where a consumer reads."""
+    """Methods for where a consumer reads."""
 
     @alone
     def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
-        """The offset of the next record that will be given. IllegalStateError where it is not assigned,
-        NoOffsetForPartitionError.
+        """Return the offset of the next record to return. Raises IllegalStateError where the partition is
+        not assigned, NoOffsetForPartitionError.
         """
         state = self._subscription.state(partition)
         self._positions.resolve()
@@ -116,8 +124,8 @@ class Seeking(Parts):
 
     @alone
     def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Go on at `offset`; one that is not there is dealt with by auto_offset_reset in the next poll.
-        IllegalStateError where the partition is not assigned, InvalidArgumentError.
+        """Go on at `offset`; where the log does not have it, the next poll does what auto_offset_reset
+        says. Raises IllegalStateError where the partition is not assigned, InvalidArgumentError.
         """
         epoch = offset.leader_epoch if isinstance(offset, OffsetAndMetadata) else -1
         at = offset.offset if isinstance(offset, OffsetAndMetadata) else offset
@@ -126,14 +134,14 @@ class Seeking(Parts):
 
     @alone
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Go on at the log start offset of these partitions, by default of all that are assigned: found in
-        the next poll or `position`. IllegalStateError.
+        """Go on at the log start offset of these partitions, by default of all that are assigned; the next
+        poll or `position` looks it up. Raises IllegalStateError.
         """
         self._seek_to("earliest", partitions)
 
     @alone
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on behind the last record; as `seek_to_beginning`."""
+        """Go on behind the last record; otherwise as `seek_to_beginning`."""
         self._seek_to("latest", partitions)
 
     def _seek_to(self, where: str, partitions: Sequence[TopicPartition]) -> None:
@@ -142,24 +150,24 @@ class Seeking(Parts):
 
     @alone
     def pause(self, *partitions: TopicPartition) -> None:
-        """Give no records of these partitions until they are resumed. IllegalStateError."""
+        """Return no records of these partitions until they are resumed. Raises IllegalStateError."""
         for state in [self._subscription.state(tp) for tp in partitions]:
             state.paused = True
 
     @alone
     def resume(self, *partitions: TopicPartition) -> None:
-        """Give records of paused partitions again. IllegalStateError."""
+        """Return records of paused partitions again. Raises IllegalStateError."""
         for state in [self._subscription.state(tp) for tp in partitions]:
             state.paused = False
 
     @alone
     def paused(self) -> set[TopicPartition]:
-        """The partitions that are paused."""
+        """Return the partitions that are paused."""
         return {tp for tp, state in self._subscription.states.items() if state.paused}
 
     @alone
     def highwater(self, partition: TopicPartition) -> int:
-        """The high watermark of an assigned partition: the offset behind its last record."""
+        """Return the high watermark of an assigned partition: the offset behind its last record."""
         self._subscription.state(partition)
         return self._lookups.log(topic_partition(partition)).high_watermark
 
@@ -167,15 +175,15 @@ class Seeking(Parts):
     def beginning_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The log start offsets. UnknownTopicOrPartitionError."""
+        """Return the log start offsets. Raises UnknownTopicOrPartitionError."""
         return {tp: self._lookups.log(tp).start_offset for tp in topic_partitions(partitions)}
 
     @alone
     def end_offsets(
         self, partitions: Iterable[TopicPartition], timeout_ms: float | None = None
     ) -> dict[TopicPartition, int]:
-        """The offsets behind the last record that may be read: the high watermark, with read_committed the
-        last stable offset. UnknownTopicOrPartitionError.
+        """Return the offsets behind the last readable record: the high watermark, with read_committed the
+        last stable offset. Raises UnknownTopicOrPartitionError.
         """
         lookups = self._lookups
         return {tp: lookups.end(lookups.log(tp)) for tp in topic_partitions(partitions)}
@@ -184,8 +192,9 @@ class Seeking(Parts):
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """For each partition its first record stamped at or after a time (ms since the epoch), None where
-        there is none. UnknownTopicOrPartitionError, InvalidArgumentError for a negative time.
+        """Return for each partition its first record with a timestamp at or after a time (ms since the
+        epoch), None where there is none. Raises UnknownTopicOrPartitionError, InvalidArgumentError for a
+        negative time.
         """
         if not isinstance(timestamps, Mapping):
             raise InvalidTypeError(f"timestamps must be a dict, not {type(timestamps).__name__}")
@@ -195,28 +204,29 @@ class Seeking(Parts):
 
 # --- committing --------------------------------------------------------------------------------
 
-# A consumer's committed offsets, which belong to its group. Nothing on disk. Threads: one at a time.
+# A consumer's committed offsets, which belong to its group.
 
 
 class Committing(Parts):
-    """From where its group goes on."""
+    """Methods for the committed offsets, at which the group goes on."""
 
     @alone
     def commit(self, offsets: Offsets | None = None, timeout_ms: float | None = None) -> None:
         """Commit `offsets`, by default the positions of all partitions: all, or none.
 
-        CommitFailedError: the member was taken for failed, or the group handed out its partitions anew, and
-        what was read since the last commit may be read again, by another member too.
-        RebalanceInProgressError: poll, then commit. FencedInstanceIdError, UnknownTopicOrPartitionError,
-        OffsetMetadataTooLargeError, StorageError, InvalidTypeError; IllegalStateError without a group.
+        Raises CommitFailedError where the member was taken for failed, or the group has rebalanced: what
+        was read since the last commit may be read again, by another member too. Raises
+        RebalanceInProgressError, after which the application polls, then commits. Raises
+        FencedInstanceIdError, UnknownTopicOrPartitionError, OffsetMetadataTooLargeError, StorageError,
+        InvalidTypeError; IllegalStateError without a group.
         """
         self._coordination.commit(self._subscription.consumed() if offsets is None else offsets)
 
     @alone
     def commit_async(self, offsets: Offsets | None = None, callback: OnCommit | None = None) -> Any:
-        """As `commit`, but what fails is told to the future that is returned, and to `callback` (by default
-        default_offset_commit_callback), which is called with (offsets, None or the error) in the next poll,
-        commit or close. IllegalStateError without a group, InvalidTypeError.
+        """Commit as `commit` does; a failure goes to the future that is returned, and to `callback` (by
+        default default_offset_commit_callback), which is called with (offsets, None or the error) in the
+        next poll, commit or close. Raises IllegalStateError without a group, InvalidTypeError.
         """
         committed = self._subscription.consumed() if offsets is None else offsets
         if callback is None:
@@ -230,9 +240,9 @@ class Committing(Parts):
     def committed(
         self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
     ) -> int | OffsetAndMetadata | None:
-        """The committed offset, None where there is none. With read_committed it waits, up to `timeout_ms`,
-        for a transaction that is about to commit another (KafkaTimeoutError). IllegalStateError without a
-        group.
+        """Return the committed offset, None where there is none. With read_committed it waits, up to
+        `timeout_ms`, for a transaction that is about to commit another one (KafkaTimeoutError). Raises
+        IllegalStateError without a group.
         """
         tp = topic_partition(partition)
         if self.config.group_id is None:
@@ -255,5 +265,5 @@ class Committing(Parts):
 
     @alone
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The membership of a group, for a transaction's offsets."""
+        """Return the membership in a group, for a transaction's offsets."""
         return self._coordination.group_metadata()

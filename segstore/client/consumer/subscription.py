@@ -1,4 +1,5 @@
-"""What a consumer wants to read and what it has: subscription, assignment, positions. Nothing on disk.
+"""`Subscription`: what a consumer wants to read, which partitions it has, and their positions; and the
+listener for rebalances.
 
 Threads: one, the consumer's.
 """
@@ -34,9 +35,10 @@ class Kind(Enum):
 
 
 class PartitionState:
-    """An assigned partition. `position` is the offset of the next record to be given, None where it is not
-    known; `reset` then says where to look: "earliest", "latest", or None for what was committed, and else the
-    policy. `lost`: its log could not be read any more, and was not opened anew.
+    """An assigned partition. `position` is the offset of the next record to return, None where it is not
+    known; `reset` then says where to look: "earliest", "latest", or None for the committed offset, and
+    auto_offset_reset where there is none. `lost`: its log could not be read any more, and was not opened
+    anew.
     """
 
     __slots__ = ("assigned", "leader_epoch", "log", "lost", "paused", "position", "reset")
@@ -51,12 +53,12 @@ class PartitionState:
 
     @property
     def fetchable(self) -> bool:
-        """Whether records may be given of it now."""
+        """Whether records of the partition may be returned now."""
         return self.assigned and not self.paused and self.position is not None
 
     @property
     def gone(self) -> bool:
-        """Whether the topic was deleted: one that was made anew by its name has other offsets."""
+        """Whether the topic was deleted: a later topic of its name has other offsets."""
         try:
             return self.lost if self.log is None else self.log.end_offset < 0
         except StoreClosedError:
@@ -67,7 +69,7 @@ class PartitionState:
         self.position, self.leader_epoch, self.reset = offset, leader_epoch, None
 
     def look(self, reset: str | None) -> None:
-        """Have no position until one was looked for."""
+        """Have no position until one is looked up."""
         self.position, self.leader_epoch, self.reset = None, UNKNOWN_EPOCH, reset
 
 
@@ -89,8 +91,8 @@ class Subscription:
     # --- what is wanted ------------------------------------------------------------------
 
     def subscribe(self, topics: Sequence[str], pattern: Any, listener: Any) -> None:
-        """Want topics by name, or all whose name `pattern` matches at its start. IllegalStateError,
-        InvalidArgumentError, InvalidTypeError, InvalidTopicError: nothing is changed.
+        """Want topics by name, or all whose name `pattern` matches at its start. Raises IllegalStateError,
+        InvalidArgumentError, InvalidTypeError, InvalidTopicError; then nothing is changed.
         """
         _check_listener(listener)
         compiled = None if _is_none(pattern) else _compiled(pattern)
@@ -112,11 +114,11 @@ class Subscription:
 
     @property
     def automatic(self) -> bool:
-        """Whether partitions follow from topics."""
+        """Whether the partitions follow from topics."""
         return self.kind in (Kind.TOPICS, Kind.PATTERN)
 
     def matching(self, topics: Mapping[str, TopicInfo], exclude_internal: bool) -> list[TopicInfo]:
-        """The topics of the store that are wanted; they are what `topics` says from now on for a pattern."""
+        """Return the wanted topics of the store; for a pattern they are from now on what `topics` has."""
         if self.pattern is None:
             return [topics[name] for name in sorted(self.topics or ()) if name in topics]
         match = self.pattern.match
@@ -129,13 +131,13 @@ class Subscription:
     # --- what is had ---------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[Any]) -> None:
-        """Want just these partitions. IllegalStateError, InvalidTypeError."""
+        """Want just these partitions. Raises IllegalStateError, InvalidTypeError."""
         wanted = topic_partitions(partitions)
         self._choose(Kind.ASSIGNED)
         self.have(wanted)
 
     def have(self, partitions: Collection[TopicPartition]) -> None:
-        """Have exactly these; those that stay keep position, pause and what was read."""
+        """Have exactly these partitions; those that stay keep their position, pause and buffers."""
         wanted = dict.fromkeys(partitions)
         states = {tp: state for tp, state in self.states.items() if tp in wanted}
         new = {tp: PartitionState() for tp in wanted if tp not in states}
@@ -143,16 +145,16 @@ class Subscription:
         turns, unresolved = list(states.items()), self.unresolved or bool(new)
         for tp, state in self.states.items():
             state.assigned = tp in wanted
-        # In one step: an interrupt must not leave partitions read that are not had.
+        # In one step: after an interrupt no partition may be read that is not assigned.
         self.states, self.turns, self.cursor, self.unresolved = states, turns, 0, unresolved
 
     def unsubscribe(self) -> None:
-        """Want and have nothing."""
+        """Want and have no partitions."""
         self.have(())
         self.kind, self.topics, self.pattern, self.listener = Kind.NONE, None, None, None
 
     def state(self, partition: Any) -> PartitionState:
-        """Of an assigned partition. IllegalStateError, InvalidTypeError."""
+        """Return the state of an assigned partition. Raises IllegalStateError, InvalidTypeError."""
         state = self.states.get(topic_partition(partition))
         if state is None:
             there = ", ".join(f"{tp.topic}-{tp.partition}" for tp in self.states) or "none"
@@ -162,19 +164,21 @@ class Subscription:
         return state
 
     def chosen(self, partitions: Sequence[Any]) -> list[PartitionState]:
-        """The states of `partitions`, of all where it is empty. IllegalStateError, InvalidTypeError."""
+        """Return the states of `partitions`, of all where it is empty. Raises IllegalStateError,
+        InvalidTypeError.
+        """
         if not partitions and not self.states:
             raise IllegalStateError("no partitions are assigned")
         return [self.state(tp) for tp in partitions or self.states]
 
     def look(self, states: Iterable[PartitionState], reset: str | None) -> None:
-        """Let positions be looked for before the next read."""
+        """Look the positions up before the next read."""
         for state in states:
             state.look(reset)
         self.unresolved = True
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The positions of all assigned partitions that have one and are still there."""
+        """Return the positions of all assigned partitions that have one and still exist."""
         return {
             tp: OffsetAndMetadata(state.position, "", state.leader_epoch)
             for tp, state in self.states.items()
@@ -183,7 +187,7 @@ class Subscription:
 
 
 def topic_partition(value: Any) -> TopicPartition:
-    """`value`, which must be a TopicPartition, ours or kafka-python's. InvalidTypeError."""
+    """Return `value`, which must be a TopicPartition, ours or kafka-python's. Raises InvalidTypeError."""
     if not (isinstance(value, tuple) and len(value) == 2 and hasattr(value, "partition")):
         raise InvalidTypeError(f"a partition must be a TopicPartition, not {type(value).__name__}")
     topic, partition = value
@@ -193,14 +197,14 @@ def topic_partition(value: Any) -> TopicPartition:
 
 
 def topic_partitions(values: Any) -> list[TopicPartition]:
-    """Each as `topic_partition`. InvalidTypeError."""
+    """Return each value as `topic_partition` does. Raises InvalidTypeError."""
     if not isinstance(values, Iterable):
         raise InvalidTypeError(f"partitions must be a list of TopicPartition, not {type(values).__name__}")
     return [topic_partition(value) for value in values]
 
 
 def _is_none(given: Any) -> bool:
-    """Whether nothing is given; an array has no truth that could tell."""
+    """Whether no value is given; an array has no truth value of its own."""
     return given is None or (isinstance(given, Sized) and len(given) == 0)
 
 
@@ -235,23 +239,24 @@ def _check_listener(listener: Any) -> None:
 
 # --- listener ----------------------------------------------------------------------------------
 
-# `ConsumerRebalanceListener`: what an application is told of its consumer's partitions. Nothing on disk.
-#
-# Threads: called by the thread that polls, within `poll`, `unsubscribe` or `close`.
+# `ConsumerRebalanceListener`: the application's hook for changes of the assignment. Threads: it is called by
+# the thread that polls, within `poll`, `unsubscribe` or `close`.
 
 
 class ConsumerRebalanceListener(ABC):
-    """Base of listeners given to `subscribe`; kafka-python's own will do as well."""
+    """The base of listeners given to `subscribe`; kafka-python's own are accepted too."""
 
     @abstractmethod
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Called before partitions are given up; their positions may still be asked and committed."""
+        """Called before partitions are given up; their positions may still be asked for and committed."""
 
     @abstractmethod
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Called after partitions were assigned and before anything is read of them: `seek` works."""
+        """Called after partitions were assigned and before any of their records are read: `seek` works."""
 
     @calls_out
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        """Called in place of `on_partitions_revoked` where the partitions are another's, or gone, already."""
+        """Called in place of `on_partitions_revoked` where the partitions are another member's already, or
+        were deleted.
+        """
         self.on_partitions_revoked(lost)
