@@ -1,14 +1,6 @@
 """segstore: an embeddable, single-process log storage engine on Apache Kafka's own bytes.
 
-Reading the source, in six entry points:
-
-1. `segstore.storage.store.partition_log.PartitionLog`: what an application calls; it checks arguments and
-   delegates.
-2. `segstore.storage.log.writer.LogWriter`: how records get offsets, reach the disk, roll, and are put back.
-3. `segstore.storage.log.read`: how records are found and read, without a lock.
-4. `segstore.storage.log.recovery.PartitionRecovery`: what happens after a crash, as numbered steps.
-5. `segstore.records`: the bytes of a record batch, as columns; `segstore/_native/cdef.h` is its C half.
-6. `segstore.files.Files`: the only way to the file system, where tests put faults.
+The map of the source is in README.md, under "Reading the source".
 
 Byte strings are `bytes`, times int64 ms since the epoch (UTC), offsets int64.
 """
