@@ -1,8 +1,8 @@
-"""Directories and files kept as records of one compacted topic: what Spark's checkpoints are served from.
+"""Directories and files as records of one compacted topic, from which Spark's checkpoints are served.
 
-On disk: the topic, through the engine. Two kinds of record: (file id, chunk number) -> bytes, and path ->
-file id, size and time. A rename is two small records in one batch, whatever the file's size; a delete is
-tombstones; compaction keeps every chunk of what is live. Threads: any.
+On disk: the topic, through the engine. There are two kinds of record: (file id, chunk number) -> bytes, and
+path -> file id, size and time. A rename is two small records in one batch, whatever the file's size; a
+delete is tombstones; compaction keeps every chunk of a live file. Threads: any.
 """
 
 from segstore.filetree.history import Change, history

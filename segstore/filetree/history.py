@@ -1,4 +1,4 @@
-"""What was done to the files, change by change, out of the log. On disk: reads only. Threads: any."""
+"""`history`: the changes of the files, one by one, read from the log. On disk: only reads. Threads: any."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from segstore.storage.store.partition_log import PartitionLog
 
 
 class Change(NamedTuple):
-    """`what`: create, rename, mkdir or delete; `offset`: as of it the change is seen; `timestamp` in ms.
+    """`what`: create, rename, mkdir or delete; `offset`: from this offset on the tree has the change;
+    `timestamp` in ms.
 
-    `source` is where a renamed file was, `replaced` whether there was one already at `path`.
+    `source` is the old path of a renamed file; `replaced`: a file was at `path` before.
     """
 
     offset: int
@@ -32,9 +33,10 @@ class Change(NamedTuple):
 def history(
     log: PartitionLog, path: str = "/", start: int | None = None, end: int | None = None
 ) -> Iterator[Change]:
-    """Changes at `path` and below it by records from `start` up to `end`, in order.
+    """Yield the changes at `path` and below it in the records from `start` up to `end`, in order.
 
-    By default from the first that compaction has not reached. OffsetOutOfRangeError, InvalidRecordError.
+    By default from the first offset that compaction has not reached. Raises OffsetOutOfRangeError,
+    InvalidRecordError.
     """
     path = clean_path(path)
     lowest, now = floor(log), log.end_offset
@@ -54,13 +56,13 @@ def _concerns(change: Change, path: str) -> bool:
 
 
 def _batches(records: Records) -> Iterator[list[Record]]:
-    """The records of paths, batch by batch: what was done at once."""
+    """Yield the records of paths, batch by batch: the changes of a batch were made at once."""
     indexes, batch = records.batch_indexes().tolist(), []
     for i, record in enumerate(records):
         if (record.key or b"")[:1] == nodes.PATH_TAG:
             batch.append(record)
         if batch and (i + 1 == len(indexes) or indexes[i + 1] != indexes[i]):
-            # As of the batch's end: its chunks' tombstones lie behind its paths.
+            # The offset is that of the batch's end: tombstones of chunks lie behind the paths.
             yield [*batch[:-1], batch[-1]._replace(offset=record.offset)]
             batch = []
 
@@ -80,7 +82,7 @@ def _changes(batch: list[Record], held: dict[str, Node]) -> Iterator[Change]:
             continue  # gone already: the tombstone of what a compaction took
         except ValueError as error:
             raise InvalidRecordError(f"offset {record.offset}: {error}") from None
-    # A rename deletes and puts in the same order, which tells directories apart.
+    # A rename deletes and puts in the same order, so that directories can be matched.
     sources: dict[object, deque[str]] = defaultdict(deque)
     for path, node in gone.items():
         sources[_same(node)].append(path)
@@ -100,5 +102,5 @@ def _size(node: Node) -> int:
 
 
 def _same(node: Node) -> object:
-    """What a rename keeps of a node."""
+    """Return the part of a node that a rename keeps."""
     return node.id if isinstance(node, File) else ("directory", node.time)

@@ -1,5 +1,6 @@
-"""What is at a path, and the names below each directory. Nothing on disk. `Nodes` belongs to one thread at a
-time; what it holds never changes.
+"""`Nodes`: the files and directories of a tree in memory; and the bytes of their records.
+
+Threads: a `Nodes` belongs to one thread at a time; the nodes in it never change.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ ROOT = "/"
 
 
 class File(NamedTuple):
-    """`chunks` are the offsets of its chunks' records, in order, each of `chunk_bytes` but the last one.
+    """`chunks` are the offsets of the chunks' records, in order; each chunk has `chunk_bytes`, the last one
+    may have fewer.
 
-    An offset of -1: that chunk is not in the log. `time` is ms since the epoch.
+    An offset of -1: the log does not have that chunk. `time` is ms since the epoch.
     """
 
     id: int
@@ -30,7 +32,7 @@ class File(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """`time`: when it was made, ms since the epoch."""
+    """`time`: when the directory was made, ms since the epoch."""
 
     time: int
 
@@ -39,7 +41,7 @@ Node = File | Directory
 
 
 def clean_path(path: str) -> str:
-    """/a/b of "a/b/", "//a/b". InvalidArgumentError for what is not the name of a file."""
+    """Return /a/b for "a/b/" or "//a/b". Raises InvalidArgumentError for a path that can't name a file."""
     parts = [part for part in path.split("/") if part]
     bad = next((part for part in parts if part in (".", "..") or "\0" in part), None)
     try:
@@ -64,17 +66,17 @@ def joined(path: str, name: str) -> str:
 
 
 def lies_below(path: str, directory: str) -> bool:
-    """Whether it is in the directory, at any depth."""
+    """Whether the path is in the directory, at any depth."""
     return path.startswith(directory if directory == ROOT else directory + "/") and path != directory
 
 
 def error(number: int, path: str, text: str = "") -> OSError:
-    """The OSError subclass of this number, as the file system's own call would raise it."""
+    """Return the OSError subclass of this number, as the file system's own call would raise it."""
     return OSError(number, text or os.strerror(number), path)
 
 
 class Nodes:
-    """A tree by path. The root is always there."""
+    """A tree by path. The root always exists."""
 
     def __init__(self) -> None:
         self._at: dict[str, Node] = {ROOT: Directory(0)}
@@ -92,18 +94,18 @@ class Nodes:
             self._names.setdefault(parent_of(path), set()).add(name_of(path))
 
     def remove(self, path: str) -> Node | None:
-        """What was there."""
+        """Remove and return the node at the path."""
         node = None if path == ROOT else self._at.pop(path, None)
         if node is not None:
             self._names[parent_of(path)].discard(name_of(path))
         return node
 
     def names(self, path: str) -> list[str]:
-        """Of what is in a directory, in order of their bytes as HDFS lists them."""
+        """Return the names in a directory, in the order of their bytes, as HDFS lists them."""
         return sorted(self._names.get(path, ()), key=str.encode)
 
     def walk(self, path: str) -> Iterator[tuple[str, Node]]:
-        """The node at `path` and all below it, a directory before what is in it, in order."""
+        """Yield the node at `path` and all below it in order, a directory before its contents."""
         node = self._at.get(path)
         if node is not None:
             yield path, node
@@ -117,10 +119,10 @@ class Nodes:
 
 # --- wire --------------------------------------------------------------------------------------
 
-# The bytes of the two kinds of record. Nothing on disk; functions without state.
+# The bytes of the two kinds of record.
 #
-# Key "f" + file id int64 + chunk number int32 (big-endian): a chunk's bytes. Key "p" + path in UTF-8: JSON,
-# {"id", "size", "chunk", "time"} of a file, {"time"} of a directory. A tombstone of either: it is gone.
+# Key "f" + file id int64 + chunk number int32 (big-endian): the chunk's bytes. Key "p" + path in UTF-8: JSON,
+# {"id", "size", "chunk", "time"} of a file, {"time"} of a directory. A tombstone deletes either.
 
 _CHUNK = struct.Struct(">cqi")
 CHUNK_TAG, PATH_TAG = b"f", b"p"
@@ -136,7 +138,7 @@ def path_key(path: str) -> bytes:
 
 
 def chunk_of(key: bytes) -> tuple[int, int]:
-    """File id and chunk number. ValueError for what is no chunk's key."""
+    """Return file id and chunk number. Raises ValueError for a key that is not of a chunk."""
     if len(key) != CHUNK_KEY_BYTES or key[:1] != CHUNK_TAG:
         raise ValueError(f"{key!r:.80} is no key of a file tree")
     return _CHUNK.unpack(key)[1:]
@@ -150,7 +152,7 @@ def path_value(node: Node) -> bytes:
 
 
 def parse_path(key: bytes, value: bytes) -> tuple[str, Node]:
-    """The path, and what is there: a file's chunks are not known yet (-1). ValueError."""
+    """Return the path and its node; a file's chunks are not known yet (-1). Raises ValueError."""
     try:
         told: Any = parse_json(value)
         path, time = key[1:].decode(), int(told["time"])
@@ -167,5 +169,5 @@ def parse_path(key: bytes, value: bytes) -> tuple[str, Node]:
 
 
 def chunk_count(file: File) -> int:
-    """How many chunks its size makes."""
+    """Return the number of chunks of a file of this size."""
     return -(-file.size // file.chunk_bytes)

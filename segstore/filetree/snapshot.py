@@ -1,6 +1,8 @@
-"""Rebuilds the tree from the log, as of any offset that compaction has not reached. On disk: reads only.
+"""`snapshot`: the tree as of any offset that compaction has not reached, rebuilt from the log; reading its
+files, and restoring them as plain ones.
 
-Threads: any. Of all records of a key only the last is looked into.
+On disk: reads the log; `restore` writes plain files below a target directory. Threads: any; nothing is
+locked. Of all records of a key only the last is decoded.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _HAS_HORIZON = 1 << 6
 
 @dataclass
 class Snapshot:
-    """The tree as the records below `end` make it; `orphans`: chunks of no file, by key."""
+    """The tree that the records below `end` make; `orphans`: chunks of no file, by key."""
 
     end: int
     nodes: Nodes = field(default_factory=Nodes)
@@ -38,10 +40,10 @@ class Snapshot:
 
 
 def snapshot(log: PartitionLog, end: int | None = None, *, trusted: bool = False) -> Snapshot:
-    """As of the offset `end`: what the records before it say. By default all of them.
+    """Return the tree as of the offset `end`, from the records before it; by default from all.
 
-    OffsetOutOfRangeError where compaction has passed it, unless it is `trusted`; InvalidRecordError for a
-    record that is not of a file tree; CorruptRecordError, StorageError.
+    Raises OffsetOutOfRangeError where compaction has passed `end`, unless it is `trusted`;
+    InvalidRecordError for a record that is not of a file tree; CorruptRecordError, StorageError.
     """
     now = log.end_offset
     end = now if end is None else end
@@ -98,7 +100,7 @@ class _Last:
 
 
 def chunks(log: PartitionLog, at: int, end: int) -> Iterator[Records]:
-    """Records from `at` up to `end`, some megabytes at a time."""
+    """Yield the records from `at` up to `end`, some megabytes at a time."""
     while at < end:
         records = log.read(at, _AT_A_TIME)
         at = records.next_offset
@@ -106,10 +108,11 @@ def chunks(log: PartitionLog, at: int, end: int) -> Iterator[Records]:
 
 
 def floor(log: PartitionLog) -> int:
-    """The lowest offset as of which the tree is known: all records from there on are in the log.
+    """Return the lowest offset as of which the tree is known: the log has all records from there on.
 
     Compaction up to an offset keeps the last record of each key before it, so the tree as of that offset is
-    whole. Its checkpoint says how far it came; where that was lost, batches that it wrote tell.
+    whole. The cleaner's checkpoint says how far compaction came; where that was lost, the batches that it
+    wrote show it.
     """
     context = log._context
     held, _ = try_offsets(context.files, os.path.join(context.root, names.CLEANER_OFFSETS))
@@ -121,7 +124,7 @@ def floor(log: PartitionLog) -> int:
 
 
 def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
-    """Whether compaction wrote any batch of sealed segments from `start` on."""
+    """Whether compaction wrote any batch of the sealed segments from `start` on."""
     at = start
     for records in chunks(log, start, end):
         batches = records.batches
@@ -136,14 +139,14 @@ def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
 
 # --- reading -----------------------------------------------------------------------------------
 
-# Reads a file's bytes from the log. On disk: reads only. Threads: any; nothing is locked.
+# Reads a file's bytes from the log.
 
 
 def read_file(log: PartitionLog, path: str, file: File, start: int = 0, length: int = -1) -> Iterator[bytes]:
-    """The bytes from `start` on, `length` of them or all, chunk by chunk.
+    """Yield the bytes from `start` on, `length` of them or all, chunk by chunk.
 
-    FileNotFoundError where the file was deleted and compacted away meanwhile; StorageError where a live
-    file's chunk is not in the log; CorruptRecordError.
+    Raises FileNotFoundError where the file was deleted and compacted away meanwhile; StorageError where the
+    log lacks a chunk of a live file; CorruptRecordError.
     """
     end = file.size if length < 0 else min(file.size, start + length)
     size = file.chunk_bytes
@@ -172,12 +175,12 @@ def _chunk(log: PartitionLog, path: str, file: File, number: int) -> bytes:
 
 # --- restoring ---------------------------------------------------------------------------------
 
-# Writes a directory of the tree, as it is or was, as plain files. On disk: files below a target directory
-# that was empty or not there. Threads: any.
+# Writes a directory of the tree, as of any snapshot, as plain files, below a target directory that is empty
+# or missing.
 
 
 class Restored(NamedTuple):
-    """What was written."""
+    """The files and bytes that were written."""
 
     files: int
     directories: int
@@ -185,10 +188,10 @@ class Restored(NamedTuple):
 
 
 def restore(log: PartitionLog, held: Snapshot, path: str, target: str | os.PathLike[str]) -> Restored:
-    """Write what is at `path` of a snapshot into the directory `target`, synced when it returns.
+    """Write what a snapshot has at `path` into the directory `target`; it is synced on return.
 
-    FileNotFoundError: nothing is at `path`; FileExistsError: `target` is there and not empty; OSError;
-    CorruptRecordError. What was written by then stays.
+    Raises FileNotFoundError where the snapshot has nothing at `path`; FileExistsError where `target` is not
+    empty; OSError; CorruptRecordError. The files that were written by then stay.
     """
     path, root, files = clean_path(path), os.path.abspath(os.fspath(target)), log._context.files
     nodes = list(held.nodes.walk(path))

@@ -1,4 +1,5 @@
-"""The topic that holds a file tree: made compacted, with one partition. On disk: through the engine.
+"""The topic of a file tree: compacted, with one partition; and how changes are written to it. On disk:
+through the engine.
 
 Threads: any.
 """
@@ -26,12 +27,15 @@ SETTINGS: Mapping[str, Any] = {
     "segment.bytes": 64 << 20,
     "flush.ms": 1000,
 }
-"""What nobody asked to be synced at once is synced within a second. A batch of 8 MiB holds a rename of some
-20,000 files."""
+"""Records are synced within a second, where no call asked for more. A batch of 8 MiB holds a rename of some
+20,000 files.
+"""
 
 
 def files_log(store: Store, topic: str) -> PartitionLog:
-    """To read. UnknownTopicOrPartitionError; ConfigError where the topic can't hold files."""
+    """Return the topic's log to read. Raises UnknownTopicOrPartitionError; ConfigError where the topic
+    can't hold files.
+    """
     info = find_topic(store.topics(), topic)
     if info.partition_ids != (0,):
         raise ConfigError(f"topic {topic!r} has partitions {list(info.partition_ids)}: files are kept in one")
@@ -42,7 +46,7 @@ def files_log(store: Store, topic: str) -> PartitionLog:
 
 
 def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
-    """Where it is not there. `config`: settings in place of SETTINGS'. ConfigError, StorageError."""
+    """Create the topic where it is missing. `config` overrides SETTINGS. Raises ConfigError, StorageError."""
     check_not_internal(topic, "files are kept in a topic of their own")
     if topic in store.topics():
         return
@@ -54,9 +58,7 @@ def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
 
 # --- writing -----------------------------------------------------------------------------------
 
-# How changes of a tree are written: as entries, key and value, those of a batch together or not at all.
-#
-# On disk: the topic's log. Threads: any; functions without state.
+# Changes of a tree as entries, key and value; the entries of a batch are written together or not at all.
 
 Entry = tuple[bytes, "bytes | None"]
 _RECORD_BYTES = 36  # a record's varints and attributes, at most
@@ -65,25 +67,29 @@ _AT_A_TIME = 10_000
 
 
 def puts(nodes: Mapping[str, Node]) -> Iterator[Entry]:
-    """These are there."""
+    """Yield the entries that put these nodes."""
     return ((wire.path_key(path), wire.path_value(node)) for path, node in nodes.items())
 
 
 def gone_chunks(node: Node | None) -> list[Entry]:
-    """Tombstones of a file's chunks; none of what is no file."""
+    """Return tombstones of a file's chunks; an empty list for a directory or None."""
     if not isinstance(node, File):
         return []
     return [(wire.chunk_key(node.id, n), None) for n in range(len(node.chunks))]
 
 
 def chunk_bytes(log: PartitionLog) -> int:
-    """Of a new file: what the topic's settings allow in one batch, with the paths beside it."""
+    """Return the chunk size of a new file: what the topic's settings allow in one batch, with the paths
+    beside it.
+    """
     most = largest_batch(log.partition_for_write().config)
     return min(CHUNK_BYTES, max(most - _BESIDE, most // 2, 1))
 
 
 def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
-    """Write these as one batch: the first offset. RecordTooLargeError, StorageError: nothing is."""
+    """Write the entries as one batch; return the first offset. Raises RecordTooLargeError, StorageError;
+    then nothing was written.
+    """
     size = HEADER_SIZE + sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in entries)
     limit = largest_batch(log.partition_for_write().config)
     if size > limit:
@@ -95,7 +101,9 @@ def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
 
 
 def append_all(log: PartitionLog, entries: Sequence[Entry]) -> None:
-    """Write these in as many batches as they take; a kill may keep the first of them."""
+    """Write the entries in as many batches as they need; after a kill the log may have only the first
+    batches.
+    """
     for at in range(0, len(entries), _AT_A_TIME):
         _append(log, entries[at : at + _AT_A_TIME])
 

@@ -1,7 +1,8 @@
 """`FileTree`: the files of one topic, as the store's writer changes them. On disk: the topic's log.
 
-Threads: any. A change is one record batch, appended with the tree's lock held and shown when it is written,
-so that the order in the log is the order in which changes were seen; nothing is synced under the lock.
+Threads: any. A change is one record batch. It is appended with the tree's lock held and becomes visible
+once it is written, so that the log has the changes in the order in which they were seen; nothing is synced
+under the lock.
 """
 
 from __future__ import annotations
@@ -47,15 +48,15 @@ if TYPE_CHECKING:
 
 # --- upload ------------------------------------------------------------------------------------
 
-# A file that is being received: its chunks go to the log as they fill, its path when it is whole.
+# `Upload`: a file that is being received. Its chunks are appended as they fill, its path once it is whole.
 #
-# On disk: chunks of no file until then; what is left of an upload that came to no end is deleted by `abort`,
-# or when the tree is opened again. Threads: an upload belongs to one; it holds no lock while it waits for
-# bytes.
+# On disk: until then the chunks belong to no file; those of an upload that did not end are deleted by
+# `abort`, or when the tree is opened again. Threads: an upload belongs to one; it holds no lock while it
+# waits for bytes.
 
 
 class Upload:
-    """A context manager: what was not committed is aborted."""
+    """A context manager: an upload that was not committed is aborted."""
 
     def __init__(self, tree: FileTree, path: str, file_id: int, chunk_bytes: int, overwrite: bool) -> None:
         self._tree, self._path, self._overwrite = tree, path, overwrite
@@ -65,7 +66,7 @@ class Upload:
         self._done = False
 
     def write(self, data: bytes) -> None:
-        """StorageError."""
+        """Raises StorageError."""
         self._buffer += data
         while len(self._buffer) > self._chunk_bytes:
             chunk = bytes(self._buffer[: self._chunk_bytes])
@@ -74,9 +75,9 @@ class Upload:
             self._written.append(append(self._tree.log, [(key, chunk)]))
 
     def commit(self) -> File:
-        """Let the file be there, in place of what was: the last chunk and the path in one batch.
+        """Make the file visible, in place of an older one: the last chunk and the path go into one batch.
 
-        FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
+        Raises FileExistsError, IsADirectoryError, NotADirectoryError; StorageError.
         """
         size = len(self._written) * self._chunk_bytes + len(self._buffer)
         last = [(nodes.chunk_key(self._id, len(self._written)), bytes(self._buffer))] if self._buffer else []
@@ -86,7 +87,7 @@ class Upload:
         return made
 
     def abort(self) -> None:
-        """Delete what was received. StorageError; the next open of the tree does it then."""
+        """Delete the chunks. Raises StorageError; then the next open of the tree deletes them."""
         if not self._done:
             self._done = True
             chunks = range(len(self._written))
@@ -103,13 +104,12 @@ class Upload:
 
 # --- checks ------------------------------------------------------------------------------------
 
-# Which changes of a tree a file system would allow: errors are those of its own calls. Nothing on disk.
-#
-# Threads: with the lock held that guards the nodes; functions without state. Paths are clean.
+# Which changes a file system would allow; the errors are those of its own calls. Threads: with the lock held
+# that guards the nodes. Paths are clean.
 
 
 def missing(nodes: Nodes, path: str, now: int) -> dict[str, Node]:
-    """Directories that are not there, from the root down to `path`. NotADirectoryError."""
+    """Return the directories that are missing, from the root down to `path`. Raises NotADirectoryError."""
     made: dict[str, Node] = {}
     while path != ROOT:
         node = nodes.get(path)
@@ -123,7 +123,9 @@ def missing(nodes: Nodes, path: str, now: int) -> dict[str, Node]:
 
 
 def check_target(nodes: Nodes, path: str, overwrite: bool) -> File | None:
-    """The file that one of this path replaces. FileExistsError, IsADirectoryError, NotADirectoryError."""
+    """Return the file that a new one at this path replaces. Raises FileExistsError, IsADirectoryError,
+    NotADirectoryError.
+    """
     node = nodes.get(path)
     if isinstance(node, Directory):
         raise error(errno.EISDIR, path)
@@ -134,7 +136,7 @@ def check_target(nodes: Nodes, path: str, overwrite: bool) -> File | None:
 
 
 def check_rename(nodes: Nodes, source: str, target: str, node: Node, overwrite: bool) -> Node | None:
-    """What `node` at `source` replaces at `target`. Errors as `FileTree.rename`."""
+    """Return what `node` at `source` replaces at `target`. Raises what `FileTree.rename` raises."""
     if lies_below(target, source) or source == ROOT:
         raise error(errno.EINVAL, source, f"can't become {target}")
     there = nodes.get(target)
@@ -174,11 +176,13 @@ class FileTree:
     # --- looking --------------------------------------------------------------------------
 
     def get(self, path: str) -> Node | None:
-        """What is there, if anything. InvalidArgumentError for what is no path."""
+        """Return the node at the path, or None. Raises InvalidArgumentError for a path that can't name a
+        file.
+        """
         return self._nodes.get(clean_path(path))
 
     def stat(self, path: str) -> Node:
-        """FileNotFoundError."""
+        """Return the node at the path. Raises FileNotFoundError."""
         path = clean_path(path)
         node = self._nodes.get(path)
         if node is None:
@@ -186,7 +190,9 @@ class FileTree:
         return node
 
     def listing(self, path: str) -> list[tuple[str, Node]]:
-        """(name, node) of all that is in a directory, in order; a file is listed as "". FileNotFoundError."""
+        """Return (name, node) of all in a directory, in order; a file is listed as "". Raises
+        FileNotFoundError.
+        """
         path = clean_path(path)
         with self._lock:
             node = self.stat(path)
@@ -196,14 +202,16 @@ class FileTree:
             return [(name, node) for name, node in found if node is not None]
 
     def walk(self, path: str = ROOT) -> list[tuple[str, Node]]:
-        """(path, node) of it and of all below it. FileNotFoundError."""
+        """Return (path, node) of the path and of all below it. Raises FileNotFoundError."""
         path = clean_path(path)
         with self._lock:
             self.stat(path)
             return list(self._nodes.walk(path))
 
     def read(self, path: str, start: int = 0, length: int = -1) -> Iterator[bytes]:
-        """A file's bytes, chunk by chunk. FileNotFoundError, IsADirectoryError, CorruptRecordError."""
+        """Yield a file's bytes, chunk by chunk. Raises FileNotFoundError, IsADirectoryError,
+        CorruptRecordError.
+        """
         file = self.stat(path)
         if isinstance(file, Directory):
             raise error(errno.EISDIR, path)
@@ -212,9 +220,9 @@ class FileTree:
     # --- changing -------------------------------------------------------------------------
 
     def create(self, path: str, overwrite: bool = False) -> Upload:
-        """Begin a file; it is there once the upload is committed, its missing parents too.
+        """Begin a file; it appears once the upload is committed, with its missing parents.
 
-        FileExistsError, IsADirectoryError, NotADirectoryError.
+        Raises FileExistsError, IsADirectoryError, NotADirectoryError.
         """
         path = clean_path(path)
         with self._lock:
@@ -223,13 +231,13 @@ class FileTree:
         return Upload(self, path, file_id, chunk_bytes(self.log), overwrite)
 
     def write(self, path: str, data: bytes, overwrite: bool = False) -> File:
-        """A whole file at once. Errors as `create`."""
+        """Write a whole file at once. Raises what `create` raises."""
         with self.create(path, overwrite) as upload:
             upload.write(data)
             return upload.commit()
 
     def put_file(self, path: str, file: File, last: Sequence[Entry], overwrite: bool) -> File:
-        """For `Upload`: show a file whose chunks are written, but the `last`."""
+        """Called by `Upload`: make a file visible whose chunks are written, except the `last`."""
         with self._lock:
             replaced = check_target(self._nodes, path, overwrite)
             shown = {**missing(self._nodes, parent_of(path), file.time), path: file}
@@ -239,7 +247,9 @@ class FileTree:
         return file
 
     def mkdirs(self, path: str) -> None:
-        """A directory, and its parents; nothing where it is there. NotADirectoryError, FileExistsError."""
+        """Make a directory and its parents; does nothing where it exists. Raises NotADirectoryError,
+        FileExistsError.
+        """
         path = clean_path(path)
         with self._lock:
             if isinstance(self._nodes.get(path), File):
@@ -250,10 +260,10 @@ class FileTree:
                 self._put(made)
 
     def rename(self, source: str, target: str, overwrite: bool = False) -> None:
-        """Give a file or directory another path; the target's parent must be there.
+        """Give a file or directory another path, whose parent must exist.
 
-        With `overwrite` in place of a file, or of an empty directory. FileNotFoundError, FileExistsError,
-        IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY, EINVAL: into itself).
+        With `overwrite` it may replace a file, or an empty directory. Raises FileNotFoundError,
+        FileExistsError, IsADirectoryError, NotADirectoryError, OSError (ENOTEMPTY; EINVAL: into itself).
         """
         source, target = clean_path(source), clean_path(target)
         with self._lock:
@@ -270,16 +280,17 @@ class FileTree:
             self._put(moved)
 
     def delete(self, path: str, recursive: bool = False) -> bool:
-        """Whether anything was there. Of the root, what is in it goes.
+        """Delete a file or directory; return whether it existed. Of the root, only the contents are
+        deleted.
 
-        OSError (ENOTEMPTY) for a directory that is not empty, unless `recursive`.
+        Raises OSError (ENOTEMPTY) for a directory that is not empty, unless `recursive`.
         """
         path = clean_path(path)
         with self._lock:
             held = list(self._nodes.walk(path))
             if len(held) > 1 and not recursive:
                 raise error(errno.ENOTEMPTY, path)
-            # What is in a directory first: where a kill leaves part of a long delete, it leaves a tree.
+            # The contents of a directory first: a kill in a long delete then still leaves a tree.
             entries: list[Entry] = []
             for at, node in reversed(held):
                 entries += [(wire.path_key(at), None)] if at != ROOT else []
@@ -290,11 +301,11 @@ class FileTree:
             return bool(held)
 
     def flush(self) -> None:
-        """Make durable all that was acknowledged. StorageError."""
+        """Make all acknowledged changes durable. Raises StorageError."""
         self.log.flush()
 
     def now(self) -> int:
-        """ms since the epoch, by the store's clock."""
+        """Return ms since the epoch, by the store's clock."""
         return self.log._context.clock()
 
     # --- parts ----------------------------------------------------------------------------
@@ -306,21 +317,20 @@ class FileTree:
 
 # --- trees -------------------------------------------------------------------------------------
 
-# The trees of a store: one for each topic, which all who change its files share. On disk: makes the topic.
-#
-# Threads: any.
+# The trees of a store: one for each topic, which all who change its files share.
 
 
 def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:
-    """The one tree of a topic in an open store, which is made where it is not there.
+    """Return the one tree of a topic in an open store; the topic is created where it is missing.
 
-    ConfigError where the topic can't hold files, InvalidRecordError where it holds others; ReadOnlyError.
+    Raises ConfigError where the topic can't hold files, InvalidRecordError where it has other records;
+    ReadOnlyError.
     """
     return shared(store, _Trees).tree(topic, config or {})
 
 
 class _Trees:
-    """By topic."""
+    """The trees by topic."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

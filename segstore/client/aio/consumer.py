@@ -1,4 +1,4 @@
-"""Clients for asyncio: the same classes, each call in a thread of its client's own. Nothing on disk.
+"""`AsyncConsumer`: the consumer for asyncio; each call runs in a thread that belongs to the consumer.
 
 Threads: one event loop; calls of several tasks take turns.
 """
@@ -35,21 +35,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SLICE_MS = 50
-"""A call in the thread waits no longer: then other tasks have their turn, and a cancelled one ends."""
+"""The longest wait of one call in the thread: then other tasks have their turn, and a cancelled call ends."""
 
 
 class AsyncConsumer:
-    """`Consumer` with coroutines in place of methods; `async for` gives records one by one, `async with`
+    """`Consumer` with coroutines in place of methods; `async for` yields single records, `async with`
     closes.
 
-    A cancelled call ends when its thread is done with it, within SLICE_MS and a read, and loses nothing: what
-    a `poll` would have given is read again, as after any other exit that gives nothing. Listeners,
-    deserializers and interceptors are called in the thread. Calls in another event loop than that of the
-    first raise IllegalStateError.
+    A cancelled call ends when its thread is done with it, within SLICE_MS and a read, and loses nothing:
+    records that a `poll` would have returned are read again. Listeners, deserializers and interceptors are
+    called in the thread. Calls in another event loop than that of the first call raise IllegalStateError.
     """
 
     def __init__(self, store: Store, *topics: str, **settings: Any) -> None:
-        """Errors as `Consumer`."""
+        """Raises what `Consumer` raises."""
         self._consumer = Consumer(store, *topics, **settings)
         self._line, self._turns = Line("segstore-consumer"), Turns()
         self._home = Home(f"<AsyncConsumer group_id={self._consumer.config.group_id}>")
@@ -60,12 +59,16 @@ class AsyncConsumer:
         return await self._turn(lambda: self._done(functools.partial(method, *arguments, **named)))
 
     async def _turn(self, run: Callable[[], Awaitable[T]]) -> T:
-        """IllegalStateError in another event loop, where turns would never come."""
+        """Run it when it is this task's turn. Raises IllegalStateError in another event loop, where the
+        turn would never come.
+        """
         self._home.here()
         return await self._turns.take(run)
 
     async def _done(self, call: Callable[[], T], undo: Callable[[], None] | None = None) -> T:
-        """What `call` gives in the thread. A task that is cancelled meanwhile waits for it and undoes it."""
+        """Return what `call` returns in the thread. A task that is cancelled meanwhile waits for it and
+        undoes it.
+        """
         self._consumer._guard.check()
         return await self._run(call, undo)
 
@@ -76,7 +79,7 @@ class AsyncConsumer:
         except Exception:  # the call's own
             raise
         except BaseException as error:
-            # A coroutine that is closed may not wait, and its loop may be gone: the thread undoes it.
+            # A coroutine that is closed may not wait, and its loop may be closed: the thread undoes the call.
             self._astray = True
             self._line.later(made.take_back)
             if isinstance(error, asyncio.CancelledError):
@@ -84,7 +87,7 @@ class AsyncConsumer:
             raise
 
     async def _all_made(self) -> None:
-        """Wait until the thread is done with what it was asked for, although it may be cancelled again."""
+        """Wait until the thread is done with all calls, even if the task is cancelled again."""
         made = self._line.run(_nothing)
         while not made.done():
             with contextlib.suppress(asyncio.CancelledError):
@@ -117,7 +120,9 @@ class AsyncConsumer:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        """The next record; ends when none comes within consumer_timeout_ms, or the consumer is closed."""
+        """Return the next record. The iteration ends when none comes within consumer_timeout_ms, or the
+        consumer is closed.
+        """
         end = time.monotonic() + self._consumer.config.consumer_timeout_ms / 1000
         if self._home.due():
             await asyncio.sleep(0)
@@ -129,7 +134,9 @@ class AsyncConsumer:
                 raise StopAsyncIteration
 
     async def _next(self, end: float) -> tuple[ConsumerRecord | None, bool]:
-        """The next record, that is there or comes within SLICE_MS; else whether to look again until `end`."""
+        """Return the next record that is there or comes within SLICE_MS; else whether to look again until
+        `end`.
+        """
         if self._astray:
             await self._run(_nothing)
             self._astray = False
@@ -238,7 +245,7 @@ class AsyncConsumer:
         return await self._call(self._consumer.metrics)
 
     async def close(self, autocommit: bool = True) -> None:
-        """See `Consumer.close`. Cancelled before it had its turn, it has done nothing."""
+        """See `Consumer.close`. A call that is cancelled before its turn does nothing."""
         guard = self._consumer._guard
         if self._line.ended:
             return
@@ -262,7 +269,7 @@ class AsyncConsumer:
 
 
 class _Undoable:
-    """A call that is made in the thread, and taken back there if it has given something."""
+    """A call that is made in the thread, and undone there if it has returned something."""
 
     def __init__(self, call: Callable[[], Any], undo: Callable[[], None] | None) -> None:
         self._call, self._undo, self._gave = call, undo, False
@@ -278,9 +285,9 @@ class _Undoable:
 
 
 def _nothing() -> None:
-    """Made when all that came before is."""
+    """A call without effect, which is done once all earlier calls are."""
 
 
 def _part(left: float) -> float:
-    """How long the next slice waits, of so many ms that are left."""
+    """Return how long the next slice waits, of the `left` ms."""
     return min(max(left, 0), SLICE_MS)

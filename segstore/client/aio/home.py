@@ -1,6 +1,7 @@
-"""`Home`: the event loop that a client belongs to, and when a task that uses it gives way. Nothing on disk.
+"""`Home`: the event loop that a client belongs to, and when a task that uses the client gives way to
+others.
 
-Threads: any may ask; all but those of the loop are refused.
+Threads: any may ask; threads other than the loop's are refused.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import asyncio
 from segstore.errors import IllegalStateError
 
 MOST_CALLS = 64
-"""So many calls that find all at hand a task makes, one after the other, before other tasks have a turn."""
+"""The number of calls without a wait that a task makes in a row before other tasks have a turn."""
 
 
 class Home:
-    """Of one client; `client` is what an error calls it."""
+    """The home of one client; `client` is its name in errors."""
 
     def __init__(self, client: str) -> None:
         self._client = client
@@ -22,19 +23,20 @@ class Home:
         self._task, self._calls = 0, 0
 
     def here(self) -> asyncio.AbstractEventLoop:
-        """The running loop. IllegalStateError where it is another than that of the first call, even if that
-        is closed.
+        """Return the running loop. Raises IllegalStateError where it is not that of the first call, even if
+        that one is closed.
         """
         loop = asyncio.get_running_loop()
-        # In one step of C: of several threads that come first, one does.
+        # In one step of C: of several threads that come at once, one is the first.
         if self._loops.setdefault("loop", loop) is not loop:
             raise IllegalStateError(f"{self._client} belongs to another event loop: make one in this")
         return loop
 
     def due(self) -> bool:
-        """Count a call that does not suspend its task; whether the task is to give way before it makes it.
+        """Count a call that does not suspend its task; return whether the task is to give way before it
+        makes the call.
 
-        Counted are calls of one task in a row: tasks that make one each keep their order.
+        Only calls of one task in a row count: tasks that make one call each keep their order.
         """
         task = id(asyncio.current_task())
         if task != self._task:

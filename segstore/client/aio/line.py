@@ -1,8 +1,8 @@
-"""`Line`: the calls of one client of asyncio, in a thread of its own, one after the other. Nothing on disk.
+"""`Line`: a thread of one asyncio client, in which its calls are made one after the other.
 
-Threads: `run` and `end` belong to the event loop, `later` to any thread; calls are made in the line's thread.
-An interrupt in the loop leaves a call that is made, or none: behind it a `ThreadPoolExecutor` may start a
-second thread.
+Threads: `run` and `end` belong to the event loop, `later` to any thread; the calls are made in the line's
+thread. After an interrupt in the loop a call was made, or was not; a `ThreadPoolExecutor` might start a
+second thread after one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ T = TypeVar("T")
 
 
 class Line:
-    """It ends when it is told to, or dropped. `ended`: it takes no calls any more."""
+    """The thread ends when `end` is called, or the line is dropped. `ended`: no more calls are taken."""
 
     def __init__(self, name: str) -> None:
         self._name, self._shelter = name, Shelter(name)
         self.ended = False
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """What becomes of the call; cancelled before its turn came, it is not made. ClientClosedError."""
+        """Return a future of the call; a call that is cancelled before its turn is not made. Raises
+        ClientClosedError.
+        """
         if self.ended:
             raise ClientClosedError(f"{self._name} is closed")
         loop = asyncio.get_running_loop()
@@ -36,7 +38,7 @@ class Line:
         return future
 
     def later(self, call: Callable[[], None]) -> None:
-        """Have it made behind what came before, in any state of any loop; nobody hears of it."""
+        """Have the call made after all earlier ones, in any state of any loop; its outcome goes nowhere."""
         self._shelter.later(call)
 
     def end(self) -> None:

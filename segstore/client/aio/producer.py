@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # --- bridge ------------------------------------------------------------------------------------
 
-# Outcomes of records, from the sender's thread to those who await them in the event loop. Nothing on disk.
+# `Bridge`: takes outcomes of records from the sender's thread to the event loop.
 #
 # Threads: the loop's and the sender's. The loop is woken once for all outcomes that come before it gets to
 # them, those of a batch or more, never once a record.
@@ -55,7 +55,7 @@ class Bridge:
         self._woken = False
 
     def future(self, loop: asyncio.AbstractEventLoop, sent: FutureRecordMetadata) -> Awaited:
-        """What becomes of a record. Cancelling it changes nothing for the record."""
+        """Return a future of the record's outcome. Cancelling it does not change the record."""
         awaited: Awaited = loop.create_future()
         known = partial(self._tell, awaited)
         sent._when_done(known, known)
@@ -73,7 +73,7 @@ class Bridge:
             self._woken = False
 
     def _settle(self) -> None:
-        # First: what comes from now on wakes the loop again.
+        # First: outcomes that come from now on wake the loop again.
         self._woken = False
         for _ in range(len(self._known)):
             awaited, outcome = self._known.popleft()
@@ -88,10 +88,10 @@ class Bridge:
 
 # --- room --------------------------------------------------------------------------------------
 
-# Tasks that wait for memory in a producer's buffer pool, first come, first served. Nothing on disk.
+# `Room`: tasks that wait for memory in a producer's buffer pool, in their order.
 #
-# Threads: the event loop's only, which never waits in the pool itself. It is the only one that takes memory,
-# so that what it finds free stays free until it takes it.
+# Threads: only the event loop's, which never waits in the pool itself. No other thread takes memory, so
+# memory that it finds free stays free until it takes it.
 
 
 class _Waiter:
@@ -109,16 +109,18 @@ class Room:
         self._waiters: deque[_Waiter] = deque()
 
     def has(self, need: int) -> bool:
-        """Whether a record of `need` bytes finds room at once, and nobody came before."""
+        """Whether a record of `need` bytes finds room at once, and no task came before."""
         return not self._waiters and self._fits(need)
 
     def _fits(self, need: int) -> bool:
-        # A block is as large as a batch at least; what is larger than the pool is refused when it is sent.
+        # A block is at least as large as a batch; a record that is larger than the pool is refused by `send`.
         pool = self._pool
         return pool.available >= min(max(need, pool.block_size), pool.total)
 
     async def wait(self, need: int) -> None:
-        """Return when there is room; send at once then, and let others `look`. BufferExhaustedError."""
+        """Return when there is room; the task must send at once then, and call `look` for others. Raises
+        BufferExhaustedError.
+        """
         loop = asyncio.get_running_loop()
         me = _Waiter(need, loop.create_future())
         self._waiters.append(me)
@@ -135,7 +137,7 @@ class Room:
         self._waiters.popleft()
 
     def look(self) -> None:
-        """Let the first go on if there is room, and see that what lingers is sent if there is none."""
+        """Let the first task go on if there is room, and have lingering batches sent if there is none."""
         if not self._waiters or self._waiters[0].turn.done():
             return
         if self._fits(self._waiters[0].need):
@@ -159,14 +161,14 @@ class Room:
 
 # --- transactional -----------------------------------------------------------------------------
 
-# Transactions of an `AsyncProducer`. Nothing on disk of its own. Threads: see `producer`.
+# The transactions of an `AsyncProducer`.
 
 log = Logger("segstore")
 
 
 class Transactional(ABC):
-    """The transactions of `Producer` as coroutines. A commit or abort that is cancelled goes on, and the next
-    call waits for it; a beginning that is cancelled is taken back.
+    """The transactions of `Producer` as coroutines. A commit or abort that is cancelled goes on, and the
+    next call waits for it; a cancelled beginning is undone.
     """
 
     _producer: Producer
@@ -176,17 +178,17 @@ class Transactional(ABC):
         """Run a method in the producer's thread."""
 
     def transaction(self) -> Transaction:
-        """`async with producer.transaction():` begins one, and commits it, or aborts it where an exception
-        leaves it.
+        """`async with producer.transaction():` begins a transaction, and commits it, or aborts it where an
+        exception leaves the block.
         """
         return Transaction(self)
 
     @abstractmethod
     def _begin(self, method: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """As `_call`: what becomes of it."""
+        """Run a method in the producer's thread; return a future."""
 
     async def begin_transaction(self) -> None:
-        """See `Producer.begin_transaction`. Cancelled, it leaves no transaction open."""
+        """See `Producer.begin_transaction`. A cancelled call leaves no transaction open."""
         begun: list[bool] = []
 
         def begin() -> None:
@@ -222,7 +224,7 @@ class Transactional(ABC):
 
 
 def _told(taken_back: asyncio.Future[None]) -> None:
-    """Nobody waits for it any more."""
+    """Read the outcome, which no task waits for any more."""
     error = None if taken_back.cancelled() else taken_back.exception()
     if error is not None:
         log.warning("a transaction whose beginning was cancelled could not be aborted: %s", error)
@@ -255,7 +257,7 @@ _OVERHEAD = HEADER_SIZE + MAX_RECORD_OVERHEAD
 
 
 class AsyncProducer(Transactional):
-    """`Producer` with coroutines in place of methods; `async with` starts and stops.
+    """`Producer` with coroutines in place of methods; `async with` starts and stops it.
 
     Serializers, partitioner and `on_send` of interceptors are called in the event loop,
     `on_acknowledgement` in the sender's thread. A cancelled call that runs in the thread goes on there, and
@@ -263,10 +265,10 @@ class AsyncProducer(Transactional):
     """
 
     def __init__(self, store: Store, **settings: Any) -> None:
-        """Errors as `Producer`."""
+        """Raises what `Producer` raises."""
         self._producer = Producer(store, **settings)
         self.config = config = self._producer.config
-        # Then nobody knows before how large a record is.
+        # With serializers or interceptors the size of a record is not known before.
         self._opaque = bool(config.key_serializer or config.value_serializer or config.interceptors)
         self._room = Room(self._producer)
         self._bridge = Bridge(self._room.look)
@@ -278,7 +280,9 @@ class AsyncProducer(Transactional):
         return f"<AsyncProducer client_id={self.config.client_id}>"
 
     async def _call(self, method: Callable[..., T], *arguments: Any) -> T:
-        """In the thread, behind earlier ones. Cancelled, it goes on. ClientClosedError."""
+        """Run a method in the thread, after earlier ones. A cancelled call goes on. Raises
+        ClientClosedError.
+        """
         return await asyncio.shield(self._begin(method, *arguments))
 
     def _begin(self, method: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
@@ -296,9 +300,9 @@ class AsyncProducer(Transactional):
         timestamp_ms: int | None = None,
         headers: Any = None,
     ) -> Awaited:
-        """Hand a record over: a future of where it went. Waits up to `max_block_ms` while `buffer_memory` is
-        full, and now and then gives way to other tasks; cancelled meanwhile, nothing was sent. Errors as
-        `Producer.send`.
+        """Hand a record over; return a future of where it was written. Waits up to `max_block_ms` while
+        `buffer_memory` is full, and now and then gives way to other tasks; if cancelled meanwhile, nothing
+        was sent. Raises what `Producer.send` raises.
         """
         loop, need = self._home.here(), self._most(value, key, headers)
         if self._home.due():
@@ -312,7 +316,7 @@ class AsyncProducer(Transactional):
         return self._bridge.future(loop, sent)
 
     def _most(self, value: Any, key: Any, headers: Any) -> int:
-        """Bytes of memory that the record takes, at most."""
+        """Return the most bytes of memory that the record takes."""
         if not (self._opaque or headers) and type(value) is bytes and (key is None or type(key) is bytes):
             return len(value) + len(key or b"") + _OVERHEAD
         return self.config.max_request_size + _OVERHEAD
@@ -326,7 +330,9 @@ class AsyncProducer(Transactional):
         timestamp_ms: int | None = None,
         headers: Any = None,
     ) -> RecordMetadata:
-        """As `send`: where the record went. Cancelled while it waits for that, the record may be written."""
+        """Send, and return where the record was written. If cancelled during that wait, the record may be
+        written all the same.
+        """
         return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
 
     async def flush(self, timeout: float | None = None) -> None:
@@ -344,7 +350,7 @@ class AsyncProducer(Transactional):
     # --- the beginning and the end ---------------------------------------------------------
 
     async def start(self) -> None:
-        """Belong to this event loop, as the first `send` does too; with a transactional_id see
+        """Belong to this event loop, as after a first `send`; with a transactional_id see
         `Producer.init_transactions`.
         """
         self._home.here()
@@ -352,8 +358,8 @@ class AsyncProducer(Transactional):
             await self._call(self._producer.init_transactions)
 
     async def stop(self, timeout: float | None = None) -> None:
-        """See `Producer.close`. Cancelled, or called again, it goes on, and another call waits for it.
-        InvalidTypeError, InvalidArgumentError: nothing was begun.
+        """See `Producer.close`. If cancelled or called again it goes on, and another call waits for it.
+        Raises InvalidTypeError, InvalidArgumentError; then nothing was begun.
         """
         if timeout is not None:
             timeout = arguments.seconds("timeout", timeout, 0.0)

@@ -1,7 +1,7 @@
-"""`Turns`: one task at a time, first come, first served. Nothing on disk.
+"""`Turns`: lets one task at a time use a client, in the order of their requests.
 
-Threads: one event loop. An interrupt that comes as a turn ends leaves the next one free to be taken: an
-`asyncio.Lock`, whose release is written in Python, would stay taken.
+Threads: one event loop. After an interrupt at the end of a turn the next turn can still be taken; an
+`asyncio.Lock`, whose release is written in Python, would stay locked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Turns:
-    """Of the tasks that use one client."""
+    """The turns of the tasks that use one client."""
 
     def __init__(self) -> None:
         self._taken = threading.Lock()  # never waited for: `with` lets go of it in one step of C
@@ -24,7 +24,7 @@ class Turns:
         self._woken = False  # and not resumed yet: who comes now lets that one go first
 
     async def take(self, run: Callable[[], Awaitable[T]]) -> T:
-        """What `run` gives, when it is this task's turn."""
+        """Return what `run` returns, when it is this task's turn."""
         if self._woken:
             self._woken = False
             await asyncio.sleep(0)
@@ -52,11 +52,11 @@ class Turns:
                     self._waiting.remove(free)
             if not self._taken.locked():
                 return
-            # Somebody came before this task was resumed.
+            # Another task came before this one was resumed.
             free, queue = asyncio.get_running_loop().create_future(), self._waiting.appendleft
 
     def _wake(self) -> None:
-        """Resume the first that waits, if there is a turn to be had."""
+        """Resume the first task that waits, if the turn is free."""
         while self._waiting and not self._taken.locked():
             free = self._waiting[0]
             if not free.done():

@@ -38,7 +38,7 @@ class ProducerIds:
         self._next = self._end = 0
 
     def next(self, above: int = -1) -> int:
-        """Return a new producer id, larger than `above`. Raises StorageError, after which a retry may help."""
+        """Return a new producer id, above `above`. Raises StorageError, after which a retry may help."""
         with self._lock:
             if self._next == self._end or self._next <= above:
                 self._take_block(above)

@@ -187,7 +187,7 @@ class Entry:
         return self.metadata
 
     def check(self, identity: Identity) -> TransactionMetadata:
-        """Return the state. Raises ProducerFencedError unless `identity` is that of the id's last producer."""
+        """Return the state. Raises ProducerFencedError unless `identity` is of the id's last producer."""
         known = self.known
         if (known.producer_id, known.producer_epoch) != identity:
             raise ProducerFencedError(
