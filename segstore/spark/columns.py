@@ -1,6 +1,7 @@
-"""Records as the Arrow batches that Spark takes: its Kafka source's columns, or some of them, exactly typed.
+"""Records as Arrow batches with the columns of Spark's Kafka source, in exactly the types that Spark
+expects.
 
-Nothing on disk. Threads: any; functions without state.
+Threads: any; functions without state.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ _MOST_MS = (1 << 63) // 1000
 
 
 def ddl(headers: bool) -> str:
-    """The whole schema; `headers` is the option includeHeaders."""
+    """Return the whole schema; `headers` is the option includeHeaders."""
     return ", ".join(f"{name} {kind}" for name, kind in TYPES.items() if headers or name != "headers")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What a read of these columns yields. ConfigError where one is unknown or of another type."""
+    """Return the schema of a read of these columns. Raises ConfigError where one is unknown or of another
+    type.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema
 
     for field in schema.fields:
@@ -58,10 +61,10 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def batches(topic: str, partition: int, records: Records, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Records of a partition in batches of up to MOST_ROWS rows, and not much more than MOST_BYTES."""
+    """Yield records of a partition in batches of up to MOST_ROWS rows, and not much more than MOST_BYTES."""
     for part in _pieces(records):
         columns = [_column(name, topic, partition, part) for name in schema.names]
-        # Spark wants each type to the letter: nullability and names within lists, too.
+        # Spark wants exactly these types, with nullability and names within lists.
         fitting = [
             array if array.type == field.type else array.cast(field.type)
             for array, field in zip(columns, schema, strict=True)

@@ -1,7 +1,8 @@
-"""Filters that Spark pushes down: which of them a read evaluates exactly, and what they leave to read.
+"""Filters that Spark pushes down: which of them a read evaluates exactly, and which records they leave to
+read.
 
-On topic, partition, offset and timestamp; all others, and those that are only made use of, go back to Spark,
-which evaluates them again. Nothing on disk. Threads: any; the values that come out don't change.
+Filters on topic, partition, offset and timestamp are used. All others, and those that only narrow the read,
+go back to Spark, which evaluates them again. Threads: any; the values do not change.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TESTS: dict[type, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Bounds:
-    """Numbers from `low` to below `high`."""
+    """The numbers from `low` to below `high`."""
 
     low: int = _LEAST
     high: int = _MOST
@@ -51,7 +52,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What is left to read: partitions that pass all `tests`, offsets and times (ms) in bounds."""
+    """What is left to read: partitions that pass all `tests`, offsets and times (ms) within bounds."""
 
     tests: tuple[spark.Filter, ...] = ()
     offsets: Bounds = field(default_factory=Bounds)
@@ -59,13 +60,13 @@ class Pushed:
     nothing: bool = False
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether any record of a partition may pass."""
+        """Whether any record of the partition may pass."""
         held = {"topic": topic, "partition": partition}
         return not self.nothing and all(_passes(test, held) for test in self.tests)
 
 
 def push(filters: Iterable[spark.Filter]) -> tuple[Pushed, list[spark.Filter]]:
-    """What filters leave to read, and those of them that are for Spark to evaluate."""
+    """Return what the filters leave to read, and the filters that Spark must evaluate."""
     pushed, left = Pushed(), []
     for each in filters:
         after, exact = _take(pushed, each)
@@ -76,7 +77,7 @@ def push(filters: Iterable[spark.Filter]) -> tuple[Pushed, list[spark.Filter]]:
 
 
 def _take(pushed: Pushed, each: spark.Filter) -> tuple[Pushed, bool]:
-    """With one more filter, and whether that is evaluated exactly."""
+    """Add one filter; return whether it is evaluated exactly."""
     inner = each.child if isinstance(each, spark.Not) else each
     negated = inner is not each
     path: tuple[str, ...] = getattr(inner, "attribute", ())
@@ -100,7 +101,7 @@ def _take(pushed: Pushed, each: spark.Filter) -> tuple[Pushed, bool]:
 
 
 def _typed(inner: Any, kind: type) -> bool:
-    """Whether its values are of the column's type; a time must say of which zone it is."""
+    """Whether the filter's values have the column's type; a time must have a zone."""
     values: tuple[Any, ...] = inner.value if isinstance(inner, spark.In) else (inner.value,)
     return bool(values) and all(type(value) is kind and not _zoneless(value) for value in values)
 
@@ -110,8 +111,8 @@ def _zoneless(value: Any) -> bool:
 
 
 def _span(inner: Any, least: Callable[[Any], int], above: Callable[[Any], int]) -> tuple[int, int, bool]:
-    """(low, high, whether just those pass): `least` of a value is the first number not below it, `above` the
-    first that is above it.
+    """Return (low, high, whether just those numbers pass): `least` of a value is the first number not below
+    it, `above` the first that is above it.
     """
     value = inner.value
     if isinstance(inner, spark.In):

@@ -1,8 +1,8 @@
-"""DataFrames kept in a topic as Arrow, and read back with their lineage cut. On disk: the topic, through the
-sink and the source.
+"""`checkpoint` and `restore`: DataFrames in a topic as Arrow, read back with their lineage cut.
 
-A record is an Arrow IPC stream of some rows; the last one, of key "schema", is written when all are there.
-Threads: one a call; the functions over batches run in Spark's Python workers.
+On disk: the topic, through the sink and the source. A record is an Arrow IPC stream of some rows; the last
+record, with key "schema", is written when all others are there. Threads: one a call; the functions over
+batches run in Spark's Python workers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SCHEMA_KEY = b"schema"
 _MOST = 4 << 20
-"""Bytes of a record, but for a single row that is longer."""
+"""The bytes of a record, except where a single row is longer."""
 SETTINGS: Mapping[str, Any] = {"compression.type": "lz4", "max.message.bytes": 64 << 20}
 
 
@@ -67,7 +67,7 @@ def _schema_of(store: Store, topic: str) -> str:
 
 
 def to_ipc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Each batch as one record or several, of about _MOST bytes."""
+    """Yield each batch as one record or several, of about _MOST bytes."""
     import pyarrow as pa
 
     for batch in batches:
@@ -80,7 +80,7 @@ def to_ipc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def parts_of(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """Slices with the same number of rows, of about `most` bytes on the whole."""
+    """Yield slices with the same number of rows, of about `most` bytes on average."""
     if batch.num_rows:
         rows = max(1, batch.num_rows * most // max(batch.nbytes, 1))
         for at in range(0, batch.num_rows, rows):
@@ -88,7 +88,7 @@ def parts_of(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
 
 
 def from_ipc(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of records, without the one that has the schema."""
+    """Yield the rows of records, without the record that has the schema."""
     import pyarrow as pa
 
     for batch in batches:

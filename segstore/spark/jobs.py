@@ -1,7 +1,7 @@
-"""Big work on a store as Spark jobs, for when one machine is not enough: nothing here assumes local mode, but
-every worker must see the store's directory under the same path.
+"""Spark jobs for large work on a store, also for clusters: every worker must see the store's directory
+under the same path.
 
-On disk: what each says. Threads: one, that of the caller. PySpark and pyarrow are imported when used.
+On disk: see each job. Threads: one, the caller's. PySpark and pyarrow are imported when used.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
-    """`segstore.check` on all executors: every CRC, record and index, segment by segment; empty where the
-    store is sound. StorageError where there is none.
+    """Run `segstore.check` on all executors, segment by segment; the list is empty where the store is
+    sound. Raises StorageError where there is no store.
     """
     from segstore.spark.job_tasks import verify
 
@@ -31,11 +31,11 @@ def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:
 def latest(
     spark: SparkSession, path: str | os.PathLike[str], topic: str, *, tombstones: bool = False
 ) -> DataFrame:
-    """The newest record of each key: key, value, headers, timestamp, partition, offset.
+    """Return the newest record of each key: key, value, headers, timestamp, partition, offset.
 
     Keys whose newest value is null are left out, unless `tombstones`; so are aborted records and those
-    without a key. In a partition the offset says what is newer; of a key that is in several, the timestamp.
-    Errors are those of the source.
+    without a key. Within a partition the offset decides which record is newer; for a key in several
+    partitions, the timestamp. Raises what the source raises.
     """
     from segstore.spark.job_tasks import latest
 
@@ -73,14 +73,14 @@ def reprocess(
     job_id: str | None = None,
     **options: object,
 ) -> Adoption | None:
-    """Append what `function` makes of the records of topic `source` to topic `target`: all of it or nothing,
-    once for a `job_id`. Where it went; None where nothing was made.
+    """Append what `function` makes of the records of topic `source` to topic `target`: all of it or
+    nothing, once for a `job_id`. Return where it was written; None where nothing was made.
 
-    `function` takes a batch with the columns of the source (headers too) and gives one with columns of the
-    sink, a Table, several, or None; it runs in Spark's tasks, where rows don't pass through the JVM. What it
-    gives as `partition` counts, as in the sink; without it the key decides. Records of a source partition
-    keep their order. `options`: of the source, as minPartitions=8; only what is committed is read. Errors:
-    those of source and sink.
+    `function` takes a batch with the columns of the source (headers too) and returns one with columns of
+    the sink, a Table, several, or None; it runs in Spark's tasks, where rows don't pass through the JVM.
+    The column `partition` of its result counts, as in the sink; without it the key decides. Records of a
+    source partition keep their order. `options`: of the source, as minPartitions=8; only committed records
+    are read. Raises what source and sink raise.
     """
     from segstore.spark.job_tasks import reprocess
 

@@ -1,9 +1,10 @@
-"""Starts Spark's JVM, and a session on it. On disk: a temporary directory while the JVM starts.
+"""Starts Spark's JVM and a session on it, and makes the class archive with which a JVM starts quickly.
 
-The command is the one that Spark's own launcher gives; the JVM is started by it without the shell scripts,
-and without SPARK_HOME where PySpark came from pip: with it, every Python worker would import PySpark from
-`pyspark.zip`, which has no compiled modules, in place of the installed one, and take seconds for it.
-Threads: one starts a session; what comes out is an ordinary SparkSession.
+On disk: a temporary directory while the JVM starts, and the archive. The command is the one that Spark's
+own launcher gives. The JVM is started without the shell scripts, and without SPARK_HOME where PySpark came
+from pip: with it, every Python worker would import PySpark from `pyspark.zip`, which has no compiled
+modules, in place of the installed one, and take seconds for that.
+Threads: one starts a session; the result is an ordinary SparkSession.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ if TYPE_CHECKING:
 
 # --- archive -----------------------------------------------------------------------------------
 
-# An archive of Spark's loaded classes, with which a JVM starts in half the time. Made on demand.
+# An archive of Spark's loaded classes, with which a JVM starts in half the time. It is made on demand.
 #
-# Owns `<cache>/segstore/spark-<key>.aot` or `.jsa`, where the cache is $XDG_CACHE_HOME or ~/.cache, and the
-# key stands for the Java and the PySpark that it was made with. The JVM looks whether it fits, and starts
-# without it where it does not. It is replaced by rename, so that any number of processes may make and use
-# it. Threads: any; functions without state.
+# On disk: owns `<cache>/segstore/spark-<key>.aot` or `.jsa`, where the cache is $XDG_CACHE_HOME or ~/.cache,
+# and the key stands for the Java and the PySpark that it was made with. The JVM checks whether the archive
+# fits, and starts without it where it does not. It is replaced by rename, so that any number of processes may
+# make and use it. Threads: any.
 
 _AOT = 25
-"""From this version of Java on the archive holds linked classes, and needs no archive of the JDK's own."""
+"""From this version of Java on the archive has linked classes, and needs no archive of the JDK's own."""
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 _SECONDS = 900
 _TRAINING = """
@@ -52,7 +53,7 @@ train(sys.argv[1], sys.argv[2])
 
 
 def archive_path(java: Java, jars: str) -> str:
-    """Where the archive for this Java and these jars is, if it was made."""
+    """Return where the archive for this Java and these jars is, whether it was made or not."""
     stamp = f"{java.home}\0{java.version}\0{jars}\0{os.stat(jars).st_mtime_ns}"
     key = hashlib.sha256(stamp.encode()).hexdigest()[:16]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
@@ -60,7 +61,7 @@ def archive_path(java: Java, jars: str) -> str:
 
 
 def flags_to_use(java: Java, jars: str) -> list[str]:
-    """Of a JVM; none where there is no archive."""
+    """Return the flags of a JVM that uses the archive; none where there is no archive."""
     path = archive_path(java, jars)
     if not os.path.exists(path):
         return []
@@ -69,15 +70,16 @@ def flags_to_use(java: Java, jars: str) -> list[str]:
 
 
 def flags_to_make(java: Java, path: str) -> list[str]:
-    """Of a JVM that writes the archive when it ends."""
+    """Return the flags of a JVM that writes the archive when it ends."""
     name = "AOTCacheOutput" if java.version >= _AOT else "ArchiveClassesAtExit"
     return [f"-XX:{name}={path}", *_QUIET]
 
 
 def prepare() -> str:
-    """Make the archive for the Java and the PySpark that `session` takes now, or make it anew: its path.
+    """Make the archive for the Java and the PySpark that `session` takes now, or make it anew; return its
+    path.
 
-    One to two minutes, in a process of its own; about 200 MB. SegstoreError, OSError.
+    That takes one to two minutes, in a process of its own, and about 200 MB. Raises SegstoreError, OSError.
     """
 
     java = find_java()
@@ -110,18 +112,18 @@ _POLL = 0.02  # seconds
 _MOST_SECRET = 1 << 16
 _starting = threading.Lock()
 _processes: list[subprocess.Popen[bytes]] = []
-"""The JVM ends when its standard input does: this keeps it open."""
+"""A JVM ends when its standard input does: this list keeps it open."""
 
 
 class Gateway(NamedTuple):
-    """How PySpark reaches the JVM."""
+    """What PySpark needs to reach the JVM."""
 
     port: int
     secret: str
 
 
 def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") -> SparkSession:
-    """See `segstore.spark.session`; the JVM writes the `archive` that is named when it ends."""
+    """See `segstore.spark.session`; the JVM writes `archive`, where it is named, when it ends."""
     settings = {spark_name(name): _text(value) for name, value in conf.items()}
     defaults = _LOCAL if master.startswith("local") else {}
     try:
@@ -130,7 +132,7 @@ def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") 
     except ImportError as error:
         raise SegstoreError(f"PySpark is needed: pip install 'segstore[spark]' ({error})") from error
     with _starting:
-        # What is there already keeps its settings where no others were asked for.
+        # A session that exists keeps its settings where no others were asked for.
         there = SparkSession.getActiveSession() is not None
         settings = settings if there else defaults | settings
         builder = SparkSession.builder.master(master)
@@ -143,7 +145,9 @@ def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") 
 
 
 def spark_name(name: str) -> str:
-    """`spark_sql_x` and `spark.sql.x` are both spark.sql.x. ConfigError for what is no Spark setting."""
+    """Return spark.sql.x for `spark_sql_x` and `spark.sql.x`. Raises ConfigError for a name that is no
+    Spark setting.
+    """
     name = name if "." in name else name.replace("_", ".")
     if not name.startswith("spark."):
         raise ConfigError(f"{name!r} is no Spark setting: their names begin with spark.")
@@ -156,7 +160,7 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def _set(**values: str) -> Iterator[None]:
-    """These in the environment, for as long as PySpark looks at it."""
+    """Put these into the environment, for as long as PySpark looks at it."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -171,15 +175,17 @@ def _set(**values: str) -> Iterator[None]:
 
 @contextmanager
 def _python() -> Iterator[None]:
-    """PySpark asks PATH for a python3 where nothing else is said."""
+    """Tell PySpark which Python to use; by default it asks PATH for a python3."""
     with _set(PYSPARK_PYTHON=os.environ.get("PYSPARK_PYTHON", _interpreter())):
         yield
 
 
 def _interpreter() -> str:
-    """This one, as Spark can ask a shell for it: by its name, in PATH, where its path has spaces.
+    """Return this interpreter, as Spark can ask a shell for it: by its name, in PATH, where its path has
+    spaces.
 
-    Spark's `Utils.checkCommandAvailable` puts no quotes around it, and finds no Python data source without.
+    Spark's `Utils.checkCommandAvailable` does not quote it, and finds no Python data source where that
+    fails.
     """
     return os.path.basename(sys.executable) if _must_be_quoted(sys.executable) else sys.executable
 
@@ -189,7 +195,7 @@ def _must_be_quoted(path: str) -> bool:
 
 
 def _launched(settings: Mapping[str, str], quick: bool, archive: str) -> dict[str, str]:
-    """Start a JVM: what PySpark takes to connect to it."""
+    """Start a JVM; return what PySpark takes to connect to it."""
     java = find_java()
     flags = list(_QUICK if quick else ())
     flags += flags_to_make(java, archive) if archive else flags_to_use(java, os.path.join(home(), "jars"))
@@ -198,7 +204,7 @@ def _launched(settings: Mapping[str, str], quick: bool, archive: str) -> dict[st
 
 
 def home() -> str:
-    """Where Spark's jars are."""
+    """Return the directory with Spark's jars."""
     from pyspark.find_spark_home import _find_spark_home
 
     found: str = _find_spark_home()
@@ -206,21 +212,22 @@ def home() -> str:
 
 
 def running() -> tuple[subprocess.Popen[bytes], ...]:
-    """The JVMs that were started here."""
+    """Return the JVMs that were started here."""
     return tuple(_processes)
 
 
 def command(java: Java, settings: Mapping[str, str], flags: Sequence[str] = ()) -> list[str]:
-    """What Spark's own launcher would run for these settings, with `flags` before all that it says.
+    """Return the command that Spark's own launcher gives for these settings, with `flags` before all its
+    own.
 
-    SegstoreError with what it says against it.
+    Raises SegstoreError with the launcher's message.
     """
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     submit = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
     asked = [java.command, "-Xmx128m", "-cp", os.path.join(home(), "jars", "*"), *_LAUNCHER, *conf]
     asked += shlex.split(submit)
     run = subprocess.run(asked, env=_with_home(java), capture_output=True)
-    # Messages, if there are any, then the words, each with a zero byte behind it.
+    # Messages, if there are any, then the words of the command, each with a zero byte behind it.
     words = [word.decode() for word in run.stdout.split(b"\0\n", 1)[-1].split(b"\0")[:-1]]
     if run.returncode or not words:
         said = run.stderr.decode(errors="replace").strip()
@@ -230,14 +237,14 @@ def command(java: Java, settings: Mapping[str, str], flags: Sequence[str] = ()) 
 
 
 def _with_home(java: Java) -> dict[str, str]:
-    """The environment of Spark's launcher, as `spark-class` makes it."""
+    """Return the environment of Spark's launcher, as `spark-class` makes it."""
     jars = os.listdir(os.path.join(home(), "jars"))
     scala = next((m[1] for m in map(re.compile(r"spark-launcher_([\d.]+)-").match, jars) if m), "2.13")
     return {**os.environ, "JAVA_HOME": java.home, "SPARK_HOME": home(), "SPARK_SCALA_VERSION": scala}
 
 
 def environment(java: Java) -> dict[str, str]:
-    """Of the JVM, and so of every Python worker."""
+    """Return the environment of the JVM, and so of every Python worker."""
     found = {**os.environ, "JAVA_HOME": java.home, "SPARK_CONNECT_MODE": "0"}
     found["PYTHONHASHSEED"] = os.environ.get("PYTHONHASHSEED", "0")  # one order of sets in all workers
     if _must_be_quoted(sys.executable):
@@ -249,9 +256,9 @@ def environment(java: Java) -> dict[str, str]:
 
 
 def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
-    """Run the JVM until it says where it listens. SegstoreError where it ends before.
+    """Run the JVM until it says where it listens. Raises SegstoreError where it ends before.
 
-    What interrupts the wait ends the JVM too: it could not say where it listens any more, and would wait
+    An interrupt of the wait ends the JVM too: it could not say any more where it listens, and would wait
     for ever.
     """
     with tempfile.TemporaryDirectory(prefix="segstore-spark-") as directory:
@@ -278,5 +285,5 @@ def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
 
 
 def _not_interrupted() -> None:
-    """Ctrl-C is for the application, which tells Spark."""
+    """Have the JVM ignore Ctrl-C, which is for the application; the application tells Spark."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,6 +1,7 @@
-"""Where a read begins and ends: what an option says, and the JSON that Spark keeps in its checkpoint.
+"""Where a read begins and ends: `OffsetSpec` for the values of options, the parsing of options, and the
+JSON of offsets in Spark's checkpoint.
 
-Nothing on disk. Threads: any; values and functions without state.
+Threads: any; values and functions without state.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from segstore.names import MAX_PARTITION
 # --- parsing -----------------------------------------------------------------------------------
 
 # The values of options, parsed: each ConfigError names the option, its value and what is allowed.
-#
-# Nothing on disk. Threads: any; functions without state.
 
 _DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _UNITS_US = {
@@ -37,7 +36,7 @@ Default = TypeVar("Default")
 
 
 def by_lower_names(given: Mapping[str, Any]) -> dict[str, str]:
-    """Options by their names in lower case, which Spark does not tell apart; names and values are str."""
+    """Return options by their names in lower case, because Spark ignores case; names and values are str."""
     for name, value in given.items():
         if not isinstance(name, str):
             raise ConfigError(f"option {shown(name)}: its name must be a str, not {type(name).__name__}")
@@ -47,7 +46,7 @@ def by_lower_names(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def whole(option: str, text: str, least: int = 0) -> int:
-    """An int64 of at least this."""
+    """Return an int64 of at least `least`."""
     try:
         value = int(text.strip())
     except ValueError:
@@ -58,24 +57,24 @@ def whole(option: str, text: str, least: int = 0) -> int:
 
 
 def positive(option: str, text: str | None) -> int | None:
-    """A whole number above zero; None where the option is not given."""
+    """Return a whole number above zero; None where the option is not given."""
     return None if text is None else whole(option, text, 1)
 
 
 def flag(option: str, text: str | None, default: Default) -> bool | Default:
-    """true or false."""
+    """Return True or False for true or false."""
     return default if text is None else one_of(option, text.lower(), ("true", "false")) == "true"
 
 
 def one_of(option: str, text: str, allowed: Collection[str]) -> str:
-    """One of some words."""
+    """Return one of the allowed words."""
     if text not in allowed:
         raise ConfigError(f"option {option}={text!r}: must be one of {', '.join(allowed)}")
     return text
 
 
 def duration_ms(option: str, text: str | None, default: int) -> int:
-    """Spark's spans of time: "500ms", "10s", "15m", "1h"; a bare number is ms."""
+    """Return ms for Spark's durations: "500ms", "10s", "15m", "1h"; a bare number is ms."""
     if text is None:
         return default
     match = _DURATION.fullmatch(text.strip().lower())
@@ -85,7 +84,7 @@ def duration_ms(option: str, text: str | None, default: int) -> int:
 
 
 def topics(option: str, text: str) -> tuple[str, ...]:
-    """Names between commas, each once."""
+    """Return the names between commas, each once."""
     found = tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     if not found:
         raise ConfigError(f'option {option}={text!r}: names no topic; allowed is "a" or "a,b"')
@@ -93,7 +92,7 @@ def topics(option: str, text: str) -> tuple[str, ...]:
 
 
 def assigned(option: str, text: str) -> tuple[TopicPartition, ...]:
-    """Partitions of {"topic": [0, 1]}, in order."""
+    """Return the partitions of {"topic": [0, 1]}, in order."""
     form = '{"topic": [0, 1]}'
     held = _object(option, text, form)
     if not all(isinstance(each, list) for each in held.values()):
@@ -105,7 +104,7 @@ def assigned(option: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def by_partition(option: str, text: str) -> dict[TopicPartition, int]:
-    """Numbers of {"topic": {"0": 23, "1": -2}}."""
+    """Return the numbers of {"topic": {"0": 23, "1": -2}}."""
     form = '{"topic": {"0": 23, "1": -2}}'
     held, found = _object(option, text, form), {}
     for topic, numbers in held.items():
@@ -149,8 +148,8 @@ _WORDS = {"latest": LATEST, "earliest": EARLIEST}
 
 @dataclass(frozen=True)
 class OffsetSpec:
-    """What `option` says: one number for all partitions, or one for each. With `times` they are ms since the
-    epoch, without them offsets, LATEST or EARLIEST.
+    """The value of `option`: one number for all partitions, or one for each. With `times` the numbers are
+    ms since the epoch, without it offsets, LATEST or EARLIEST.
     """
 
     option: str
@@ -159,14 +158,16 @@ class OffsetSpec:
     times: bool = False
 
     def refuse(self, word: str, reason: str) -> None:
-        """ConfigError where a partition has this word's number."""
+        """Raise ConfigError where a partition has this word's number."""
         number = _WORDS[word]
         if not self.times and (self.everywhere == number or number in self.each.values()):
             what = word if self.everywhere == number else f"{number} ({word})"
             raise ConfigError(f"option {self.option}={what}: {reason}")
 
     def of(self, partitions: list[TopicPartition]) -> Offsets:
-        """The number of each of `partitions`. ConfigError where it names others, or not all."""
+        """Return the number of each of `partitions`. Raises ConfigError where the option names others, or
+        not all.
+        """
         if self.everywhere is not None:
             return dict.fromkeys(partitions, self.everywhere)
         missing, extra = sorted(set(partitions) - set(self.each)), sorted(set(self.each) - set(partitions))
@@ -182,23 +183,23 @@ class OffsetSpec:
 
 
 def names(partitions: list[TopicPartition]) -> str:
-    """As messages have them."""
+    """Return the partitions as text for messages."""
     return ", ".join(f"{topic}-{partition}" for topic, partition in partitions)
 
 
 def by_word(option: str, text: str) -> OffsetSpec:
-    """earliest, latest, or JSON of offsets."""
+    """Parse earliest, latest, or JSON of offsets."""
     word = text.strip().lower()
     return OffsetSpec(option, _WORDS[word]) if word in _WORDS else by_json(option, text)
 
 
 def by_timestamp(option: str, text: str) -> OffsetSpec:
-    """One time (ms since the epoch) for all."""
+    """Parse one time (ms since the epoch) for all partitions."""
     return OffsetSpec(option, whole(option, text), times=True)
 
 
 def by_json(option: str, text: str, times: bool = False) -> OffsetSpec:
-    """{"topic": {"0": 23, "1": -2}}, or the same with times."""
+    """Parse {"topic": {"0": 23, "1": -2}}, or the same with times."""
     each, least = by_partition(option, text), 0 if times else EARLIEST
     for partition, number in each.items():
         if number < least:
@@ -208,7 +209,7 @@ def by_json(option: str, text: str, times: bool = False) -> OffsetSpec:
 
 
 def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Sorted: Spark takes another order of the same for new data."""
+    """Return sorted JSON: Spark takes the same offsets in another order for new data."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -216,7 +217,7 @@ def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def from_json(held: Mapping[str, Any]) -> Offsets:
-    """What `to_json` made. CorruptCheckpointError."""
+    """Read what `to_json` made. Raises CorruptCheckpointError."""
     try:
         return {TopicPartition(t, int(p)): int(offset) for t in held for p, offset in held[t].items()}
     except (AttributeError, TypeError, ValueError) as error:

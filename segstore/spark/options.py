@@ -1,7 +1,7 @@
-"""The source's options: names, values and defaults of Spark's own Kafka source. Nothing on disk.
+"""`SourceOptions`: the source's options, with names, values and defaults of Spark's own Kafka source.
 
-All is found wrong here, on the driver, that can be without a look at the store.
-Threads: any; values and functions without state.
+Every error that can be found without the store is found here, on the driver. Threads: any; values and
+functions without state.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DELAY_MS = 15 * 60_000
 
 
 class Subscription(NamedTuple):
-    """Which partitions: by topics' names, by a pattern of them, or one by one."""
+    """The partitions of a read: by topics' names, by a pattern of them, or one by one."""
 
     option: str
     topics: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Subscription(NamedTuple):
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What a read was asked for. What may be None is so where nothing was said."""
+    """The options of a read; a field is None where the option was not given."""
 
     path: str
     subscription: Subscription
@@ -71,20 +71,22 @@ class SourceOptions:
     max_trigger_delay_ms: int
 
     def begin(self, streaming: bool) -> OffsetSpec:
-        """Where to begin: a stream at the latest, a batch at the earliest, unless something else was said."""
+        """Return where to begin: a stream at the latest offset, a batch at the earliest, unless an option
+        says otherwise.
+        """
         spec = self.starting or by_word("startingOffsets", "latest" if streaming else "earliest")
         if not streaming:
             spec.refuse("latest", "a batch query would have nothing to read: take earliest or offsets")
         return spec
 
     def end(self) -> OffsetSpec:
-        """Where a batch ends."""
+        """Return where a batch ends."""
         spec = self.ending or by_word("endingOffsets", "latest")
         spec.refuse("earliest", "a batch query would have nothing to read: take latest or offsets")
         return spec
 
     def check_stream(self) -> None:
-        """ConfigError for what only a batch can have."""
+        """Raise ConfigError for an option that only a batch can have."""
         if self.ending is not None:
             raise ConfigError(
                 f"option {self.ending.option}: a stream has no end; leave it out, or use spark.read"
@@ -92,7 +94,7 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:
-    """ConfigError names the option, its value and what is allowed."""
+    """Parse options. Raises ConfigError, which names the option, its value and what is allowed."""
     options = by_lower_names(given)
     _check_known(options)
     starting, ending = _spec(options, _STARTING), _spec(options, _ENDING)
@@ -138,12 +140,12 @@ def _check_known(options: Mapping[str, str]) -> None:
 
 
 def needs_broker(name: str) -> bool:
-    """Whether an option, by its name in lower case, is one of Kafka's that means nothing here."""
+    """Whether an option, by its name in lower case, is one of Kafka's that means nothing without a broker."""
     return name.startswith(_NEEDS_BROKER)
 
 
 def store_path(options: Mapping[str, str]) -> str:
-    """Option path, of options by their names in lower case. ConfigError."""
+    """Return the option path, of options by their names in lower case. Raises ConfigError."""
     path = re.sub(r"^file:(//)?(?=/)", "", options.get("path", ""))
     if not path:
         raise ConfigError('option path is missing: .option("path", "/the/store"), or .load("/the/store")')
@@ -172,7 +174,7 @@ def _subscription(options: Mapping[str, str]) -> Subscription:
 
 
 def _spec(options: Mapping[str, str], names: tuple[str, str, str]) -> OffsetSpec | None:
-    """The first of them counts; those behind it are parsed all the same."""
+    """Return the first of these options that is given; the others are parsed all the same."""
     timestamp, by_times, offsets = ((name, _get(options, name)) for name in names)
     found = [
         by_timestamp(timestamp[0], timestamp[1]) if timestamp[1] is not None else None,

@@ -1,7 +1,9 @@
-"""Divides ranges of offsets among Spark's tasks, at the edges of record batches where that can be.
+"""Plans a read: `divide` makes parts of ranges of offsets, `Lookup` asks the store what to read, and
+`SliceReader` reads one part in a task.
 
-Nothing on disk. Threads: any; values and functions without state. The number of parts is that of Spark's
-KafkaOffsetRangeCalculator.
+On disk: only reads. Threads: one plans a query, one reads in each task; values can be used from any. The
+number of parts is that of Spark's KafkaOffsetRangeCalculator; parts begin at the edges of record batches
+where possible.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Edge = Callable[["Range", int], int]
-"""(range, offset) -> the base offset of the batch that holds the offset."""
+"""(range, offset) -> the base offset of the batch that has the offset."""
 
 
 class Range(NamedTuple):
@@ -52,8 +54,8 @@ class Range(NamedTuple):
 
 
 def divide(ranges: list[Range], least_parts: int | None, most_records: int | None, edge: Edge) -> list[Range]:
-    """Ranges that together are `ranges`: none of more than `most_records` offsets, about `least_parts` or
-    more of them; without empty ones.
+    """Return ranges that together are `ranges`: none of more than `most_records` offsets, about
+    `least_parts` of them or more, without empty ones.
     """
     parts = [each for each in ranges if each.size]
     if most_records is not None:
@@ -64,7 +66,9 @@ def divide(ranges: list[Range], least_parts: int | None, most_records: int | Non
 
 
 def _capped(whole: Range, most: int, edge: Edge) -> Iterator[Range]:
-    """A batch larger than `most` is cut within: the number of records is what was asked for."""
+    """Cut a range into parts of `most` offsets; a batch larger than that is cut within, because the number
+    of records was asked for.
+    """
     start = whole.start
     while whole.end - start > most:
         cut = edge(whole, start + most)
@@ -85,7 +89,7 @@ def _evenly(whole: Range, n: int, edge: Edge) -> Iterator[Range]:
 
 
 def _shares(parts: list[Range], least: int) -> Iterator[tuple[Range, int]]:
-    """How many parts each gets: small ones stay whole, and the others share what is left by size."""
+    """Yield how many parts each range gets: small ranges stay whole, the others share the rest by size."""
     total = sum(each.size for each in parts)
     small = {each for each in parts if _count(each.size, total, least) == 1}
     total -= sum(each.size for each in small)
@@ -100,13 +104,11 @@ def _count(size: int, total: int, parts: int) -> int:
 
 # --- lookup ------------------------------------------------------------------------------------
 
-# The driver's look at a store: which partitions a query reads, from where, and up to where.
-#
-# On disk: reads only, as every store opened with mode="r". Threads: one, that of a query's planning.
+# `Lookup`: the driver's look at a store: which partitions a query reads, from where, and up to where.
 
 
 def open_store(path: str) -> Store:
-    """The store to read. ConfigError where there is no directory."""
+    """Open the store to read. Raises ConfigError where there is no directory."""
     try:
         return storage.open(path, "r")
     except StorageError as error:
@@ -134,8 +136,8 @@ class Lookup:
     # --- partitions -----------------------------------------------------------------------
 
     def partitions(self, *, all_there: bool = True) -> list[TopicPartition]:
-        """Those of the subscription, in order. ConfigError where one is not there, unless `all_there` is
-        False: then the others.
+        """Return the partitions of the subscription, in order. Raises ConfigError where one does not exist,
+        unless `all_there` is False: then the others are returned.
         """
         subscription, topics = self.options.subscription, self.store.topics()
         if subscription.pattern or subscription.option == "subscribePattern":
@@ -163,17 +165,17 @@ class Lookup:
             raise ConfigError(f"option {option}: {error} (path={self.options.path!r})") from error
 
     def log(self, partition: TopicPartition) -> PartitionLog:
-        """UnknownTopicOrPartitionError, StoreClosedError."""
+        """Return the partition's log. Raises UnknownTopicOrPartitionError, StoreClosedError."""
         return self.store.partition(*partition)
 
     # --- offsets --------------------------------------------------------------------------
 
     def earliest(self, partitions: list[TopicPartition]) -> Offsets:
-        """The log start offsets."""
+        """Return the log start offsets."""
         return {each: self.log(each).start_offset for each in partitions}
 
     def latest(self, partitions: list[TopicPartition]) -> Offsets:
-        """The ends that may be read up to now, of those partitions that are still there."""
+        """Return the offsets up to which can be read now, of those partitions that still exist."""
         found = {}
         for each in partitions:
             try:
@@ -183,14 +185,14 @@ class Lookup:
         return found
 
     def end_of(self, partition: TopicPartition) -> int:
-        """What is visible at the isolation level ends here."""
+        """Return the offset where the records visible at the isolation level end."""
         at = self.log(partition)
         return at.end_offset if self.options.isolation_level == "read_uncommitted" else at.last_stable_offset
 
     def resolve(self, spec: OffsetSpec, partitions: list[TopicPartition], *, begin: bool) -> Offsets:
-        """The offsets that an option stands for; what it names itself is held against what is there.
+        """Return the offsets that an option stands for; offsets that it names are checked against the logs.
 
-        ConfigError, DataLossError.
+        Raises ConfigError, DataLossError.
         """
         numbers = spec.of(partitions)
         if spec.times:
@@ -217,7 +219,7 @@ class Lookup:
         return end if offset is None else min(offset, end)
 
     def _within(self, option: str, partition: TopicPartition, offset: int) -> int:
-        """An offset that a user gave, moved to the nearest that is there where data loss is allowed."""
+        """Return an offset that a user gave, moved to the nearest in the log where data loss is allowed."""
         at = self.log(partition)
         first, end = at.start_offset, at.end_offset
         if not first <= offset <= end:
@@ -228,7 +230,7 @@ class Lookup:
         return min(max(offset, first), self.end_of(partition))
 
     def lost(self, what: str) -> None:
-        """DataLossError, or a warning where failOnDataLoss is false."""
+        """Raise DataLossError, or log a warning where failOnDataLoss is false."""
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{what}. With option failOnDataLoss=false what is left is read")
         log.warning("%s; failOnDataLoss=false: what is left is read", what)
@@ -237,13 +239,11 @@ class Lookup:
 # --- slices ------------------------------------------------------------------------------------
 
 # What one task of Spark reads: a slice of a partition, in a process of its own.
-#
-# On disk: reads only, as every store opened with mode="r". Threads: one, a task's.
 
 log = logging.getLogger("segstore.spark")
 
 FEW_ROWS = 16_384
-"""Reads grow until they give so many: a batch costs Spark something besides its rows."""
+"""Reads grow until they return so many rows: each batch costs Spark something beside its rows."""
 FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 24
 
 
@@ -259,7 +259,7 @@ class Slice(InputPartition):
 
 @dataclass(frozen=True)
 class SliceReader:
-    """How slices are read; it travels to the tasks."""
+    """How slices are read; the object travels to the tasks."""
 
     path: str
     schema: pa.Schema
@@ -268,7 +268,9 @@ class SliceReader:
     times: Bounds
 
     def read(self, part: Slice) -> Iterator[pa.RecordBatch]:
-        """CorruptRecordError, DataLossError, StorageError: the task fails with it."""
+        """Yield the slice's rows. Raises CorruptRecordError, DataLossError, StorageError, with which the
+        task fails.
+        """
         with open_store(self.path) as store:
             try:
                 at = store.partition(part.topic, part.partition)

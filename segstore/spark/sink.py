@@ -1,11 +1,12 @@
 """The sink "segstore" as PySpark asks for it: a writer of a batch, a writer of a stream's micro-batches.
 
-Tasks stage, the driver's commit seals: once for the id, which is the job's own, or the stream's query id and
-batch id. Spark may call write more than once for the same rows, commit again for a micro-batch whose commit
-it has forgotten, and abort after a commit that failed: none of that doubles or undoes what is in the log.
+Tasks stage rows, the driver's commit seals them, once for the id, which is the job's own, or the stream's
+query id and batch id. Spark may call write more than once for the same rows, commit again for a micro-batch
+whose commit it has forgotten, and abort after a commit that failed: none of that doubles or removes what is
+in the log.
 
-On disk: the store's inbox; see `sink_store`. Threads: PySpark makes each object on the driver, anew for each
-micro-batch, and sends it to the tasks.
+On disk: the store's inbox, see `sink_store`. Threads: PySpark makes each object on the driver, anew for
+each micro-batch, and sends it to the tasks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 def writer(given: Mapping[str, str], columns: StructType, overwrite: bool) -> BatchWriter:
-    """Of a batch. ConfigError: options, columns and the store are looked at here, before tasks start."""
+    """Return a writer of a batch. Raises ConfigError: options, columns and the store are checked here,
+    before tasks start.
+    """
     options = parse_sink_options(given, streaming=False)
     if overwrite:
         raise ConfigError('mode("overwrite"): a log is only appended to; mode("append") is allowed')
@@ -42,7 +45,9 @@ def writer(given: Mapping[str, str], columns: StructType, overwrite: bool) -> Ba
 
 
 def stream_writer(given: Mapping[str, str], columns: StructType) -> StreamWriter:
-    """Of a micro-batch. Output mode complete appends the whole result each time, as to Kafka. ConfigError."""
+    """Return a writer of a micro-batch. Output mode complete appends the whole result each time, as to
+    Kafka. Raises ConfigError.
+    """
     options = parse_sink_options(given, streaming=True)
     check_columns(columns, options.topic)
     sink = Sink.of(options)
@@ -52,7 +57,7 @@ def stream_writer(given: Mapping[str, str], columns: StructType) -> StreamWriter
 
 @dataclass
 class Message(WriterCommitMessage):
-    """What a task has staged, None where it had no rows; of a stream, the query and micro-batch it is of."""
+    """What a task has staged, None where it had no rows; for a stream, also its query and micro-batch."""
 
     staged: Staged | None
     query: str = ""
@@ -60,13 +65,15 @@ class Message(WriterCommitMessage):
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    """In the order of the tasks, which is that of the rows; a task that failed has no message."""
+    """Return what was staged in the order of the tasks, which is that of the rows; a failed task has no
+    message.
+    """
     held = (message.staged for message in messages if isinstance(message, Message))
     return [staged for staged in held if staged is not None]
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`job`: what is written under it is written once."""
+    """`job`: what is written under this id is written once."""
 
     def __init__(self, sink: Sink, job: str) -> None:
         self.sink, self.id = sink, f"spark-job/{job}"
@@ -75,7 +82,7 @@ class BatchWriter(DataSourceArrowWriter):
         return Message(self.sink.stage(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """When it returns, all rows are in the log, durable and visible."""
+        """Seal the rows; on return all of them are in the log, durable and visible."""
         self.sink.seal(self.id, _staged(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -83,7 +90,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Made twice for each micro-batch: one is sent to the tasks, the other commits."""
+    """PySpark makes two for each micro-batch: one is sent to the tasks, the other commits."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
@@ -93,7 +100,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return Message(self.sink.stage(iterator), query, batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """When it returns, all rows are in the log, durable and visible."""
+        """Seal the rows; on return all of them are in the log, durable and visible."""
         queries = {(message.query, message.batch) for message in messages if isinstance(message, Message)}
         if len(queries) > 1 or any(batch != batchId for _, batch in queries):
             raise IllegalStateError(f"micro-batch {batchId} was given what tasks wrote for {sorted(queries)}")
@@ -105,7 +112,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _micro_batch() -> tuple[str, int]:
-    """Query id and batch id of the running task: both are in the query's checkpoint."""
+    """Return query id and batch id of the running task: both are in the query's checkpoint."""
     context = TaskContext.get()
     query = context and context.getLocalProperty(_QUERY)
     batch = context and context.getLocalProperty(_BATCH)

@@ -1,7 +1,7 @@
-"""Divides Arrow rows among the partitions of topics, without a Python object per row. Nothing on disk.
+"""`Divider`: divides Arrow rows among the partitions of topics, without a Python object per row.
 
-The partition is the row's own, else Kafka's for its key; rows without either stick to a partition for a while
-and go on to the next (BuiltInPartitioner, KIP-794; here for about a MiB).
+The partition is the row's own, else Kafka's for its key; rows without either stick to a partition for about
+a MiB and then go to the next one (BuiltInPartitioner, KIP-794).
 Threads: one, a task's.
 """
 
@@ -35,14 +35,18 @@ class Group(NamedTuple):
 
 
 class Divider:
-    """`find(topic)` tells what a topic is, or raises that there is none; `topic`: all rows go there."""
+    """`find(topic)` returns the topic's description, or raises that it does not exist; with `topic` all
+    rows go there.
+    """
 
     def __init__(self, find: Callable[[str], TopicInfo], topic: str | None) -> None:
         self._find, self._topic = find, topic
         self._sticky: dict[str, int] = {}
 
     def groups(self, rows: pa.RecordBatch) -> Iterator[Group]:
-        """Of rows with the columns of a sink. InvalidRecordError, UnknownTopicOrPartitionError."""
+        """Yield groups of rows with the columns of a sink. Raises InvalidRecordError,
+        UnknownTopicOrPartitionError.
+        """
         for topic, part in self._by_topic(rows):
             info = self._find(topic)
             slots = self._slots(info, part)
@@ -66,7 +70,7 @@ class Divider:
     # --- partitions -----------------------------------------------------------------------
 
     def _slots(self, info: TopicInfo, rows: pa.RecordBatch) -> NDArray[np.integer[Any]]:
-        """For each row the number of its partition among those of the topic."""
+        """Return for each row the index of its partition among those of the topic."""
         given = _column(rows, "partition")
         if given is not None and not given.null_count:
             return _slots_of(info, given.to_numpy())
@@ -91,9 +95,9 @@ class Divider:
         return slots
 
     def _stick(self, info: TopicInfo, n: int, size: int) -> NDArray[np.int32]:
-        """The next partitions in turn, each for an equal run of the rows."""
+        """Return the next partitions in turn, each for an equal run of the rows."""
         runs = min(max(size // _STICKY_BYTES, 1), info.partitions)
-        # Each task begins somewhere else, so that small ones don't all go to the same.
+        # Each task begins at another partition, so that small tasks don't all write to the same.
         first = self._sticky.get(info.name, -1)
         first = random.randrange(info.partitions) if first < 0 else first
         self._sticky[info.name] = (first + runs) % info.partitions
@@ -115,12 +119,12 @@ def _slots_of(info: TopicInfo, given: NDArray[np.int32]) -> NDArray[np.integer[A
 def _sorted_apart(
     rows: pa.RecordBatch, slots: NDArray[np.integer[Any]]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each slot, in their order; copied only where they don't lie side by side."""
+    """Yield the rows of each slot, in their order; rows are copied only where they don't lie side by side."""
     counts = np.bincount(slots)
     held: NDArray[np.integer[Any]] = np.flatnonzero(counts)
     changes = slots[1:] != slots[:-1]
     if np.count_nonzero(changes) >= len(held):
-        # Of 16 bits numpy sorts in one pass.
+        # numpy sorts numbers of 16 bits in one pass.
         order = np.argsort(slots.astype(np.int16) if len(counts) <= 1 << 15 else slots, kind="stable")
         rows = rows.take(pa.array(order))
     else:
@@ -141,7 +145,7 @@ def _column(rows: pa.RecordBatch, name: str) -> pa.Array | None:
 
 
 def columns_of(rows: pa.RecordBatch, now_ms: int) -> dict[str, Any]:
-    """What `Stager.append_batch` takes of these rows; rows without a timestamp are stamped with `now_ms`."""
+    """Return what `Stager.append_batch` takes of these rows; rows without a timestamp get `now_ms`."""
     headers, stamps = _column(rows, "headers"), _column(rows, "timestamp")
     return {
         "values": rows.column("value"),
@@ -152,7 +156,7 @@ def columns_of(rows: pa.RecordBatch, now_ms: int) -> dict[str, Any]:
 
 
 def _stamps(column: pa.Array, now_ms: int) -> NDArray[np.int64]:
-    """ms of Spark's µs, rounded down."""
+    """Return ms for Spark's µs, rounded down."""
     micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
     if micros.null_count:
         micros = micros.fill_null(now_ms * 1000)
@@ -166,8 +170,8 @@ def _stamps(column: pa.Array, now_ms: int) -> NDArray[np.int64]:
 
 
 def header_columns(column: pa.Array) -> HeaderColumns | None:
-    """Of list<struct<key, value>>; a null list has none. InvalidRecordError for a header that is null, or
-    has a null key.
+    """Return the columns of list<struct<key, value>>; a null list has no headers. Raises InvalidRecordError
+    for a header that is null, or has a null key.
     """
     if column.null_count == len(column):
         return None

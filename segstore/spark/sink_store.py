@@ -1,7 +1,8 @@
-"""What a sink does in its store: tasks stage rows, the driver seals what they staged. It needs no JVM.
+"""`Sink`: what a sink does in its store: tasks stage rows, the driver seals what they staged. And the
+sink's options. It needs no JVM.
 
-On disk: the store's inbox, through `Stager`, `seal` and `abort`. Threads: one at a time; a value, which
-travels to the tasks.
+On disk: the store's inbox, through `Stager`, `seal` and `abort`. Threads: one at a time; a `Sink` is a
+value, which travels to the tasks.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("segstore.spark")
 
 GATHERED_BYTES = 8 << 20
-"""Rows are gathered so far before they are divided, so that each partition gets batches of some size."""
+"""Rows are gathered up to this size before they are divided, so that each partition gets larger batches."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Sink:
     # --- the driver, before ------------------------------------------------------------------
 
     def check(self, columns: Sequence[str]) -> None:
-        """ConfigError for a store that can't take these columns; tasks need not start then."""
+        """Raise ConfigError for a store that can't take these columns; then tasks need not start."""
         files = self.files or Files()
         try:
             with os_errors():
@@ -91,7 +92,9 @@ class Sink:
             )
 
     def _check_lock(self, files: Files) -> None:
-        """A store of segstore's that is open in another process adopts; a broker's does not."""
+        """Raise unless the store's writer, if any, is a segstore, which adopts staged rows; a broker does
+        not.
+        """
         path = os.path.join(self.path, file_names.LOCK)
         if not files.exists(path):
             return
@@ -106,7 +109,9 @@ class Sink:
     # --- tasks -------------------------------------------------------------------------------
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> Staged | None:
-        """Stage all rows of a task, durably; None where there are none. Nothing is left of it if it fails."""
+        """Stage all rows of a task, durably; return None where there are none. A failure leaves nothing
+        staged.
+        """
         rows = _gathered(batches)
         first = next(rows, None)
         if first is None:
@@ -121,7 +126,9 @@ class Sink:
     # --- the driver, after --------------------------------------------------------------------
 
     def seal(self, id_: str, staged: Sequence[Staged]) -> Adoption | None:
-        """Have it all in the log, once for this id; None where there is nothing. Errors: those of `seal`."""
+        """Have everything in the log, once for this id; return None where nothing was staged. Raises what
+        `seal` raises.
+        """
         if not staged:
             return None
         try:
@@ -137,7 +144,7 @@ class Sink:
 
 
 def _compare(id_: str, done: Adoption, records: int) -> None:
-    """Warn where what is in the log under an id is not what came again under it."""
+    """Warn where the log has something else under the id than what was sent again under it."""
     held = sum(end - first for first, end in done.offsets.values())
     if held != records:
         log.warning(
@@ -149,10 +156,10 @@ def _compare(id_: str, done: Adoption, records: int) -> None:
 
 
 class Topics:
-    """The topics of a store that is not opened, as they were at first; a new one is looked for again."""
+    """The topics of a store that is not opened, as they were at first; unknown ones are looked up again."""
 
     def __init__(self, files: Files, path: str) -> None:
-        """StorageError."""
+        """Raises StorageError."""
         self._topic_files = TopicFiles(files, path)
         self._held = self._load()
 
@@ -165,7 +172,9 @@ class Topics:
         return sorted(self._held)
 
     def find(self, topic: str) -> TopicInfo:
-        """UnknownTopicOrPartitionError, which says how to make one; the topic's own error."""
+        """Return the topic. Raises UnknownTopicOrPartitionError, which says how to create one; the topic's
+        own error.
+        """
         if topic not in self._held:
             self._held = self._load()
         try:
@@ -181,7 +190,7 @@ def _append(stager: Stager, divider: Divider, rows: pa.RecordBatch) -> None:
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of about GATHERED_BYTES, without empty ones."""
+    """Yield the same rows in batches of about GATHERED_BYTES, without empty ones."""
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -205,10 +214,8 @@ def _joined(held: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 # --- sink options ------------------------------------------------------------------------------
 
-# The sink's options and columns: those of Spark's own Kafka sink. Nothing on disk.
-#
-# All is found wrong here, on the driver, that can be without a look at the store.
-# Threads: any; values and functions without state.
+# The sink's options and columns, which are those of Spark's own Kafka sink. Every error that can be found
+# without the store is found here, on the driver.
 
 COLUMNS = {
     "key": ("binary", "string"),
@@ -218,19 +225,21 @@ COLUMNS = {
     "timestamp": ("timestamp",),
     "topic": ("string",),
 }
-"""What may be written, and of which types."""
+"""The columns that may be written, and their types."""
 
 PASSED_OVER = ("offset", "timestampType")
-"""The source gives them, the log makes its own: so that what was read can be written as it is."""
+"""Columns of the source that are ignored, because the log makes its own: so what was read can be written as
+it is.
+"""
 
 KNOWN = ("path", "topic", "sealTimeout", "jobId", "checkpointLocation")
 TIMEOUT_MS = 120_000
-"""As long as Kafka's producer tries to deliver (delivery.timeout.ms)."""
+"""The time that Kafka's producer tries to deliver (delivery.timeout.ms)."""
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a write was asked for. `topic`: None where a column says it; `job_id`: None where it has none."""
+    """The options of a write. `topic`: None where a column has it; `job_id`: None where none was given."""
 
     path: str
     topic: str | None
@@ -239,7 +248,7 @@ class SinkOptions:
 
 
 def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """ConfigError names the option, its value and what is allowed."""
+    """Parse options. Raises ConfigError, which names the option, its value and what is allowed."""
     options = by_lower_names(given)
     _check_known(options)
     job = options.get("jobid")
@@ -267,7 +276,9 @@ def _check_known(options: Mapping[str, str]) -> None:
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """ConfigError names the column, its type and what is allowed."""
+    """Raise ConfigError, which names the column, its type and what is allowed, for columns that can't be
+    written.
+    """
     names = schema.names
     for field in schema.fields:
         if field.name in PASSED_OVER:

@@ -1,6 +1,7 @@
 """The source "segstore" as PySpark asks for it: a schema, a reader of a batch, a reader of a stream.
 
-On disk: reads only. Threads: PySpark makes each object in the process that plans, and sends it to the tasks.
+On disk: only reads. Threads: PySpark makes each object in the process that plans, and sends it to the
+tasks.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SCANS_APART = hasattr(DataSourceReader, "pushLimit")
-"""Whether each scan of a DataFrame keeps what was planned for it. In PySpark 4.3 they share it: after
+"""Whether each scan of a DataFrame has its own plan. In PySpark 4.3 all scans share one: after
 `df.where(a)` a plain `df.count()` would count what `a` left, and so would the other side of a self-join.
 """
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def schema(given: Mapping[str, str]) -> str:
-    """The columns of Spark's Kafka source. ConfigError: the options are looked at here first."""
+    """Return the columns of Spark's Kafka source. Raises ConfigError: the options are checked here first."""
     options = parse_options(given)
     with Lookup(options) as lookup:
         lookup.partitions()
@@ -48,7 +49,7 @@ def schema(given: Mapping[str, str]) -> str:
 
 
 def reader(given: Mapping[str, str], columns: StructType) -> DataSourceReader:
-    """Of a batch query. ConfigError."""
+    """Return a reader of a batch query. Raises ConfigError."""
     options = parse_options(given)
     wanted = SCANS_APART if options.filter_pushdown is None else options.filter_pushdown
     # PySpark refuses a reader that could take filters where its setting is off, which only its worker knows.
@@ -57,7 +58,7 @@ def reader(given: Mapping[str, str], columns: StructType) -> DataSourceReader:
 
 
 def stream_reader(given: Mapping[str, str], columns: StructType) -> DataSourceStreamReader:
-    """Of a streaming query; what is wrong is told when it is first asked something."""
+    """Return a reader of a streaming query; its first method that is called raises what is wrong."""
 
     return StreamReader(dict(given.items()), columns)
 
@@ -72,7 +73,7 @@ class BatchReader(DataSourceReader):
         options.end()
 
     def partitions(self) -> list[InputPartition]:
-        """ConfigError, DataLossError."""
+        """Raises ConfigError, DataLossError."""
         with Lookup(self.options) as lookup:
             return list(slices(lookup, self._ranges(lookup)))
 
@@ -91,7 +92,7 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """A BatchReader that takes filters, before anything else is asked of it."""
+    """A BatchReader that takes filters, before any other method is called."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self.pushed, left = push(filters)
@@ -99,13 +100,13 @@ class FilteringReader(BatchReader):
 
 
 def slice_reader(options: SourceOptions, columns: pa.Schema, times: Bounds | None = None) -> SliceReader:
-    """How the tasks of a query read."""
+    """Return how the tasks of a query read."""
     level, fail = options.isolation_level, options.fail_on_data_loss
     return SliceReader(options.path, columns, level, fail, times or Bounds())
 
 
 def slices(lookup: Lookup, ranges: list[Range]) -> Iterator[Slice]:
-    """The tasks of a query, as many as its options want."""
+    """Yield the tasks of a query, as many as its options want."""
     options = lookup.options
 
     def edge(whole: Range, offset: int) -> int:
@@ -116,7 +117,7 @@ def slices(lookup: Lookup, ranges: list[Range]) -> Iterator[Slice]:
 
 
 def batch_edge(lookup: Lookup, partition: TopicPartition, offset: int) -> int:
-    """The base offset of the batch that holds an offset; the offset itself where none does."""
+    """Return the base offset of the batch that has an offset; the offset itself where no batch has it."""
     try:
         headers = lookup.log(partition).read(offset, 0, check_crcs=False).batches
     except CorruptRecordError:
@@ -125,8 +126,8 @@ def batch_edge(lookup: Lookup, partition: TopicPartition, offset: int) -> int:
 
 
 def _narrowed(lookup: Lookup, pushed: Pushed, whole: Range) -> Range:
-    """What filters on offset and time leave of a range: before the first record that is late enough there is
-    none, but there may be early ones anywhere behind it.
+    """Return what filters on offset and time leave of a range: no record before the first one that is late
+    enough passes, but any later one may be too early.
     """
     start, end = max(whole.start, pushed.offsets.low), min(whole.end, pushed.offsets.high)
     if start < end and pushed.times.limited:
@@ -139,21 +140,23 @@ def _narrowed(lookup: Lookup, pushed: Pushed, whole: Range) -> Range:
 
 # --- source stream -----------------------------------------------------------------------------
 
-# A stream's reader: what is new since the last micro-batch, as much of it as the options admit.
+# `StreamReader`: what is new since the last micro-batch, as much of it as the options admit.
 #
-# On disk: reads only. Threads: one, in a process that PySpark keeps for the query. Offsets are {"topic":
-# {"partition": offset}}, the form of Spark's Kafka source, `end` exclusive.
+# Threads: one, in a process that PySpark keeps for the query. Offsets are {"topic": {"partition": offset}},
+# the form of Spark's Kafka source, `end` exclusive.
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Made twice for a query: one answers the methods below, the other travels to the tasks and reads."""
+    """PySpark makes two for a query: one answers the methods below, the other travels to the tasks and
+    reads.
+    """
 
     def __init__(self, given: Mapping[str, str], columns: StructType) -> None:
         self._given, self._asked = given, columns
         self._available: Offsets | None = None
         self._triggered_at = float("-inf")
 
-    # PySpark hides what the constructor raises: so all is made when it is first used.
+    # PySpark hides what the constructor raises: so everything is made when it is first used.
 
     @cached_property
     def options(self) -> SourceOptions:
@@ -172,13 +175,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets --------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, dict[str, int]]:
-        """Where a query without a checkpoint begins. ConfigError, DataLossError."""
+        """Return where a query without a checkpoint begins. Raises ConfigError, DataLossError."""
         assert self.columns is not None
         begin = self.options.begin(streaming=True)
         return to_json(self._lookup.resolve(begin, self._lookup.partitions(), begin=True))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark hands it back to `latestOffset`, except where it wants all that there is."""
+        """Return the limit that Spark hands back to `latestOffset`, except where it wants all that there
+        is.
+        """
         if self.options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self.options.max_offsets_per_trigger)
         if self.options.min_offsets_per_trigger is not None:
@@ -186,11 +191,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is all that will be read."""
+        """Fix the end: only what is in the log now will be read."""
         self._available = self._latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, dict[str, int]]:
-        """How far the next micro-batch goes: `start` itself where it has to wait."""
+        """Return how far the next micro-batch goes: `start` itself where it has to wait."""
         begin = from_json(start)
         latest = self._latest() if self._available is None else self._available
         if isinstance(limit, ReadAllAvailable):
@@ -200,7 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._admitted(begin, latest, limit) if isinstance(limit, ReadMaxRows) else latest)
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]]:
-        """What there is, for the query's progress."""
+        """Return the end of the logs, for the query's progress."""
         return to_json(self._latest())
 
     def _latest(self) -> Offsets:
@@ -225,7 +230,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- micro-batches --------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """DataLossError where something of it is gone, unless failOnDataLoss is false."""
+        """Raises DataLossError where some of the records are gone, unless failOnDataLoss is false."""
         begins, ends = from_json(start), from_json(end)
         gone = sorted(begins.keys() - ends.keys())
         if gone:
@@ -255,7 +260,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return slice_reader(self.options, self.columns).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint holds the offsets, and the log is kept by its topic's settings."""
+        """Does nothing: the checkpoint has the offsets, and retention is the topic's."""
 
     def stop(self) -> None:
         if "_lookup" in self.__dict__:
@@ -263,8 +268,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def rate_limited(begin: Offsets, latest: Offsets, most: int) -> Offsets:
-    """Ends so that `most` offsets are read, shared among partitions in proportion to what they have; each
-    gets at least one (KafkaMicroBatchStream.rateLimit).
+    """Return ends so that `most` offsets are read, shared among partitions in proportion to their records;
+    each gets at least one (KafkaMicroBatchStream.rateLimit).
     """
     sizes = {each: end - begin[each] for each, end in latest.items() if end > begin[each]}
     total = sum(sizes.values())

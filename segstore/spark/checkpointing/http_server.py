@@ -1,4 +1,5 @@
-"""A server for local clients: listens on the loopback address, a thread for each connection. Nothing on disk.
+"""An HTTP/1.1 server for local clients: it listens on the loopback address, with a thread for each
+connection.
 
 Threads: `serve` is called by many at once. `close` cuts all connections and waits for their threads.
 """
@@ -17,9 +18,8 @@ from typing import BinaryIO
 
 # --- wire --------------------------------------------------------------------------------------
 
-# HTTP/1.1 as the Hadoop client speaks it: one request after the other on a connection. Nothing on disk.
-#
-# Threads: a connection belongs to one. No lock is held while a body is received or sent.
+# HTTP/1.1 as the Hadoop client speaks it: one request after the other on a connection. Threads: a connection
+# belongs to one. No lock is held while a body is received or sent.
 
 _MOST_LINE = 1 << 16
 _MOST_HEADERS = 100
@@ -28,7 +28,7 @@ _MOST_LEFT = 1 << 24  # bytes of a body that nobody wanted, which are read so th
 
 
 class BadRequestError(Exception):
-    """What came is no HTTP request that is understood."""
+    """The bytes are no HTTP request that is understood."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Request:
 
 @dataclass
 class Response:
-    """`parts` make `length` bytes. No Content-Type is ever sent: the shaded client dies of one."""
+    """`parts` make `length` bytes. No Content-Type is ever sent: the shaded client fails on one."""
 
     status: int
     parts: Iterable[bytes] = ()
@@ -65,7 +65,7 @@ class Response:
 
 
 class Body:
-    """A request's body, part by part; ConnectionError where the client goes away within it."""
+    """A request's body, part by part. Raises ConnectionError where the client goes away within it."""
 
     def __init__(self, source: BinaryIO, headers: Mapping[str, str], sink: socket.socket) -> None:
         self._source, self._sink = source, sink
@@ -85,7 +85,7 @@ class Body:
         return self._parts
 
     def drained(self) -> bool:
-        """Read what is left; False where the client was not told to send it, or it is too much."""
+        """Read the rest; return False where the client was not told to send it, or it is too much."""
         left = 0
         if not self._asked:
             for part in self._parts:
@@ -119,7 +119,9 @@ class Body:
 
 
 def read_request(source: BinaryIO, sink: socket.socket) -> Request | None:
-    """The next one; None where the client has closed the connection. BadRequestError, ConnectionError."""
+    """Return the next request; None where the client has closed the connection. Raises BadRequestError,
+    ConnectionError.
+    """
     first = source.readline(_MOST_LINE)
     if not first:
         return None
@@ -146,7 +148,9 @@ def _line(source: BinaryIO) -> bytes:
 
 
 def send(sink: socket.socket, response: Response, last: bool) -> None:
-    """Head and first part go out together. OSError; what `parts` raises leaves the client short of bytes."""
+    """Send the response; head and first part go out together. Raises OSError; what `parts` raises leaves
+    the response short.
+    """
     parts = iter(response.parts)
     sink.sendall(response.head(last) + next(parts, b""))
     for part in parts:
@@ -163,11 +167,11 @@ _PAUSE = 0.1  # seconds, where there are no descriptors left
 _WAIT = 10.0  # seconds for threads that are still writing to the log
 
 Serve = Callable[[Request], Response | None]
-"""None: the connection is cut without an answer."""
+"""None as the answer cuts the connection without a response."""
 
 
 class Server:
-    """Runs from the moment that it is made. OSError where the port is taken."""
+    """Runs from the moment it is made. Raises OSError where the port is taken."""
 
     def __init__(self, serve: Serve, port: int = 0) -> None:
         self._serve = serve
@@ -217,7 +221,7 @@ class Server:
             connection.close()
 
     def _one(self, connection: socket.socket, source: object) -> bool:
-        """Whether another request may come."""
+        """Serve one request; return whether another may come."""
         try:
             request = read_request(source, connection)  # type: ignore[arg-type]
         except BadRequestError as error:

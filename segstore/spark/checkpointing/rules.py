@@ -1,6 +1,7 @@
-"""What a file is to Spark, and what follows: whether it is replaced, whether it is synced. Nothing on disk.
+"""`Role` and `Sync`: what a file is to Spark, and so whether it may be replaced and when it is synced.
+`Faults`: faults for studies of recovery.
 
-Threads: any; functions without state.
+Threads: any; roles are functions without state.
 """
 
 from __future__ import annotations
@@ -62,9 +63,8 @@ class Sync(enum.Enum):
 
 # --- faults ------------------------------------------------------------------------------------
 
-# Faults for studies of recovery: the n-th operation is delayed, fails, or gets no answer. Nothing on disk.
-#
-# Threads: any; operations are counted under a lock, in the order in which they came.
+# Faults for studies of recovery: the n-th operation is delayed, fails, or gets no answer. Threads: any;
+# operations are counted under a lock, in the order of their arrival.
 
 OPERATIONS = (
     *("OPEN", "GETFILESTATUS", "GETFILELINKSTATUS", "LISTSTATUS", "LISTSTATUS_BATCH", "GETCONTENTSUMMARY"),
@@ -75,7 +75,7 @@ KEPT = 10_000  # operations that are remembered
 
 
 class Operation(NamedTuple):
-    """One that was served: `path` is a RENAME's target, `status` HTTP's or 0 for no answer."""
+    """An operation that was served: `path` is a RENAME's target, `status` HTTP's, or 0 for no answer."""
 
     name: str
     path: str
@@ -85,7 +85,7 @@ class Operation(NamedTuple):
 
 @dataclass(eq=False)
 class Fault:
-    """What is to happen to some operations, and how often it has (`hits`)."""
+    """A fault for some operations, and how often it struck (`hits`)."""
 
     kind: str
     operation: str | None
@@ -107,7 +107,7 @@ class Fault:
 
 
 class Faults:
-    """All that are set, and the operations of late."""
+    """All faults that are set, and the latest operations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -116,7 +116,7 @@ class Faults:
         self.counts: Counter[str] = Counter()
 
     def add(self, kind: str, operation: str | None, path: str, nth: int, times: int, **more: float) -> Fault:
-        """InvalidArgumentError for an operation that there is not."""
+        """Raises InvalidArgumentError for an operation that does not exist."""
         if operation not in (None, *OPERATIONS):
             raise InvalidArgumentError(f"operation={operation!r}: must be one of {', '.join(OPERATIONS)}")
         if nth < 1 or times < 1:
@@ -128,12 +128,12 @@ class Faults:
         return fault
 
     def clear(self) -> None:
-        """No more faults."""
+        """Remove all faults."""
         with self._lock:
             self._set.clear()
 
     def meeting(self, operation: str, path: str) -> list[Fault]:
-        """Those that hit this operation."""
+        """Return the faults that strike this operation."""
         if not self._set:
             return []
         with self._lock:

@@ -1,7 +1,7 @@
-"""WebHDFS over a file tree: what each operation does. On disk: through the tree.
+"""`WebHdfs`: each operation of WebHDFS over a file tree. On disk: through the tree.
 
-The overwrite rule of a plain RENAME is not HDFS's where Spark is better served (see `Role`). What is made
-durable before the answer goes out is said by `Sync`; the rest is durable within flush.ms.
+A plain RENAME overwrites other than HDFS where that serves Spark better (see `Role`). `Sync` says what is
+made durable before the answer goes out; the rest is durable within flush.ms.
 Threads: any; no lock is held while a body is received.
 """
 
@@ -25,9 +25,8 @@ from segstore.spark.checkpointing.rules import Fault, Faults, Role, Sync, role_o
 
 # --- answers -----------------------------------------------------------------------------------
 
-# WebHDFS' JSON: file statuses, errors under their Java names. Nothing on disk; functions without state.
-#
-# Hadoop: JsonUtilClient reads what is written here.
+# WebHDFS' JSON: file statuses, and errors under their Java names. Hadoop's JsonUtilClient reads what is
+# written here.
 
 BLOCK_BYTES = 128 << 20
 OWNER = "segstore"
@@ -71,7 +70,7 @@ def boolean(value: bool) -> Response:
 
 
 def failure(error: BaseException) -> Response:
-    """The RemoteException that the client throws again."""
+    """Return the RemoteException that the client throws again."""
     status, java = next((status, java) for kind, status, java in _JAVA if isinstance(error, kind))
     told = {"exception": java.rpartition(".")[2], "javaClassName": java, "message": _text(error)}
     return answer({"RemoteException": told}, status)
@@ -84,7 +83,7 @@ def _text(error: BaseException) -> str:
 
 
 def status_of(node: File | Directory, name: str = "", children: int = 0) -> dict[str, Any]:
-    """A FileStatus; `name` is the last part of the path, where it is listed."""
+    """Return a FileStatus; `name` is the last part of the path, where it is listed."""
     is_file = isinstance(node, File)
     return {
         "accessTime": 0,
@@ -108,7 +107,7 @@ def statuses(entries: Iterable[tuple[str, File | Directory]]) -> dict[str, Any]:
 
 
 def locations(file: File, start: int, length: int, port: int) -> dict[str, Any]:
-    """One block for each BLOCK_BYTES of a range, all of them here."""
+    """Return one block for each BLOCK_BYTES of a range, all of them on this host."""
     first = start - start % BLOCK_BYTES
     blocks = [
         {
@@ -154,7 +153,7 @@ _OPEN_TO_ALL: Mapping[str, Mapping[str, object]] = {
     "GETSERVERDEFAULTS": SERVER_DEFAULTS,
     "GETHOMEDIRECTORY": {"Path": "/"},
 }
-"""The client asks these of the root, without the secret; they tell nothing."""
+"""What the client asks of the root without the secret; the answers reveal nothing."""
 
 
 class WebHdfs:
@@ -179,7 +178,7 @@ class WebHdfs:
         }
 
     def serve(self, request: Request) -> Response | None:
-        """None: the connection is to be cut."""
+        """Return None where the connection is to be cut."""
         target, _, text = request.target.partition("?")
         query = {name.lower(): value for name, value in parse_qsl(text, keep_blank_values=True)}
         name = query.get("op", "").upper()
@@ -201,7 +200,7 @@ class WebHdfs:
         return self._below(target[len(PREFIX) :])
 
     def _below(self, path: str) -> str:
-        """A path within the tree. PermissionError, which does not tell the secret."""
+        """Return a path within the tree. Raises PermissionError, which does not reveal the secret."""
         path = clean_path(path)
         secret, _, rest = path[1:].partition("/")
         if not hmac.compare_digest(secret.encode(), self._secret.encode()):
@@ -209,7 +208,7 @@ class WebHdfs:
         return "/" + rest
 
     def _found(self, request: Request, name: str, query: Query) -> Callable[[str, Query], Response] | None:
-        """None for the first step of CREATE, which only tells where the body goes."""
+        """Return None for the first step of CREATE, which only says where the body goes."""
         if (request.method, name) == ("PUT", "CREATE"):
             return partial(self._create, request) if query.get("data") == "true" else None
         run = self._operations.get((request.method, name))
@@ -260,7 +259,7 @@ class WebHdfs:
         return answer(statuses(self._tree.listing(path)))
 
     def _list_batch(self, path: str, query: Query) -> Response:
-        """All of it at once."""
+        """Return the whole listing at once."""
         after = query.get("startafter", "")
         entries = [entry for entry in self._tree.listing(path) if not after or entry[0] > after]
         listing = {"partialListing": statuses(entries), "remainingEntries": 0}
@@ -310,7 +309,7 @@ class WebHdfs:
         return boolean(done)
 
     def _plain_rename(self, path: str, target: str) -> bool:
-        """HDFS's, which says false where it can't, but for `Role`'s rule."""
+        """Rename as HDFS does, which returns false where it can't, but by `Role`'s rule."""
         there = self._tree.get(target)
         if isinstance(there, Directory) and path != target:
             target = target.rstrip("/") + "/" + path.rpartition("/")[2]
@@ -334,7 +333,9 @@ class WebHdfs:
                 self._renamed.popitem(last=False)
 
     def _renamed_before(self, path: str, target: str) -> bool:
-        """Java's client sends a request again, unasked, where a kept connection ends without an answer."""
+        """Whether this request repeats an earlier one: Java's client sends a request again, unasked, where
+        a kept connection ends without an answer.
+        """
         there = self._tree.get(target)
         return isinstance(there, File) and self._renamed.get((path, target)) == there.id
 
@@ -367,7 +368,7 @@ def _guarded(run: Callable[[], Response]) -> Response:
 
 
 def _struck(faults: list[Fault], name: str, path: str, *, after: bool) -> Response | Fault | None:
-    """What faults make of the answer: a Fault, where the connection is to be cut."""
+    """Return what faults make of the answer: a Fault, where the connection is to be cut."""
     for fault in (fault for fault in faults if fault.after is after):
         if fault.kind == "delay":
             time.sleep(fault.seconds)
