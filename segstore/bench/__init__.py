@@ -1,8 +1,10 @@
-"""Measurements of why a log is fast: what they share, and the studies. On disk: in the directory that a
-caller names, removed when a measurement ends; results where the caller wants them. Threads: one measures.
+"""Measurements of why a log is fast: what they share, the studies, and `segstore bench`.
+
+On disk: in the directory that a caller names, removed when a measurement ends; results where the caller
+wants them. Threads: one measures.
 
 A measurement is a function `run(directory, quick, runs, progress) -> Results`; `figures` says what a figure
-is and when there is a winner, `results` how they are kept, `plots` and `terminal` how they look.
+is and when there is a winner, `results` how they are stored, `plots` and `terminal` how they look.
 """
 
 from __future__ import annotations

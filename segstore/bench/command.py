@@ -38,7 +38,7 @@ from segstore.storage.transfer import METHODS
 
 # --- command report ----------------------------------------------------------------------------
 
-# `segstore bench report`: results again, from their JSON. On disk: reads it. Threads: one.
+# `segstore bench report`: reads the JSON of results, and shows them again.
 
 
 @click.command()
@@ -57,9 +57,8 @@ def report(directory: str) -> None:
 
 # --- command options ---------------------------------------------------------------------------
 
-# Options that measurements share, and what is seen while they run. Nothing on disk. Threads: one.
-#
-# Nothing else may run while something is measured: so progress is drawn between measurements, by no thread.
+# Options that measurements share, and the progress that is shown while they run. Nothing else may run during
+# a measurement: so progress is drawn between measurements, by no thread of its own.
 
 F = TypeVar("F", bound=Callable[..., Any])
 QUICK_RUNS = 1
@@ -151,8 +150,7 @@ def progress_shown(what: str) -> Iterator[results.Progress]:
 
 # --- command study -----------------------------------------------------------------------------
 
-# `segstore bench study`. On disk: through the studies, in a directory of their own; results where the user
-# wants them. Threads: one.
+# `segstore bench study`: runs studies in a directory of their own.
 
 ALL = "all"
 _WIDEST = 100  # columns of running text
@@ -221,8 +219,7 @@ def _filled(text: str, screen: Console) -> str:
 
 # --- command zero copy -------------------------------------------------------------------------
 
-# `segstore bench zero-copy` and `compare`. On disk: through `segstore.bench.zero_copy`, in a directory of
-# its own; results where the user wants them. Threads: one.
+# `segstore bench zero-copy` and `compare`: through `segstore.bench.zero_copy`, in a directory of its own.
 
 DIFFERENT = 1
 _FILE = click.Path(exists=True, dir_okay=False)

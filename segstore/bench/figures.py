@@ -1,10 +1,10 @@
-"""What a figure is, and when one is better than others. Nothing on disk. Threads: any; no state.
+"""What a figure is, and when one is better than others. Threads: any; no state.
 
-A figure is several runs of the same thing. Its interval is where the true median lies with a probability of
-CONFIDENCE at least, whatever the distribution (the sign test's interval, of order statistics): of five to
-eight runs from the lowest to the highest, as all must lie on one side to miss it; of 11 from the third to
-the ninth, so that what disturbs a run or two makes and unmakes no winner. One is called better than
-another only where the intervals don't touch.
+A figure is several runs of the same thing. Its interval has the true median with a probability of
+CONFIDENCE at least, whatever the distribution (the sign test's interval, of order statistics): for five to
+eight runs from the lowest to the highest, because all of them must lie on one side to miss it; for 11 from
+the third to the ninth, so that disturbances of a run or two neither make nor hide a winner. One figure is
+called better than another only where their intervals don't touch.
 """
 
 from __future__ import annotations

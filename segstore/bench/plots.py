@@ -1,9 +1,9 @@
-"""How results look as pictures. On disk: a PNG and an SVG a picture, the same bytes for the same results.
-Threads: one draws; matplotlib's settings are the process'.
+"""Results as pictures. On disk: a PNG and an SVG for each picture, the same bytes for the same results.
+Threads: one draws; matplotlib's settings belong to the process.
 
-Colours are those of Okabe and Ito, which colour-blind people tell apart; lines differ in their markers too.
-Where a figure has several runs, a bar or band shows its interval. matplotlib is imported
-by the first picture.
+Colours are those of Okabe and Ito, which colour-blind people can tell apart; lines differ in their markers
+too. Where a figure has several runs, a bar or band shows its interval. The first picture imports
+matplotlib.
 """
 
 from __future__ import annotations

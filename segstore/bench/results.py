@@ -1,8 +1,11 @@
-"""What a measurement gives. On disk: one JSON file a measurement, replaced as a whole. Threads: any; frozen.
+"""`Results`: what a measurement returns, with the machine it ran on.
 
-The JSON has the fields of `Results` by their names; a figure is the list of its runs. Keys come in the order
-of the alphabet, but what has an order of its own (cells, findings, runs) keeps it: the same results are the
-same bytes.
+On disk: one JSON file for each measurement, replaced as a whole; reads /proc and /sys. Threads: any; values
+are immutable.
+
+The JSON has the fields of `Results` by their names; a figure is the list of its runs. Keys are in
+alphabetical order, but lists with an order of their own (cells, findings, runs) keep it: the same results
+are the same bytes.
 """
 
 from __future__ import annotations
@@ -125,7 +128,7 @@ def load(path: Path) -> Results:
 
 # --- machine -----------------------------------------------------------------------------------
 
-# Where figures were taken. On disk: reads /proc and /sys. Threads: any; no state.
+# The machine on which figures were taken. On disk: reads /proc and /sys.
 
 
 def machine(directory: Path, packages: Iterable[str] = ()) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Any results by their name: which pictures, which tables. On disk: pictures where the caller wants them.
+"""Shows any results by their name: which pictures, which tables. On disk: pictures where the caller wants
+them.
 
-Threads: one draws. Peers have tables of their own in `benchmarks.peers`, no part of the package; here they
-are cells like others.
+Threads: one draws. Comparisons with peers have tables of their own in `benchmarks.peers`, which is not in
+the package; here they are cells like others.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""How results look as text: tables of rich for a terminal, Markdown for a page. Nothing on disk.
-Threads: any.
+"""Results as text: tables of rich for a terminal, Markdown for a page. Threads: any.
 
-A figure is shown as its median and how far its interval reaches from it.
+A figure is shown as its median, and how far its interval reaches from it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Why a log is fast: one module a study.
+"""Studies of why a log is fast, one module for each.
 
 On disk: a directory of its own below the one that is given, removed at the end of a run, also by Ctrl-C.
 Threads: one runs; children, where there are any, end with it.
 
 Each module has NAME, QUESTION (one sentence), ABOUT (what is measured, and what limits it), SHOWN (the
-figures that a table on a terminal has room for), `run`, `findings` and `plot`. `findings` looks at nothing
-but the cells that it is given, so what it says is what they say.
+figures for which a table on a terminal has room), `run`, `findings` and `plot`. `findings` reads only the
+cells that it is given, so that its sentences follow from them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Ways of appending. On disk: a file a run, and a store, in the scratch directory. Threads: one."""
+"""The study of ways to append: files with and without syncs, and a log. On disk: a file or topic for each
+run, in the scratch directory. Threads: one.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,8 @@ if TYPE_CHECKING:
 
 # --- appending ---------------------------------------------------------------------------------
 
-# The ways of appending that `append_ways` compares. On disk: a file or topic for each run, gone behind it.
-#
-# Threads: one. Each way takes batches of records and calls `sync` behind every batch; a file is empty
-# before.
+# The ways that are compared. Each takes batches of records, and calls `sync` after every batch; it begins
+# with an empty file or topic, which is deleted after the run.
 
 RECORD, PER_BATCH = 256, 64  # bytes, records
 BATCH = RECORD * PER_BATCH

@@ -1,7 +1,6 @@
-"""Batch size against throughput and latency: the linger curve.
+"""The study of batch size against throughput and latency: the linger curve.
 
-On disk: topics of a store in the scratch directory. Threads: this one, and a producer's
-sender.
+On disk: a topic for each run, deleted after it. Threads: this one, and a producer's sender.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
 
 # --- batches -----------------------------------------------------------------------------------
 
-# What `batching` measures: one run of each kind. On disk: a topic a run, deleted behind it.
-# Threads: one, and a producer's sender.
+# What is measured: one run of each kind.
 
 APPEND, SYNCED, SIZE, LINGER = "append_batch", "append_batch, synced", "batch_size", "linger_ms"
 TOPIC = "t"

@@ -1,5 +1,5 @@
-"""The page cache against a cache in the process. On disk: one file in the scratch directory.
-Threads: one a process.
+"""The study of the page cache against a cache in the process. On disk: one file in the scratch directory.
+Threads: one for each process.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 # --- readers -----------------------------------------------------------------------------------
 
-# The ways of reading that `caches` compares, in a process just started. On disk: reads one file.
-# Threads: one.
+# The ways of reading that are compared, each in a process that was just started.
 
 BLOCK = 4096
 SKEW = 3.0  # a place is drawn as u ** SKEW of the file: its first tenth gets 46 % of the reads

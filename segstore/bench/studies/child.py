@@ -1,7 +1,8 @@
-"""A process of its own, for what only one can show: its memory, and that it has just been started. On disk:
-nothing of its own. Threads: one; the child ends with its call, and is killed where the caller is interrupted.
+"""Runs a function in a process of its own, for what only such a process can show: its memory, and a fresh
+start.
 
-Run as `python -m segstore.bench.studies.child MODULE FUNCTION JSON`: writes what the function gives, as JSON.
+Threads: one; the child ends with its call, and is killed where the caller is interrupted. Run as `python -m
+segstore.bench.studies.child MODULE FUNCTION JSON`: writes what the function returns, as JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the studies share: a directory that goes again, turns with progress, percentiles.
+"""What the studies share: a directory that is removed again, turns with progress, percentiles.
 
 On disk: that directory. Threads: one runs a study.
 """

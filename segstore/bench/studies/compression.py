@@ -1,6 +1,7 @@
-"""Compression of whole batches against one of each record.
+"""The study of compression: of whole batches against each record alone.
 
-On disk: topics of a store in the scratch directory. Threads: see `compressing`.
+On disk: a topic for each run, deleted after it. Threads: this one; segstore compresses on others, whose CPU
+time counts too.
 """
 
 from __future__ import annotations
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
 
 # --- compressing -------------------------------------------------------------------------------
 
-# What `compression` measures: one run of each kind. On disk: a topic a run, deleted behind it.
-#
-# Threads: this one; segstore compresses on others, whose CPU time counts too.
+# What is measured: one run of each kind.
 
 RATIO, WRITE, READ = "ratio", "write CPU s/GB", "read CPU s/GB"
 USUAL_BYTES = 65536

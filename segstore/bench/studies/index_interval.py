@@ -1,6 +1,6 @@
-"""The sparse index: its interval against look-up time and size.
+"""The study of the sparse index: its interval against look-up time and size.
 
-On disk: topics of a store in the scratch directory. Threads: one.
+On disk: a topic for each interval, in a store in the scratch directory. Threads: one.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 # --- lookups -----------------------------------------------------------------------------------
 
-# The logs that `index_interval` makes, and its look-ups.
-#
-# On disk: a topic for each interval. Threads: one.
+# The logs that are made, and the look-ups in them.
 
 PER_BATCH, VALUE = 8, 100  # records, bytes
 RECORD_OVERHEAD = 8  # bytes about, beside the value

@@ -1,4 +1,4 @@
-"""The number of partitions against throughput, memory and flush time.
+"""The study of the number of partitions against throughput, memory and flush time.
 
 On disk: stores in the scratch directory. Threads: a child process for each run, with a producer's sender.
 """

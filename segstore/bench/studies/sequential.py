@@ -1,4 +1,4 @@
-"""Sequential against random writes. On disk: one file in the scratch directory. Threads: one."""
+"""The study of sequential against random writes. On disk: one file in the scratch directory. Threads: one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What figures say, in words. Nothing on disk. Threads: any; no state.
+"""Sentences about figures. Threads: any; no state.
 
-A contest is two figures of the same kind. One wins where the runs of both don't overlap
-(`figures.winner`), and all that is said follows from that: nothing here knows what ought to come out.
+A contest is two figures of the same kind. One wins where the runs of both don't overlap (`figures.winner`),
+and every sentence follows from that: nothing here knows which result is expected.
 """
 
 from __future__ import annotations

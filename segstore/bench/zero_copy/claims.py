@@ -1,4 +1,8 @@
-"""What people claim of zero copy, and what the figures of a run say to it. Nothing on disk. Threads: any."""
+"""What people claim of zero copy, and what the figures of a run say to it: who wins, and which method is
+recommended.
+
+Threads: any.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +21,11 @@ from segstore.storage.transfer.transfer import TABLE
 
 # --- wins --------------------------------------------------------------------------------------
 
-# What is called a win: an interval that lies on one side of the other's. Nothing on disk. Threads: any.
+# A win: an interval that lies on one side of the other's.
 #
-# One method beats another where its interval (see `figures`) lies apart from the other's, by MARGIN at
-# least, and there were enough runs. Whatever bears on all methods alike then makes no winner, nor does a
-# difference that the next run may turn round.
+# One method beats another where its interval (see `figures`) lies apart from the other's, by MARGIN at least,
+# and there were enough runs. A disturbance of all methods alike then makes no winner, nor does a difference
+# that the next run may reverse.
 
 MARGIN = 0.03
 """Of the better one's nearest run: what two runs of one method on a machine at rest may differ by."""
@@ -168,10 +172,11 @@ def cpu_against_read(results: Results) -> Finding:
 
 # --- choices -----------------------------------------------------------------------------------
 
-# Which method the figures recommend for a sink and a size. Nothing on disk. Threads: any.
+# Which method the figures recommend for a sink and a size.
 #
-# sendfile, unless another beats it: in throughput or CPU, and sendfile beats it in neither. Of several such
-# the one with the most throughput. What a size was not measured for goes with the next larger one that was.
+# It is sendfile, unless another method beats it in throughput or CPU, and sendfile beats that one in neither;
+# of several such methods the one with the most throughput. A size that was not measured gets the answer of
+# the next larger one.
 
 USUAL = "sendfile"
 
@@ -234,7 +239,7 @@ def _up_to(most: int | None) -> str:
 
 # --- compare -----------------------------------------------------------------------------------
 
-# Who wins in each cell, and whether two runs agree on it. Nothing on disk. Threads: any.
+# Who wins in each cell, and whether two runs agree on it.
 
 Won = dict[tuple[str, Group, str], str]
 """(Way, group, measure) -> winner."""

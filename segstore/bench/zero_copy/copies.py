@@ -1,9 +1,11 @@
-"""The table of copies that is told of zero copy, beside the system calls that were counted. Nothing on disk.
+"""The table of the copies that each method is said to make, beside the system calls that were counted.
+
 Threads: any.
 
-A process can count its calls, each of which enters the kernel once and leaves it once. It can't count copies:
-those stay as they are told, and what each way takes of the CPU is their witness. DMA copies (disk to page
-cache, memory to network card) are the devices' own; over loopback, out of a warm page cache, there are none.
+A process can count its calls, each of which enters the kernel once and leaves it once. It can't count
+copies: their numbers are the ones in the literature, and the CPU time of each method is the evidence for
+them. DMA copies (disk to page cache, memory to network card) are the devices' own; over loopback, out of a
+warm page cache, there are none.
 """
 
 from __future__ import annotations

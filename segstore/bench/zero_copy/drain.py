@@ -1,8 +1,8 @@
-"""The receiver's process: reads what it is sent as fast as it can, and keeps nothing.
+"""The receiver's process: reads what it is sent as fast as it can, and drops it.
 
-On disk: nothing. Threads: one. Run by path as `python -I -S drain.py DATA CONTROL`, two descriptors: it
-takes nothing of segstore, so that it begins at once. CONTROL, a socket, brings 8 bytes, big-endian: how
-many bytes to read from DATA; one byte goes back once they have come. It ends with either's end, so with its
+Threads: one. Run by path as `python -I -S drain.py DATA CONTROL`, two descriptors: it imports nothing of
+segstore, so that it starts at once. CONTROL, a socket, brings 8 bytes, big-endian: how many bytes to read
+from DATA; one byte goes back once they have come. It ends when either of the two is closed, so with its
 parent.
 """
 

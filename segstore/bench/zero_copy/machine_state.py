@@ -1,7 +1,9 @@
-"""Which core sends and which receives: one each where there are two, always the same. Nothing on disk.
+"""The state of the machine for a run: which core sends and which receives, and whether a file is in the
+page cache.
 
-Left to the scheduler, both share a core at times, and a run takes twice as long as the next. Threads: the
-caller's own is bound, and what it starts; the others of the process are not.
+Where there are two cores, sender and receiver have one each, always the same: left to the scheduler, both
+share a core at times, and a run takes twice as long as the next. Threads: the caller's thread is bound, and
+those that it starts; other threads of the process are not.
 """
 
 from __future__ import annotations
@@ -55,10 +57,10 @@ def _siblings(core: int) -> set[int]:
 
 # --- cold --------------------------------------------------------------------------------------
 
-# Puts a file out of the page cache, and looks whether it has gone.
+# Removes a file from the page cache, and checks that it is gone, by posix_fadvise(2) and mincore(2).
 #
-# On disk: reads nothing; makes what was written durable, as dirty pages stay. Threads: any; the caller's
-# runs on each core for a moment. posix_fadvise(2), mincore(2).
+# On disk: syncs what was written, because dirty pages stay. Threads: any; the caller's runs on each core for
+# a moment.
 
 _TRIES, _PAUSE = 50, 0.005  # seconds
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -1,8 +1,9 @@
-"""One run of one contender: so many transfers into a sink, with what they took of time and of the CPU.
+"""The measurement: the contenders, one run of a contender (so many transfers into a sink, with their time
+and CPU), and the passes over all of them.
 
-On disk: nothing of its own. Threads: one, and nothing else may run in the process: the CPU's time is the
-process's, as io_uring's workers are threads of it. Of that sum the kernel keeps nanoseconds; how it is
-divided into user and system it learns by its tick, some milliseconds.
+On disk: reads only. Threads: one, and nothing else may run in the process: the CPU time is the process's,
+as io_uring's workers are threads of it. The kernel keeps that sum in nanoseconds; how it is divided into
+user and system is known only by its tick, some milliseconds.
 """
 
 from __future__ import annotations
@@ -111,11 +112,8 @@ def undisturbed() -> Iterator[None]:
 
 # --- contenders --------------------------------------------------------------------------------
 
-# What is measured against what: log.transfer by each method, the same methods bare, and Python's
-# os.sendfile.
-#
-# On disk: reads only. Threads: one. All are made for one sink and one log; which bytes go is the number of
-# the transfer.
+# What is measured against what: log.transfer by each method, the same methods bare, and Python's os.sendfile.
+# Each contender is made for one sink and one log; the number of a transfer says which bytes go.
 
 Ready = Callable[[], AbstractContextManager[Send]]
 """Begins a run, whose transfers come in the log's order: what is kept between them ends with it."""
@@ -192,12 +190,11 @@ def _by_os_sendfile(sink: int, size: int, handle: Handle) -> Send:
 
 # --- passes ------------------------------------------------------------------------------------
 
-# Measures all cells, pass after pass, so that whatever the machine does meanwhile bears on all methods
-# alike.
+# Measures all cells, pass after pass, so that disturbances of the machine bear on all methods alike.
 #
-# On disk: nothing of its own. Threads: one. A pass goes through all groups, and within a group through its
-# contenders, each time beginning with another one. Before the passes that count comes one that does not: it
-# says how many transfers make a run, the same number for all contenders of a group.
+# A pass goes through all groups, and within a group through its contenders, each time beginning with another
+# one. Before the passes that count comes one that does not: it says how many transfers make a run, the same
+# number for all contenders of a group.
 
 _TRIED_BYTES, _TRIED_MOST = 1 << 20, 64  # how much the first pass sends
 _LEAST = {"warm": 4, "cold": 1}  # transfers in a run

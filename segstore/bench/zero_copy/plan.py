@@ -1,9 +1,11 @@
-"""What is measured: which sizes, caches, sinks and methods, how often and how long. Nothing on disk.
-Threads: any.
+"""The plan of the measurement: which sizes, caches, sinks and methods, how often and how long; and the logs
+that it needs.
+
+On disk: `layout` writes a store. Threads: any; one writes.
 
 A cell is one way to send `size` bytes at a time to one sink. "log" is `PartitionLog.transfer` as users call
-it; "bare" is what the method does once it is known where the bytes lie, over and over: the system calls
-without the engine. Only "log" is measured cold too.
+it; "bare" is only the method's system calls, over and over, once it is known where the bytes lie. Only
+"log" is measured cold too.
 """
 
 from __future__ import annotations
@@ -80,8 +82,8 @@ def quick(plan: Plan) -> Plan:
 
 # The logs that are sent: for each size whole batches, of which a transfer takes exactly that many bytes.
 #
-# On disk: a store with two topics for each size of batch, one to be sent out of the page cache ("warm") and
-# one from the disk ("cold"); incompressible records, one a batch, synced. Threads: one.
+# On disk: a store with two topics for each size of batch, one to be sent from the page cache ("warm") and one
+# from the disk ("cold"); incompressible records, one a batch, synced. Threads: one.
 
 MOST_BATCH = 16 << 10
 """Bytes of a producer's batch, as Kafka's batch.size has it: larger transfers take several."""

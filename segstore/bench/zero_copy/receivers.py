@@ -1,8 +1,8 @@
-"""Sinks, and the process at the other end of each, whose work is none of the sender's.
+"""The sinks, and the process at the other end of each, whose work does not count for the sender.
 
 On disk: the file sink, unlinked as soon as it is open. Threads: one. Each sink is a context manager: its
-process has ended when it is left, and ends by itself when this one is killed. Pipes and sockets have the
-kernel's own sizes; TCP has no delay (TCP_NODELAY), as Kafka's server sets it.
+process has ended on exit, and ends by itself when this process is killed. Pipes and sockets have the
+kernel's default sizes; TCP has no delay (TCP_NODELAY), as Kafka's server sets it.
 """
 
 from __future__ import annotations

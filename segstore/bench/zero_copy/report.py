@@ -1,5 +1,6 @@
-"""Makes results of what was measured: cells, and what they say to people's claims. Nothing on disk.
-Threads: any.
+"""Results of the measurement: cells, what they say to people's claims, tables and pictures.
+
+On disk: pictures where the caller wants them. Threads: any; one draws.
 """
 
 from __future__ import annotations
@@ -144,9 +145,8 @@ def cold_enough(found: Results) -> Finding:
 
 # --- tables ------------------------------------------------------------------------------------
 
-# Results as tables for a terminal of 80 columns. Nothing on disk. Threads: any.
-#
-# A star marks who wins in a cell: in colour, without, and in a pipe.
+# Results as tables for a terminal of 80 columns. A star marks the winner of a cell, also without colour and
+# in a pipe.
 
 WON = "*"
 TITLES = {THROUGHPUT: "MB/s", CPU: "the sender's CPU, s/GB"}
@@ -234,9 +234,8 @@ def _table(title: str, first: str, *columns: str) -> Table:
 
 # --- pictures ----------------------------------------------------------------------------------
 
-# Results as pictures: throughput and CPU by size, a line a method, a panel a sink and cache.
-#
-# On disk: a PNG and an SVG each, where the caller wants them. Threads: one draws.
+# Results as pictures, each a PNG and an SVG: throughput and CPU by size, one line for each method, one panel
+# for each sink and cache.
 
 _PICTURES_TITLES = {
     LOG: "log.transfer: what each method reaches",

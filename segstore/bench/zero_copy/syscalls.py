@@ -1,7 +1,8 @@
-"""System calls of each contender, counted by `CountedFiles` in a store that is opened for it alone.
+"""The system calls of each contender, counted by `CountedFiles` in a store that is opened for it alone, and
+by strace.
 
-On disk: reads only. Threads: one. Where strace is, `traced` runs the same transfers under it and counts
-again.
+On disk: opens a store to read. Threads: one. Where strace is installed, the same transfers run again in a
+process that strace watches.
 """
 
 from __future__ import annotations
@@ -61,13 +62,12 @@ def count(files: CountedFiles, sink: Sink, ready: Ready, stretch: Stretch) -> Co
 
 # --- traced ------------------------------------------------------------------------------------
 
-# Transfers in a process that strace watches, and what it and `CountedFiles` say of them.
+# Transfers in a process that strace watches, and whether it and `CountedFiles` agree.
 #
-# On disk: opens a store. Threads: one. Run by `judge`, and as `python -m segstore.bench.zero_copy.syscalls
-# STORE DIRECTORY SINK CACHE SIZE METHOD`: it says that it is ready, goes on once it is told, and says what
-# it counted. strace is attached meanwhile, so that nothing but transfers is counted. The process probes
-# nothing: a ring of io_uring that was closed would interrupt a transfer that waits, which the kernel then
-# begins again, as another call for strace.
+# Run by `judge`, and as `python -m segstore.bench.zero_copy.syscalls STORE DIRECTORY SINK CACHE SIZE METHOD`:
+# the process says that it is ready, goes on once it is told, and prints what it counted. strace is attached
+# meanwhile, so that only transfers are counted. The process probes nothing: closing a ring of io_uring would
+# interrupt a waiting transfer, which the kernel then begins again, as another call for strace.
 
 WARM, _TRACED_TRANSFERS = 2, 8
 WATCHED = frozenset(
