@@ -1,7 +1,8 @@
-"""The `segstore` command: parses, presents, and calls the engine.
+"""The `segstore` command: parses arguments, calls the engine, and presents the answer.
 
-On disk: reads input files that its user names, nothing else of its own.
-Threads: the main thread of a process of its own. One module per command; `app` puts them together.
+On disk: reads input files that its user names; nothing of its own.
+Threads: the main thread of a process of its own. Each module has a command or a group of related ones;
+`app` puts them together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The group of all commands, and what becomes of errors. Nothing on disk. Threads: one.
+"""The group of all commands, and how errors end a command. Threads: one.
 
-Every error of the engine is one line on standard error and exit status 1; wrong usage is status 2,
-Ctrl-C 130, and a reader that went away (`| head`) 141, quietly, as of a process that the signal ended.
+Every error of the engine is one line on standard error and exit status 1; wrong usage is status 2, Ctrl-C
+130. A reader that closed the pipe (`| head`) ends the command silently with 141, the status of a process
+ended by the signal.
 """
 
 from __future__ import annotations

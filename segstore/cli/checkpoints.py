@@ -1,4 +1,7 @@
-"""`segstore checkpoints`: directories that Spark keeps in a topic. On disk: reads the store. Threads: one."""
+"""`segstore checkpoints`: lists, prints, restores and compares directories that Spark keeps in a topic.
+
+On disk: reads the store; `restore` writes what the user names. Threads: one.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from segstore.storage.store.partition_log import PartitionLog
 
 # --- checkpoints options -----------------------------------------------------------------------
 
-# Options of `segstore checkpoints`, and how its topic is opened. On disk: reads the store. Threads: one.
+# Options of `segstore checkpoints`, and how its topic is opened.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,9 +62,7 @@ def seen(log: PartitionLog, at: int | None) -> Snapshot:
 
 # --- checkpoints look --------------------------------------------------------------------------
 
-# `segstore checkpoints ls|cat|restore`. On disk: reads the store; `restore` writes what the user names.
-#
-# Threads: one.
+# `segstore checkpoints ls|cat|restore`.
 
 
 @click.command("ls")
@@ -132,8 +133,7 @@ def restore(target: str, below: str, at: int | None, topic: str, path: str) -> N
 
 # --- checkpoints changes -----------------------------------------------------------------------
 
-# `segstore checkpoints diff|history`: what changed, between two moments or two directories. On disk: reads
-# the store. Threads: one.
+# `segstore checkpoints diff|history`: what changed, between two moments or two directories.
 
 _MOST_TEXT = 1 << 20
 DIFFERENT = 1

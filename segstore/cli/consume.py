@@ -1,4 +1,4 @@
-"""`segstore consume`: records to standard output. On disk: reads only. Threads: one."""
+"""`segstore consume`: prints records to standard output. On disk: only reads. Threads: one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from segstore.storage.meta.topics import find_topic
 
 # --- formats -----------------------------------------------------------------------------------
 
-# How `consume` prints records. Nothing on disk. Threads: any; functions without state.
+# How `consume` prints records.
 
 
 def ndjson(records: Records, partition: int) -> bytes:

@@ -1,6 +1,7 @@
-"""`segstore dump`: what is in the files, byte by byte. On disk: reads only. Threads: one.
+"""`segstore dump`: batches, records and index entries of files. On disk: only reads. Threads: one.
 
-Works without a store: on single files, partition directories and whole log directories, damaged ones too.
+It works without a store: on single files, partition directories and whole log directories, damaged ones
+too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from segstore.storage.segment.batch_scan import BAD, Step, walk_past_damage
 
 # --- dump log ----------------------------------------------------------------------------------
 
-# Batches and records of a `.log` file. On disk: reads only. Threads: one.
+# Batches and records of a `.log` file.
 
 FLAGS = {
     APPEND_TIME_FLAG: "append-time",

@@ -1,4 +1,8 @@
-"""What `dump` shows: tables for people, an object a line for programs. Nothing on disk. Threads: one."""
+"""How `dump` shows rows, as tables for people or one JSON object a line for programs; and its rows of index
+files, producer snapshots and checkpoints.
+
+On disk: only reads. Threads: one.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +117,7 @@ def _where(row: Row) -> str:
 
 # --- dump small --------------------------------------------------------------------------------
 
-# Entries of indexes, producer snapshots and checkpoints. On disk: reads only. Threads: one.
+# Entries of indexes, producer snapshots and checkpoints.
 
 LIMIT = 1 << 31
 

@@ -1,7 +1,8 @@
-"""`segstore export`: a topic, or a part of it, as Parquet, Arrow IPC or NDJSON.
+"""`segstore export`: a topic, or a part of it, as Parquet, Arrow IPC or NDJSON; and `segstore import`,
+which appends such a file to a topic.
 
-On disk: reads the store, beside a live writer too; writes the file that the user names, whole or not at all.
-Threads: one.
+On disk: `export` reads the store, beside a live writer too, and writes the file that the user names, whole
+or not at all; `import` writes the store through the engine. Threads: one.
 """
 
 from __future__ import annotations
@@ -36,9 +37,7 @@ if TYPE_CHECKING:
 
 # --- export sinks ------------------------------------------------------------------------------
 
-# What `export` writes: Parquet, Arrow IPC (the streaming form) and NDJSON.
-#
-# On disk: through the stream that it is given. Threads: one.
+# The formats that `export` writes: Parquet, Arrow IPC (the streaming form) and NDJSON, into a given stream.
 
 
 class Sink(Protocol):

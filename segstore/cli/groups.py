@@ -1,4 +1,7 @@
-"""`segstore groups`: consumer groups, their lag, resets. On disk: through the engine. Threads: one."""
+"""`segstore groups`: lists and describes consumer groups with their lag, resets and deletes their offsets.
+
+On disk: through the engine. Threads: one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from segstore.coordinator.structs import TopicPartition
 
 # --- groups look -------------------------------------------------------------------------------
 
-# `segstore groups list` and `describe`. On disk: reads only, beside a live writer too. Threads: one.
+# `segstore groups list` and `describe`. On disk: only reads, beside a live writer too.
 
 STATES = {"Stable": "green", "Empty": "yellow", "Unknown": "red"}
 
@@ -203,7 +206,7 @@ def _partition(part: PartitionState) -> dict[str, Any]:
 
 # --- groups change -----------------------------------------------------------------------------
 
-# `segstore groups reset` and `delete`. On disk: through the engine, as the store's writer. Threads: one.
+# `segstore groups reset` and `delete`. On disk: through the engine, as the store's writer.
 
 _DURATION = re.compile(
     r"P(?=.)(?:(?P<days>\d+)D)?(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"

@@ -1,4 +1,4 @@
-"""Columns of records on their way in. Nothing on disk. Threads: one."""
+"""Text input of `produce` as columns of records: lines, CSV and NDJSON. Threads: one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def numbered(blocks: Iterable[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]
 
 # --- input rows --------------------------------------------------------------------------------
 
-# Lines, and rows of CSV. On disk: nothing of its own. Threads: one.
+# Lines, and rows of CSV.
 
 ROWS = 5000
 LARGEST = 1 << 30
@@ -135,9 +135,7 @@ def _rows_chunk(names: list[str], rows: list[list[str]], at: list[int | None], l
 
 # --- input json --------------------------------------------------------------------------------
 
-# NDJSON: objects that say what is key and value, as `consume` prints them, or objects that are the value.
-#
-# On disk: nothing of its own. Threads: one.
+# NDJSON: objects with key and value, as `consume` prints them, or objects that are the value themselves.
 
 FIELDS = {
     "key",

@@ -1,4 +1,5 @@
-"""What `produce` reads: lines, NDJSON, CSV, Parquet and Arrow IPC as columns, some thousand rows at a time.
+"""The input of `produce`: lines, NDJSON, CSV, Parquet and Arrow IPC as columns, some thousand rows at a
+time.
 
 On disk: reads the input that the user names. Threads: one.
 """
@@ -19,8 +20,6 @@ from segstore.cli.input_text import Chunk, InputError, InputOptions, as_bytes
 # --- input arrow -------------------------------------------------------------------------------
 
 # Parquet and Arrow IPC: columns key, value, timestamp, headers and partition, or rows as JSON.
-#
-# Nothing on disk. Threads: one.
 
 ROWS = 50_000
 _FILE_MAGIC = b"ARROW1"

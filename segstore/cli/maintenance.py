@@ -1,4 +1,8 @@
-"""`segstore check`: every invariant of a store. On disk: reads only, unless it is to repair. Threads: one."""
+"""The commands that look after a store: `segstore check`, `copy`, `sweep`, `stats` and `quotas`.
+
+On disk: `check` (without --repair) and `stats` only read; the others write through the engine. Threads:
+one.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +112,7 @@ def all_log_bytes(root: str) -> int:
 
 # --- copy --------------------------------------------------------------------------------------
 
-# `segstore copy`: a snapshot of a store, while it is in use. On disk: through the engine. Threads: one.
+# `segstore copy`: a consistent copy of a store, while it is in use.
 
 
 @click.command()
@@ -131,7 +135,7 @@ def copy(target: str, path: str) -> None:
 
 # --- sweep -------------------------------------------------------------------------------------
 
-# `segstore sweep`: retention and compaction, now. On disk: by the engine. Threads: one.
+# `segstore sweep`: retention and compaction, now.
 
 
 @click.command()
@@ -167,7 +171,7 @@ def _print(swept: tuple[Swept, ...]) -> None:
 
 # --- stats -------------------------------------------------------------------------------------
 
-# `segstore stats`: what an operator wants to know of partitions. On disk: reads only. Threads: one.
+# `segstore stats`: what an operator wants to know of partitions. On disk: only reads.
 
 
 @click.command()
@@ -213,7 +217,7 @@ def _stats_print(rows: list[PartitionStats]) -> None:
 
 # --- quotas ------------------------------------------------------------------------------------
 
-# `segstore quotas`: byte rates of clients. On disk: through the engine. Threads: one.
+# `segstore quotas`: byte rates of clients.
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how a store is opened for them. Nothing on disk. Threads: one."""
+"""Options that several commands share, and how commands open a store. Threads: one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""How things look: consoles, tables, progress bars, sizes and times as text. Nothing on disk. Threads: one.
+"""The look of all output: consoles, tables, progress bars, sizes and times as text. Threads: one.
 
-On a terminal in colour and as wide as that is; in a pipe plain, and lines are never cut.
+On a terminal the output is in colour and as wide as the terminal; in a pipe it is plain, and lines are
+never cut.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`segstore produce`: records from a file or standard input. On disk: by the engine.
+"""`segstore produce`: appends records from a file or standard input. On disk: through the engine.
 
 Threads: one.
 """
@@ -21,7 +21,7 @@ from segstore.records import CODECS
 
 # --- routing -----------------------------------------------------------------------------------
 
-# Sends columns of records to the partitions of a topic. On disk: through the engine. Threads: one.
+# Sends columns of records to the partitions of a topic.
 
 
 class Router:

@@ -1,6 +1,6 @@
-"""SIGTERM and SIGHUP end a measurement as Ctrl-C does: what it has on disk goes, and its processes end.
+"""Makes SIGTERM and SIGHUP end a measurement as Ctrl-C does: its files are removed, and its processes end.
 
-Nothing on disk. Threads: signals come to the main one; in others this does nothing.
+Threads: signals arrive in the main thread; in other threads this does nothing.
 """
 
 from __future__ import annotations

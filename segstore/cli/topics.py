@@ -1,4 +1,7 @@
-"""`segstore topics`: what a store holds. On disk: reads only, beside a live writer too. Threads: one."""
+"""The commands of topics: `segstore topics`, `create`, `alter` and `delete`.
+
+On disk: `topics` only reads, beside a live writer too; the others write through the engine. Threads: one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from segstore.storage.meta.topics import find_topic
 
 # --- disk --------------------------------------------------------------------------------------
 
-# Bytes that a store takes. On disk: reads names and sizes only. Threads: any.
+# The bytes that a store takes. On disk: reads names and sizes. Threads: any.
 
 
 def partition_bytes(root: str, topic: str, partition: int) -> dict[str, int]:
@@ -126,9 +129,7 @@ def _settings(row: dict[str, Any]) -> str:
 
 # --- create ------------------------------------------------------------------------------------
 
-# `segstore create`: a new topic, and a store for it where there is none. On disk: by the engine.
-#
-# Threads: one.
+# `segstore create`: a new topic, and a store for it where there is none.
 
 
 @click.command()
@@ -154,7 +155,7 @@ def create(topic: str, partitions: int, config: dict[str, str], path: str) -> No
 
 # --- alter -------------------------------------------------------------------------------------
 
-# `segstore alter`: settings and partitions of a topic. On disk: through the engine. Threads: one.
+# `segstore alter`: settings and partitions of a topic.
 
 
 @click.command()
@@ -196,7 +197,7 @@ def alter(
 
 # --- delete ------------------------------------------------------------------------------------
 
-# `segstore delete`: a topic and all its records. On disk: through the engine. Threads: one.
+# `segstore delete`: a topic and all its records.
 
 
 @click.command()

@@ -1,1 +1,3 @@
-"""The demo: real flights in a log, a kill midway, a group that reads live, a stream of Spark's."""
+"""The demo: real flights in a log, a kill midway, a group of consumers that reads live, and a stream of
+Spark's.
+"""

@@ -1,7 +1,7 @@
-"""The process that is killed: appends flights and says on standard output what was acknowledged.
+"""The process that is killed: it appends flights, and prints on standard output what was acknowledged.
 
-On disk: the store that it is given. Threads: one. Run as `python -m segstore.demo.child PATH RECORDS`;
-ends by itself when its standard input does: whoever is to kill it may come late.
+On disk: the store that it is given. Threads: one. Run as `python -m segstore.demo.child PATH RECORDS`. It
+ends by itself when its standard input is closed: the process that is to kill it may come too late.
 """
 
 from __future__ import annotations

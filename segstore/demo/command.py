@@ -1,8 +1,8 @@
-"""`segstore demo`: all flights of 2013 into a log, a kill midway, and what is left; then producers
-and a group of consumers, live; then a stream of Spark's, through another kill.
+"""`segstore demo`: all flights of 2013 go into a log, with a kill midway and a look at what is left; then
+producers and a group of consumers run live; then a stream of Spark's, through another kill.
 
 On disk: a store in a temporary directory, or where --keep says. Threads: one, and child processes; the live
-part has its own.
+part has threads of its own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Who takes part in the live part: two replays, three readers of one group; and one look at all of them.
+"""`Crew`: the threads of the live part, two replays and three readers of one group, and a view of all of
+them.
 
-On disk: nothing of its own. Threads: methods are called by the one that looks on; `say` by any.
+On disk: nothing of its own. Threads: the thread that looks on calls the methods; `say` is for any.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from segstore.errors import StorageError
 
 # --- replay ------------------------------------------------------------------------------------
 
-# Real flights, sent at the moment when they left, some thousand times as fast. Nothing on disk of its own.
-#
-# Threads: a `Replay` is one, with a producer of its own.
+# Real flights, each sent at the moment when it left, some thousand times as fast. Threads: a `Replay` is one,
+# with a producer of its own.
 
 DAY_MS = 86_400_000
 HALVES = {

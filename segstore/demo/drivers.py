@@ -1,8 +1,9 @@
-"""The Spark driver as the demo sees it: a process in a session of its own, to which Java and the Python
-workers belong; all of it is killed at once.
+"""`Driver`: the Spark driver as the demo sees it, a process in a session of its own, with Java and the
+Python workers, which are all killed at once. And the stream under two drivers: the first is killed midway,
+the second goes on to the end.
 
-On disk: `errors.txt` in its work directory, for what Spark and Java have to say. Threads: one of its own
-reads what the driver tells; a `Driver` is used by one other.
+On disk: `errors.txt` in its work directory, for the messages of Spark and Java; what the drivers write, see
+`demo.spark_job`. Threads: each driver has one that reads what it prints; one other uses the `Driver`.
 """
 
 from __future__ import annotations
@@ -126,9 +127,8 @@ def _belongs(pid: str, session: int) -> bool:
 
 # --- interrupted -------------------------------------------------------------------------------
 
-# What a killed streaming query left in the store: its last micro-batch, by checkpoint and log.
-#
-# On disk: reads only. Threads: one.
+# What a killed streaming query left in the store: its last micro-batch, by checkpoint and log. On disk: only
+# reads.
 
 CHECKPOINTS = "checkpoints"
 
@@ -171,9 +171,6 @@ def last_batch(path: str, query: str) -> LastBatch:
 # --- two drivers -------------------------------------------------------------------------------
 
 # The stream under two drivers: the first is killed midway, the second goes on to the end.
-#
-# On disk: what the drivers write, see `demo.spark_job`; a work directory that is handed in. Threads: one,
-# beside the reader of each driver.
 
 QUERY = "delays"
 """As segstore.demo.spark_job has it."""

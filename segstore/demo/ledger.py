@@ -1,4 +1,5 @@
-"""What was sent and what was read in the live part, and the proof that both are the same. Nothing on disk.
+"""`Ledger`: what was sent and what was read in the live part, and the proof that both are the same; and the
+table that shows it.
 
 Threads: any; one lock for all of it.
 """
@@ -105,9 +106,8 @@ def total(tallies: Iterable[Tally]) -> tuple[int, int]:
 
 # --- board -------------------------------------------------------------------------------------
 
-# What the live part shows: a table of partitions, and beneath it what happened last. Nothing on disk.
-#
-# It says the same without colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
+# What the live part shows: a table of partitions, and below it the latest events. It says the same without
+# colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
 
 EVENTS = 5
 _BAR = 10  # cells

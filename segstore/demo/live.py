@@ -1,7 +1,8 @@
-"""The live part: two producers replay flights by time, a group of three readers follows, one falls silent.
+"""The live part: two producers replay flights by time, a group of three readers follows, and one of them
+falls silent.
 
-On disk: a topic of the demo's store, and the group's offsets, by the engine.
-Threads: this one looks on; two send, three read.
+On disk: a topic of the demo's store, and the group's offsets, through the engine. Threads: this one looks
+on; two send, three read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A member of the demo's group. Nothing on disk of its own: its commits are the group's.
+"""`Reader`: a member of the demo's group; and the group's settings and description.
 
-Threads: a `Reader` is one, with a consumer of its own; what others may ask of it says so.
+On disk: nothing of its own; the group keeps its commits. Threads: a `Reader` is one, with a consumer of its
+own; methods for other threads say so.
 """
 
 from __future__ import annotations
@@ -115,9 +116,7 @@ class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
 
 # --- group -------------------------------------------------------------------------------------
 
-# The demo's group, as its members join it and as others see it. On disk: nothing of its own.
-#
-# Threads: any.
+# The demo's group, as its members join it and as others see it. Threads: any.
 
 GROUP = "departure-boards"
 

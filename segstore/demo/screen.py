@@ -1,4 +1,4 @@
-"""How the demo talks: numbered steps on standard output. Nothing on disk. Threads: one."""
+"""The output of the demo: numbered steps on standard output. Threads: one."""
 
 from __future__ import annotations
 

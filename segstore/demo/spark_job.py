@@ -1,10 +1,10 @@
-"""The driver of the demo's stream: flights counted per airline and hour as they come, exactly once.
+"""The driver of the demo's stream: counts flights per airline and hour as they come, exactly once.
 
-On disk: a store, through the engine: the topic that the query writes, and its checkpoints in another.
+On disk: a store, through the engine: the topic that the query writes, and its checkpoints in another topic.
 Threads: one, beside those of the store, the server of checkpoints and Spark.
 
-A process of its own: `python -m segstore.demo.spark_job JSON`, the fields of a `Job`. It tells what happens
-on standard output, a JSON object a line; what Spark and Java have to say goes to standard error.
+It is a process of its own: `python -m segstore.demo.spark_job JSON`, the fields of a `Job`. It prints what
+happens on standard output, a JSON object a line; messages of Spark and Java go to standard error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Steps of the demo that write, and those that prove. On disk: the demo's store, by the engine.
+"""The steps of the demo: those that write, those that read, and those that prove what was written.
 
-Threads: one.
+On disk: the demo's store, through the engine. Threads: one.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def check_store(screen: Screen, path: str, held: Flights) -> None:
 
 # --- look --------------------------------------------------------------------------------------
 
-# Steps of the demo that read. On disk: reads only. Threads: one.
+# Steps of the demo that only read.
 
 FLIGHT = b"UA-15"
 """A flight that went daily, all the year."""
@@ -221,7 +221,7 @@ def show(screen: Screen, found: list[tuple[int, segstore.Record]]) -> None:
 
 # --- broker ------------------------------------------------------------------------------------
 
-# The step that opens what an Apache Kafka broker wrote. On disk: reads only. Threads: one.
+# The step that opens a directory which an Apache Kafka broker wrote. On disk: only reads.
 
 WRITTEN = os.path.join("tests", "golden", "clean")
 

@@ -1,8 +1,8 @@
 """The Spark part: flights stream through a windowed aggregation into a topic, exactly once, although the
-driver is killed midway; the result is what a batch says.
+driver is killed midway; the result must be that of a batch.
 
-On disk: topics of the demo's store, by the engine; a temporary directory, for what Java and Spark leave lying
-about. Threads: one, and the reader of a driver.
+On disk: topics of the demo's store, through the engine; a temporary directory for the files of Java and
+Spark. Threads: one, and the reader of a driver.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from segstore.errors import StorageError
 
 # --- answer ------------------------------------------------------------------------------------
 
-# What the stream must have counted: the same from the package's own file, by pyarrow alone; and what is in
-# the log. On disk: reads only. Threads: any.
+# What the stream must have counted, computed from the package's own file by pyarrow alone; and what is in the
+# log. On disk: only reads. Threads: any.
 
 COLUMNS = ("carrier", "hour", "flights", "left", "delay", "most")
 """Airline, ms since the epoch, flights, how many of them left, minutes of delay of these: in all, at most."""

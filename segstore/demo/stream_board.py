@@ -1,4 +1,4 @@
-"""What the Spark part shows: how far the stream is, and beneath it what happened. Nothing on disk.
+"""What the Spark part shows: the progress of the stream, and below it the latest events.
 
 It says the same without colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
 """
