@@ -61,7 +61,7 @@ class Figure:
 
     @classmethod
     def of(cls, json: Iterable[float]) -> Figure:
-        """From runs, or from what `as_json` gave. InvalidArgumentError."""
+        """From runs, or from what `as_json` gave. Raises InvalidArgumentError."""
         return cls(tuple(map(float, json)))
 
     def per(self, amount: float) -> Figure:

@@ -47,8 +47,8 @@ Series = Mapping[str, Mapping[float, Figure]]
 
 @contextmanager
 def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[Axes]]:
-    """`count` axes under one title, side by side or in rows of `columns`; the `figure` of any is what `save`
-    takes. InvalidArgumentError without matplotlib.
+    """`count` axes under one title, side by side or in rows of `columns`; the `figure` of any is what
+    `save` takes. Raises InvalidArgumentError without matplotlib.
     """
     try:
         from matplotlib.figure import Figure as Picture
@@ -136,7 +136,7 @@ def ticks(axes: Axes, places: Sequence[float], texts: Sequence[str]) -> None:
 
 
 def save(picture: Picture | Any, path: Path) -> list[str]:
-    """Write `path`.png and `path`.svg: their paths. OSError."""
+    """Write `path`.png and `path`.svg: their paths. Raises OSError."""
     from PIL import Image
 
     base, drawn = os.fspath(path), BytesIO()

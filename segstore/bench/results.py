@@ -62,7 +62,7 @@ class Results:
         return [cell for cell in self.cells if all(cell.keys.get(k) == v for k, v in keys.items())]
 
     def cell(self, **keys: Any) -> Cell:
-        """The one cell with these keys. InvalidArgumentError where there is none, or several."""
+        """The one cell with these keys. Raises InvalidArgumentError where there is none, or several."""
         found = self.where(**keys)
         if len(found) != 1:
             raise InvalidArgumentError(f"{self.name}: {len(found)} cells have {keys}, and one must")
@@ -93,7 +93,7 @@ class Results:
 
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Results:
-        """From what `as_json` gave. KeyError, TypeError, AttributeError for anything else."""
+        """From what `as_json` gave. Raises KeyError, TypeError, AttributeError for anything else."""
         cells = [
             Cell(
                 dict(one["keys"]),
@@ -113,12 +113,12 @@ def text(results: Results) -> str:
 
 
 def write(results: Results, path: Path) -> None:
-    """Replace the file, or make it. OSError."""
+    """Replace the file, or make it. Raises OSError."""
     Files().write_atomic(path, text(results).encode(), sync=False)
 
 
 def load(path: Path) -> Results:
-    """From a file that `write` made. OSError; InvalidArgumentError where it holds no results."""
+    """From a file that `write` made. Raises OSError; InvalidArgumentError where it holds no results."""
     data = Files().read_file(path)
     try:
         return Results.of(json.loads(data))

@@ -24,8 +24,8 @@ ZERO_COPY = "zero-copy"
 
 
 def draw(results: Results, directory: str) -> list[str]:
-    """Write the pictures of these results: their paths, PNG and SVG of each. OSError; InvalidArgumentError
-    without matplotlib.
+    """Write the pictures of these results: their paths, PNG and SVG of each. Raises OSError;
+    InvalidArgumentError without matplotlib.
     """
     if results.name == ZERO_COPY:
         from segstore.bench.zero_copy.report import draw as draw_zero_copy
@@ -55,8 +55,8 @@ def about(name: str) -> str:
 
 
 def all_in(directory: Path) -> dict[str, Results]:
-    """By name, the results that were written there, zero copy first and the studies in their order. OSError;
-    InvalidArgumentError where a file holds none.
+    """By name, the results that were written there, zero copy first and the studies in their order. Raises
+    OSError; InvalidArgumentError where a file holds none.
     """
     names = sorted(name for name in os.listdir(directory) if name.endswith(".json"))
     found = {one.name: one for one in (load(os.path.join(directory, name)) for name in names)}

@@ -45,13 +45,13 @@ def at_option(command: F) -> F:
 
 @contextmanager
 def opened(path: str, topic: str) -> Iterator[PartitionLog]:
-    """The topic's log. StorageError, UnknownTopicOrPartitionError, ConfigError."""
+    """The topic's log. Raises StorageError, UnknownTopicOrPartitionError, ConfigError."""
     with open_reading(path) as store:
         yield files_log(store, topic)
 
 
 def seen(log: PartitionLog, at: int | None) -> Snapshot:
-    """The tree as of an offset. OffsetOutOfRangeError, which says why it can't be seen."""
+    """The tree as of an offset. Raises OffsetOutOfRangeError, which says why it can't be seen."""
     try:
         return snapshot(log, at)
     except OffsetOutOfRangeError as error:

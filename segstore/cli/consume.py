@@ -145,7 +145,9 @@ def consume(
 
 
 def first_offset(log: segstore.PartitionLog, offset: int | str | None, since: int | None) -> int:
-    """Where reading begins; after the last record where none is as late as `since`. OffsetOutOfRangeError."""
+    """Where reading begins; after the last record where none is as late as `since`. Raises
+    OffsetOutOfRangeError.
+    """
     if since is not None:
         found = log.offset_for_time(since)
         return log.end_offset if found is None else found

@@ -168,7 +168,7 @@ def dump(paths: tuple[str, ...], records: bool, as_json: bool) -> int:
 
 
 def rows_of(files: Files, path: str, records: bool) -> Iterator[Row]:
-    """What is in one file, by its name. UsageError for a name that says nothing."""
+    """What is in one file, by its name. Raises UsageError for a name that says nothing."""
     name = os.path.basename(path)
     if name in WHOLE_NAMES:
         return WHOLE_NAMES[name](files, path)

@@ -151,7 +151,7 @@ FIELDS = {
 
 
 def ndjson(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """A record an object. InputError names the line."""
+    """A record an object. Raises InputError, which names the line."""
     plain = options.plain or options.key_field or options.timestamp_field or options.value_field
     for block in numbered(line_blocks(stream)):
         chunk = Chunk([], [], [], [], [])
@@ -214,7 +214,7 @@ def _headers(held: Any) -> list[tuple[str, bytes | None]]:
 
 
 def as_bytes(value: Any, encoding: str | None = None) -> bytes | None:
-    """Text as UTF-8, None as null, anything else as JSON; `encoding` "base64" for bytes. ValueError."""
+    """Encode text as UTF-8, None as null, the rest as JSON; `encoding` "base64": bytes. Raises ValueError."""
     if value is None:
         return None
     if encoding is None:

@@ -26,7 +26,7 @@ _FILE_MAGIC = b"ARROW1"
 
 
 def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Records of a Parquet file (not of a pipe). InputError where it is none or lacks a column."""
+    """Records of a Parquet file (not of a pipe). Raises InputError where it is none or lacks a column."""
     pyarrow = _pyarrow("Parquet")
     if not stream.seekable():
         raise InputError("Parquet can't be read from a pipe: give the file's name")
@@ -38,7 +38,7 @@ def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
 
 def arrow(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Records of an Arrow IPC stream, or of a file where it is no pipe. InputError as `parquet`."""
+    """Records of an Arrow IPC stream, or of a file where it is no pipe. Raises what `parquet` raises."""
     pyarrow = _pyarrow("Arrow IPC")
     try:
         if stream.seekable() and stream.read(len(_FILE_MAGIC)) == _FILE_MAGIC:
@@ -161,7 +161,7 @@ class Input:
         return wanted if wanted != "auto" else SUFFIXES.get(os.path.splitext(self.name)[1].lower(), "lines")
 
     def chunks(self, wanted: str, options: InputOptions) -> Iterator[Chunk]:
-        """Records of the input. InputError names the line or column."""
+        """Records of the input. Raises InputError, which names the line or column."""
         return FORMATS[self.format(wanted)](self.stream, options)
 
     def position(self) -> int:

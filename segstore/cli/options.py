@@ -60,7 +60,7 @@ def _pairs(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -
 
 
 def open_reading(path: str) -> segstore.Store:
-    """Open a store to read. StorageError where there is none."""
+    """Open a store to read. Raises StorageError where there is none."""
     if not os.path.isdir(path):
         raise StorageError(errno.ENOENT, "no such store; `segstore create` makes one", path)
     return segstore.open(path, mode="r")

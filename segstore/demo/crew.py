@@ -90,7 +90,7 @@ TOPIC = "departures"
 PARTITIONS = 6
 READERS = ("reader-1", "reader-2", "reader-3")
 SILENT = 1
-"""Which of them falls silent."""
+"""The reader that falls silent."""
 _SILENT_AT = 0.4  # of the time
 _GRACE = 30.0  # seconds without any progress after which nobody waits for more
 _LOOK = 0.01  # seconds
@@ -131,7 +131,7 @@ class Plan:
 
 
 class Crew:
-    """A context manager: nobody is left when it is left."""
+    """A context manager: on exit all threads have ended."""
 
     def __init__(self, store: segstore.Store, plan: Plan) -> None:
         self.plan, self.ledger, self.events = plan, Ledger(PARTITIONS), list[str]()
@@ -149,7 +149,9 @@ class Crew:
         return self
 
     def begin(self) -> None:
-        """Let the readers share the partitions, then the producers send. StorageError: they could not."""
+        """Let the readers share the partitions, then start the producers. Raises StorageError where the
+        readers could not.
+        """
         make = partial(self._group.consumer, self.plan.patience_ms)
         for name in READERS:
             reader = Reader(name, make, TOPIC, self.ledger, self.plan.work, self.say, self._stop)
@@ -178,15 +180,15 @@ class Crew:
             self._raise_errors()
 
     def say(self, text: str) -> None:
-        """Something happened. Any thread."""
+        """Report an event. For any thread."""
         elapsed = time.monotonic() - self._began if self._replays else 0.0
         self.events.append(f"{elapsed:5.1f} s  {text}")
 
     # --- looking on -------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Whether all is sent and committed, or nothing has moved for long. StorageError: what failed in a
-        thread.
+        """Whether everything is sent and committed, or nothing has moved for long. Raises StorageError for
+        what failed in a thread.
         """
         self._raise_errors()
         now = time.monotonic()
@@ -211,15 +213,15 @@ class Crew:
         return {p: log.end_offset for p, log in enumerate(self._logs)}
 
     def committed(self) -> dict[int, int]:
-        """What the group has committed of each partition; 0 where nothing."""
+        """Return the group's committed offset of each partition; 0 where there is none."""
         return dict.fromkeys(range(PARTITIONS), 0) | self._group.committed()
 
     def faults(self) -> list[str]:
-        """What is not as it should be at the end."""
+        """Return what is wrong at the end."""
         return self.ledger.faults(self.committed(), self.ends())
 
     def status(self) -> Status:
-        """How it stands."""
+        """Return the present state."""
         # In this order: what is committed was sent, and what was sent is in the log.
         committed, owners, state = self.committed(), self._owners(), self._group.state()
         now, ledger = time.monotonic(), self.ledger

@@ -39,7 +39,7 @@ Event = dict[str, Any]
 
 
 class Driver:
-    """A context manager: when it is left, no process of it is. `job`: fields of `demo.spark_job.Job`."""
+    """A context manager: on exit none of its processes is left. `job`: fields of `demo.spark_job.Job`."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         self._log = os.path.join(job["work"], _ERRORS)
@@ -66,27 +66,27 @@ class Driver:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended and all that it told was taken."""
+        """Whether the driver has ended, and all that it printed was taken."""
         return not self._reader.is_alive() and self._events.empty()
 
     def told(self, seconds: float) -> Event | None:
-        """What it tells next, waiting so long; None where it tells nothing."""
+        """Return the next event that the driver printed, waiting for `seconds`; None where there is none."""
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
         return None
 
     def last_words(self) -> str:
-        """Why it failed: the last line of what it said to nobody."""
+        """Return why the driver failed: the last line of its error file."""
         with open(self._log, encoding="utf-8", errors="replace") as file:
             lines = [line.strip() for line in file if line.strip()]
         return lines[-1][:_MOST_SAID] if lines else f"status {self._process.wait()}"
 
     def wait(self) -> None:
-        """Until it has ended by itself."""
+        """Wait until the driver has ended by itself."""
         self._process.wait()
 
     def kill(self) -> int:
-        """SIGKILL to all of its processes, until none is left; how many there were."""
+        """Send SIGKILL to all of its processes, until none is left; return how many there were."""
         killed: set[int] = set()
         while members := session_members(self.pid):
             for pid in members:
@@ -111,7 +111,9 @@ class Driver:
 
 
 def session_members(session: int) -> list[int]:
-    """The processes of a session; not those that have ended and whose parent has not looked."""
+    """Return the processes of a session, without those that have ended and whose parent has not waited for
+    them.
+    """
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and _belongs(name, session)]
 
 
@@ -150,7 +152,9 @@ class LastBatch(NamedTuple):
 
 
 def last_batch(path: str, query: str) -> LastBatch:
-    """Of the query with that directory among the checkpoints. StorageError, InvalidRecordError."""
+    """Return the last micro-batch of the query with that directory among the checkpoints. Raises
+    StorageError, InvalidRecordError.
+    """
     with open_reading(path) as store:
         log = files_log(store, CHECKPOINTS)
         nodes = snapshot(log).nodes
@@ -196,7 +200,8 @@ class NotRunError(Exception):
 
 def run_killed(job: Job, progress: Progress, show: Show) -> LastBatch:
     """Start a driver, and kill it, with Java and all, when half of the flights are read, at the moment in
-    which the next micro-batch is seen in the log: Spark has hardly heard of it. NotRunError, StorageError.
+    which the next micro-batch is seen in the log: Spark has hardly heard of it. Raises NotRunError,
+    StorageError.
     """
     seen = -1
     with Driver(asdict(job)) as driver:
@@ -216,7 +221,7 @@ def run_killed(job: Job, progress: Progress, show: Show) -> LastBatch:
 
 
 def run_to_the_end(job: Job, progress: Progress, show: Show, left: LastBatch) -> None:
-    """Start another driver on what was left, and let it end. StorageError."""
+    """Start another driver on what was left, and let it end. Raises StorageError."""
     gone_on = False
     with Driver(asdict(job)) as driver:
         _introduce(driver, progress, "the second driver")
@@ -236,7 +241,9 @@ def _introduce(driver: Driver, progress: Progress, name: str) -> None:
 
 
 def _told(driver: Driver, progress: Progress, seconds: float) -> dict[str, Any] | None:
-    """What it tells next. NotRunError; StorageError: it failed, or ended before it was done."""
+    """Return the driver's next event. Raises NotRunError; StorageError where it failed, or ended before it
+    was done.
+    """
     event = driver.told(seconds)
     if event is None:
         if driver.ended:

@@ -78,12 +78,14 @@ class Flights:
 
 
 def load(records: int = ALL) -> Flights:
-    """The first `records` flights by scheduled hour. InvalidArgumentError where the package is not there."""
+    """The first `records` flights by scheduled hour. Raises InvalidArgumentError where the package is not
+    there.
+    """
     return _columns(raw(records))
 
 
 def raw(records: int = ALL) -> Any:
-    """The same as an arrow table, with the package's own columns. InvalidArgumentError."""
+    """The same as an arrow table, with the package's own columns. Raises InvalidArgumentError."""
     try:
         import pyarrow.csv
     except ImportError:

@@ -23,8 +23,9 @@ _LINES = 5  # of status, where there is no terminal
 
 
 def live(screen: Screen, path: str, held: Flights, seconds: float, days: float) -> None:
-    """Replay `days` of flights a second, for `seconds` or as long as there are flights. StorageError where
-    not every record was seen and committed; KeyboardInterrupt when all have left and the store is closed.
+    """Replay `days` of flights a second, for `seconds` or as long as there are flights. Raises StorageError
+    where not every record was seen and committed; KeyboardInterrupt when all have left and the store is
+    closed.
     """
     plan = Plan.of(held, seconds, days)
     with screen.step("Live", f"{plan.records:,} flights as they left, {days:g} days a second"):
@@ -78,7 +79,7 @@ def _shown(screen: Screen, crew: Crew) -> Iterator[Callable[[bool], None]]:
 
 
 def _prove(screen: Screen, crew: Crew) -> None:
-    """That what was sent was seen and is committed. StorageError."""
+    """Check that what was sent was seen and is committed. Raises StorageError."""
     faults, ledger = crew.faults(), crew.ledger
     if faults:
         raise StorageError("the live part failed: " + "; ".join(faults))

@@ -96,7 +96,7 @@ def heartbeat(store: segstore.Store, late_hours: int) -> None:
 
 
 def run(job: Job, tell: Tell) -> None:
-    """All of it: the flights, then the heartbeat. SegstoreError, and Spark's own."""
+    """Run the whole query: the flights, then the heartbeat. Raises SegstoreError, and Spark's own errors."""
     options = f'"-Djava.io.tmpdir={job.work}" -XX:-UsePerfData'
     conf = {"spark.local.dir": job.work, "spark.driver.extraJavaOptions": options}
     spark = session("local[2]", quick=True, spark_sql_shuffle_partitions=2, spark_driver_memory="1g", **conf)

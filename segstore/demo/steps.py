@@ -63,7 +63,7 @@ def verify(screen: Screen, path: str, held: Flights, acknowledged: list[int]) ->
 
 
 def compare(log: segstore.PartitionLog, sent: Flights) -> None:
-    """Every record of a partition against what was sent. StorageError."""
+    """Compare every record of a partition with what was sent. Raises StorageError."""
     import pyarrow
 
     offset = 0

@@ -70,7 +70,7 @@ def _in_order(table: Any) -> Any:
 
 
 def compare(streamed: Any, answer: Any) -> None:
-    """StorageError where the one is not the other, with what is missing, doubled or wrong."""
+    """Raise StorageError where the two differ, with what is missing, doubled or wrong."""
     if streamed.equals(answer):
         return
     found, expected = _windows(streamed), _windows(answer)
@@ -109,7 +109,7 @@ _WORST, _LEAST = 3, 10  # how many hours are shown, and flights that one of them
 
 
 def stream(screen: Screen, path: str, held: Flights) -> None:
-    """All of it. StorageError where the result is not the batch answer, or a driver failed."""
+    """All of it. Raises StorageError where the result is not the batch answer, or a driver failed."""
     with screen.step("Spark", "delays per airline and hour, streamed exactly once, through a kill"):
         try:
             with _mended(screen, path):
@@ -176,7 +176,9 @@ def _mended(screen: Screen, path: str) -> Iterator[None]:
 
 
 def prove(screen: Screen, path: str, records: int) -> None:
-    """That the topic has each airline's hours once, and counts what the raw data have. StorageError."""
+    """Check that the topic has each airline's hours once, with the counts of the raw data. Raises
+    StorageError.
+    """
     answer = batch_answer(records)
     with open_reading(path) as store:
         compare(streamed_answer([store.partition(TARGET, p) for p in range(PARTITIONS)]), answer)

@@ -97,7 +97,7 @@ def checkpoint(
 
     Unlike `df.checkpoint()` what is kept has a name, `topic` (by default one that is made up), and is there
     for other sessions: `restore`. `store` is open to write in this process; `config`: the topic's settings.
-    TopicAlreadyExistsError; where the job fails the topic is removed again.
+    Raises TopicAlreadyExistsError; where the job fails the topic is removed again.
     """
     from segstore.spark.frames import checkpoint
 

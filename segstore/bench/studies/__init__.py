@@ -51,7 +51,7 @@ MODULES = {
 
 
 def study(name: str) -> Study:
-    """A study by its name. InvalidArgumentError."""
+    """A study by its name. Raises InvalidArgumentError."""
     if name not in MODULES:
         raise InvalidArgumentError(f"no study is named {name!r}; there are {', '.join(MODULES)}")
     return cast("Study", import_module(f"{__name__}.{MODULES[name]}"))

@@ -168,7 +168,7 @@ CACHE, EACH = "page cache", "fdatasync a batch"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Each way and durability; O_DIRECT where the file system takes it. OSError."""
+    """Each way and durability; O_DIRECT where the file system takes it. Raises OSError."""
     many, few = (32, 4) if quick else (1024, 48)
     records = records_of(many * PER_BATCH, RECORD)
     batches = [records[at : at + PER_BATCH] for at in range(0, len(records), PER_BATCH)]

@@ -134,7 +134,7 @@ VALUE_TEXT: dict[str, Callable[[int], str]] = {
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """By append_batch, append_batch synced, batch_size and linger_ms. OSError."""
+    """By append_batch, append_batch synced, batch_size and linger_ms. Raises OSError."""
     many, synced, sent, rate, time = (
         (1_000, 3, 1_000, 5_000, 0.04) if quick else (20_000, 16, 20_000, 5_000, 0.4)
     )

@@ -128,7 +128,7 @@ WARM, COLD = "process", "machine"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Each way of reading after each restart. OSError, StorageError (the child)."""
+    """Each way of reading after each restart. Raises OSError, StorageError (the child)."""
     size, reads = (4 << 20, 2_000) if quick else (64 << 20, 12_000)
     with scratch(directory) as path:
         name = os.path.join(path, "file")

@@ -19,7 +19,9 @@ from segstore.errors import StorageError
 
 
 def ask(module: str, function: str, **arguments: Any) -> Any:
-    """What `function(**arguments)` of a module gives in a new process; JSON values both. StorageError."""
+    """What `function(**arguments)` of a module gives in a new process; JSON values both. Raises
+    StorageError.
+    """
     command = [sys.executable, "-m", __name__, module, function, json.dumps(arguments)]
     process = None
     try:

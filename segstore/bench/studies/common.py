@@ -32,7 +32,7 @@ Variants = Mapping[Key, Callable[[], Mapping[str, float]]]
 
 @contextmanager
 def scratch(directory: Path) -> Iterator[str]:
-    """A new directory in this one, removed with all that is in it however the block ends. OSError."""
+    """A new directory in this one, removed with all that is in it however the block ends. Raises OSError."""
     path = tempfile.mkdtemp(prefix=PREFIX, dir=directory)
     try:
         yield path
@@ -95,7 +95,7 @@ def percentile(values: Sequence[float], part: float) -> float:
 
 
 def drop_pages(fd: int) -> None:
-    """Let the page cache forget a file; what is not on the disk yet is written first. OSError."""
+    """Let the page cache forget a file; what is not on the disk yet is written first. Raises OSError."""
     os.fdatasync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 

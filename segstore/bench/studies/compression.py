@@ -110,7 +110,7 @@ SHOWN = (RATIO, WRITE, READ)
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Each codec and what is compressed as one. OSError; InvalidArgumentError without the flights."""
+    """Each codec and what is compressed as one. Raises OSError; InvalidArgumentError without the flights."""
     values = [bytes(value) for value in load(400 if quick else 20_000).values.to_pylist()]
     with scratch(directory) as path, scratch_store(path) as store:
         variants: dict[tuple[str, str], Callable[[], Mapping[str, float]]] = {}

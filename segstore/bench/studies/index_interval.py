@@ -107,7 +107,7 @@ KEY = "interval bytes"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Each interval; sizes once. OSError."""
+    """Each interval; sizes once. Raises OSError."""
     records, lookups = (20_000, 50) if quick else (300_000, 600)
     with scratch(directory) as path:
         with open_store(os.path.join(path, "store")) as store:

@@ -42,7 +42,7 @@ RATE, FLUSH, OPEN, REST, SENT = SHOWN = "records/s", "flush ms", "open ms", "ope
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Each number of partitions. OSError, StorageError (the child)."""
+    """Each number of partitions. Raises OSError, StorageError (the child)."""
     counts, records = ((1, 10, 30), 2_000) if quick else (COUNTS, 50_000)
     with scratch(directory) as path:
         stores = {count: os.path.join(path, f"store-{count}") for count in counts}

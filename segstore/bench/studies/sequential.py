@@ -38,7 +38,7 @@ BLOCKS = (4096, 65536)
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Each order, durability and size of a block. OSError."""
+    """Each order, durability and size of a block. Raises OSError."""
     total, synced = (2 << 20, 8) if quick else (32 << 20, 48)
     data = noise(total)
     with scratch(directory) as path:

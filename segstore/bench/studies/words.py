@@ -68,7 +68,7 @@ def contest(
     words: tuple[str, str, str] | None = None,
 ) -> Contest:
     """Two cells that differ in `key` only. `words` name where, the first and the second, by default as the
-    keys do. InvalidArgumentError where a cell is not there.
+    keys do. Raises InvalidArgumentError where a cell is not there.
     """
     ours, theirs = (results.cell(**{**where, key: value}).figures[figure] for value in values)
     place, first, second = words or (", ".join(map(str, where.values())), *map(str, values))

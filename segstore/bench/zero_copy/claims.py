@@ -300,8 +300,8 @@ def _groups(results: Results) -> set[tuple[str, Group]]:
 
 
 def compare(one: Results, other: Results) -> Comparison:
-    """Hold the wins of two runs against each other. InvalidArgumentError where they measured something
-    else.
+    """Hold the wins of two runs against each other. Raises InvalidArgumentError where they measured
+    something else.
     """
     if one.name != other.name:
         raise InvalidArgumentError(f"results of {one.name} and of {other.name} can't be compared")

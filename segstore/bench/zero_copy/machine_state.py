@@ -68,7 +68,7 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def evict(path: str) -> int:
-    """Make the kernel drop the file's pages: how many are there all the same. OSError.
+    """Make the kernel drop the file's pages: how many are there all the same. Raises OSError.
 
     What went to a socket keeps its pages until the peer has acknowledged it, and longer (`_free_deferred`).
     """
@@ -104,12 +104,12 @@ def _free_deferred() -> None:
 
 
 def pages(path: str) -> int:
-    """How many pages the file has. OSError."""
+    """How many pages the file has. Raises OSError."""
     return -(-os.path.getsize(path) // mmap.PAGESIZE)
 
 
 def resident(path: str) -> int:
-    """How many of the file's pages the page cache holds. OSError as mincore(2)."""
+    """How many of the file's pages the page cache holds. Raises OSError as mincore(2)."""
     size = os.path.getsize(path)
     if not size:
         return 0

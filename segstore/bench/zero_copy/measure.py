@@ -55,7 +55,9 @@ class Sample(NamedTuple):
 
 
 def sample(sink: Sink, send: Send, size: int, order: Sequence[int]) -> Sample:
-    """Send the transfers of `order`, and wait until the receiver has all. StorageError where less came."""
+    """Send the transfers of `order`, and wait until the receiver has all. Raises StorageError where less
+    came.
+    """
     sink.expect(size * len(order))
     took, sent = [0] * len(order), 0
     clock = time.perf_counter_ns

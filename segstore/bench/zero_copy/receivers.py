@@ -34,7 +34,7 @@ class Sink:
         raise NotImplementedError
 
     def wait(self) -> None:
-        """Return once all that was expected has come. StorageError where it has not."""
+        """Return once all that was expected has come. Raises StorageError where it has not."""
         raise NotImplementedError
 
 

@@ -246,7 +246,7 @@ FILES = {THROUGHPUT: "throughput", CPU: "cpu"}
 
 
 def draw(results: Results, directory: str) -> list[str]:
-    """Write all pictures: their paths. OSError; InvalidArgumentError without matplotlib."""
+    """Write all pictures: their paths. Raises OSError; InvalidArgumentError without matplotlib."""
     return [
         path
         for way in results.values("way")

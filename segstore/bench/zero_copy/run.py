@@ -28,7 +28,7 @@ _PREFIX = "segstore-zero-copy-"
 
 
 def run(directory: str | os.PathLike[str], plan: Plan, progress: Progress, strace: bool = True) -> Results:
-    """Measure all that the plan says, on the file system of `directory`. OSError, StorageError;
+    """Measure all that the plan says, on the file system of `directory`. Raises OSError, StorageError;
     InvalidArgumentError where that is nothing.
 
     `strace`: whether strace, where there is one, shall count the system calls again.

@@ -101,7 +101,7 @@ def why_not() -> str | None:
 
 
 def judge(root: str, directory: str, group: Group, method: str) -> Judged:
-    """Count the same transfers of a store at `root` both ways. StorageError where strace failed."""
+    """Count the same transfers of a store at `root` both ways. Raises StorageError where strace failed."""
     command = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""Clients for asyncio: `Producer` and `Consumer` with coroutines in place of methods. Nothing on disk.
+"""Clients for asyncio: `Producer` and `Consumer` with coroutines in place of methods.
 
 Threads: one event loop; see `producer` and `consumer`.
 """

@@ -1,7 +1,7 @@
-"""`AsyncProducer`: the producer for asyncio, with aiokafka's names. Nothing on disk.
+"""`AsyncProducer`: the producer for asyncio, with aiokafka's names.
 
-Threads: one event loop, which is never kept waiting: `send` awaits memory, and what blocks runs in a thread
-of the producer's own, one call after the other.
+Threads: one event loop, which is never kept waiting: `send` awaits memory, and blocking calls run in a
+thread of the producer's own, one after the other.
 """
 
 from __future__ import annotations

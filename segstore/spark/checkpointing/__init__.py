@@ -65,10 +65,11 @@ class Checkpoints:
     # --- for Spark --------------------------------------------------------------------------
 
     def url(self, name: str = "", scheme: str = SCHEME) -> str:
-        """The checkpoint directory `name`. "segstore" is known to sessions that were configured, and makes
-        Spark take the checkpoint file manager with the fewer requests; "webhdfs" is known to all.
+        """Return the URL of the checkpoint directory `name`. "segstore" is known to sessions that were
+        configured, and makes Spark take the checkpoint file manager with fewer requests; "webhdfs" is known
+        to all.
 
-        InvalidArgumentError.
+        Raises InvalidArgumentError.
         """
         arguments.one_of("scheme", scheme, [SCHEME, "webhdfs"])
         return f"{scheme}://{HOST}:{self.port}/{self._secret}{clean_path(name)}".rstrip("/")
@@ -88,17 +89,17 @@ class Checkpoints:
 
     @property
     def offset(self) -> int:
-        """Where the log ends: the directories as they are now can be seen as of it later."""
+        """Return the log end offset: the directories of this moment can be seen as of it later."""
         return self.tree.log.end_offset
 
     @property
     def operations(self) -> list[Operation]:
-        """The last 10,000 that were served, in order of their ends."""
+        """Return the last 10,000 operations that were served, in the order of their ends."""
         return list(self._faults.operations)
 
     @property
     def counts(self) -> Counter[str]:
-        """How often each operation was served."""
+        """Return how often each operation was served."""
         return Counter(self._faults.counts)
 
     def delay(
@@ -113,8 +114,8 @@ class Checkpoints:
     ) -> Fault:
         """Let the `nth` matching operation from now on, and `times - 1` after it, take `seconds` longer.
 
-        `operation`: one of WebHDFS', as "RENAME", or None for any; `path`: a pattern of its path in the tree
-        (a RENAME's target), with * and ?. `after`: when it was done, in place of before.
+        `operation`: one of WebHDFS', as "RENAME", or None for any; `path`: a pattern of its path in the
+        tree (a RENAME's target), with * and ?. `after`: when it was done, in place of before. Raises
         InvalidArgumentError.
         """
         return self._faults.add("delay", operation, path, nth, times, after=after, seconds=seconds)
@@ -144,13 +145,15 @@ class Checkpoints:
         return self._faults.add("drop", operation, path, nth, times, after=after)
 
     def heal(self) -> None:
-        """No more faults."""
+        """Remove all faults."""
         self._faults.clear()
 
     # --- closing ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the server, and make all durable. A second call does nothing more. StorageError."""
+        """Stop the server, and make everything durable. A second call does nothing more. Raises
+        StorageError.
+        """
         self._server.close()
         if not self.tree.log._context.closed:
             self.tree.flush()
