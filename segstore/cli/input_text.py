@@ -214,7 +214,9 @@ def _headers(held: Any) -> list[tuple[str, bytes | None]]:
 
 
 def as_bytes(value: Any, encoding: str | None = None) -> bytes | None:
-    """Encode text as UTF-8, None as null, the rest as JSON; `encoding` "base64": bytes. Raises ValueError."""
+    """Return text as UTF-8, null as None, anything else as JSON; with `encoding` "base64" the bytes that it
+    encodes. Raises ValueError.
+    """
     if value is None:
         return None
     if encoding is None:

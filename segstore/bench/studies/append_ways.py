@@ -1,5 +1,6 @@
-"""The study of ways to append: files with and without syncs, and a log. On disk: a file or topic for each
-run, in the scratch directory. Threads: one.
+"""The study of ways to append: single calls, batched calls, mmap and O_DIRECT on files, and the log itself.
+
+On disk: a file or topic for each run, in the scratch directory. Threads: one.
 """
 
 from __future__ import annotations

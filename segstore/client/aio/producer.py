@@ -224,7 +224,7 @@ class Transactional(ABC):
 
 
 def _told(taken_back: asyncio.Future[None]) -> None:
-    """Read the outcome, which no task waits for any more."""
+    """Log the error of the undoing, if it has one: no task waits for it any more."""
     error = None if taken_back.cancelled() else taken_back.exception()
     if error is not None:
         log.warning("a transaction whose beginning was cancelled could not be aborted: %s", error)

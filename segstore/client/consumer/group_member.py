@@ -256,7 +256,8 @@ class Grouped:
         listener = self._subscription.listener
         if listener is None or self._telling:  # nor is it told of what it does itself
             return
-        # Listeners of older versions of kafka-python have no on_partitions_lost.
+        # Listeners of older versions of kafka-python have no on_partitions_lost, nor have objects that only
+        # look like a listener.
         method: Callable[[Any], Any] | None = getattr(listener, f"on_partitions_{how}", None)
         self._telling = True
         try:

@@ -1,7 +1,7 @@
 """`Role` and `Sync`: what a file is to Spark, and so whether it may be replaced and when it is synced.
 `Faults`: faults for studies of recovery.
 
-Threads: any; roles are functions without state.
+Threads: any; `Faults` has a lock.
 """
 
 from __future__ import annotations
