@@ -89,6 +89,17 @@ def seed() -> int:
     return SEED
 
 
+@pytest.fixture(autouse=True)
+def _dropped(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where a test lets exceptions pass that nobody can raise, as in coroutines that an interrupt left, the
+    garbage goes with that test: collected in a later one, it would be that one's failure.
+    """
+    yield
+    marks = request.node.iter_markers("filterwarnings")
+    if any("PytestUnraisableExceptionWarning" in argument for mark in marks for argument in mark.args):
+        gc.collect()
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """A generator of this test's own: the same for the same SEGSTORE_SEED, whatever else runs."""
