@@ -53,7 +53,7 @@ def struck(
             if _is_lost(frame) or (event == "return" and (frame.f_code in _TAKEN or _is_kept(frame))):
                 return
             seen += 1
-            if seen == left[0]:
+            if left and seen == left[0]:
                 left.pop(0)
                 raised, seen = raised + 1, 0
                 raise error()
@@ -74,6 +74,6 @@ def struck(
         if type(caught) is not type(error()):
             raise
     finally:
+        sys.settrace(before[0])  # first: what the collector runs in between would have it profile again
         sys.setprofile(before[1])
-        sys.settrace(before[0])
     return raised
