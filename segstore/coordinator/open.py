@@ -17,13 +17,12 @@ from segstore.errors import SegstoreError
 from segstore.files import Files
 from segstore.logger import Logger
 from segstore.storage.context import Clock, wall_clock
+from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, TRANSACTION_STATE
 from segstore.storage.store import store as storage
 from segstore.storage.store.store import Store
 
 log = Logger("segstore")
 
-TRANSACTIONS = "__transaction_state"
-OFFSETS = "__consumer_offsets"
 RETRY = 30.0  # seconds
 
 
@@ -57,7 +56,7 @@ def open(
 
 def forget_offsets(store: Store, topic: str) -> None:
     """A deleted topic's committed offsets go with it, whether or not this process has used a group."""
-    if topic == OFFSETS or OFFSETS in store.topics():
+    if topic == CONSUMER_OFFSETS or CONSUMER_OFFSETS in store.topics():
         from segstore.coordinator.offsets.group_offsets import forget_topic
 
         forget_topic(store, topic)
@@ -68,7 +67,7 @@ def _end_transactions(store: Store) -> None:
     store is open all the same.
     """
     try:
-        info = store.topics().get(TRANSACTIONS)
+        info = store.topics().get(TRANSACTION_STATE)
         writer = store._writer()
         # After a power cut partitions may have transactions of which `__transaction_state` knows nothing, and
         # later nobody asks all partitions.

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from segstore.bench.zero_copy.receivers import SINKS
-from segstore.coordinator import open
+from segstore.coordinator.open import open as open_store
 from segstore.storage.store.store import Store
 from segstore.storage.transfer import METHODS
 
@@ -114,7 +114,7 @@ def write(root: str, sizes: Iterable[int], caches: Iterable[str], most: int) -> 
     and two transfers at least.
     """
     largest, caches = max(sizes), tuple(caches)
-    with open.open(root) as store:
+    with open_store(root) as store:
         for batch in sorted({batch_bytes(size) for size in sizes}):
             count = min(LEAST_BATCHES, max(most, 2 * largest if batch == MOST_BATCH else 0) // batch)
             for cache in caches:

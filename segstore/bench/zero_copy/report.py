@@ -237,7 +237,7 @@ def _table(title: str, first: str, *columns: str) -> Table:
 # Results as pictures, each a PNG and an SVG: throughput and CPU by size, one line for each method, one panel
 # for each sink and cache.
 
-_PICTURES_TITLES = {
+_PICTURE_TITLES = {
     LOG: "log.transfer: what each method reaches",
     BARE: "The bare system calls, without the engine, out of the page cache",
 }
@@ -263,7 +263,7 @@ def _picture(results: Results, way: str, measure: str, path: str) -> list[str]:
     caches = list(dict.fromkeys(cell.keys["cache"] for cell in results.where(way=way)))
     places = [(sink, cache) for sink in results.values("sink") for cache in caches]
     sizes = sorted(results.values("size"))
-    with panels(_PICTURES_TITLES[way], len(places), columns=2) as all_axes:
+    with panels(_PICTURE_TITLES[way], len(places), columns=2) as all_axes:
         for axes, (sink, cache) in zip(all_axes, places, strict=True):
             axes.set_title(f"{sink}, {cache}")
             label(axes, "bytes of one transfer", LABELS[measure], xlog=True, ylog=True)

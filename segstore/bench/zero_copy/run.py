@@ -20,7 +20,7 @@ from segstore.bench.zero_copy.measure import Contenders, Measured, names, unavai
 from segstore.bench.zero_copy.plan import KIB, LOG, Contender, Group, Plan
 from segstore.bench.zero_copy.receivers import Sink, sink
 from segstore.bench.zero_copy.syscalls import Counts, count
-from segstore.coordinator import open
+from segstore.coordinator.open import open as open_store
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
 
@@ -55,7 +55,7 @@ def run(directory: str | os.PathLike[str], plan: Plan, progress: Progress, strac
 @contextmanager
 def _ready(root: str, plan: Plan, sinks: Mapping[str, Sink], files: Files) -> Iterator[list[Measured]]:
     with ExitStack() as stack:
-        made = Contenders(stack.enter_context(open.open(root, files=files)), files, stack)
+        made = Contenders(stack.enter_context(open_store(root, files=files)), files, stack)
         groups = []
         for group in plan.groups():
             log, to = layout.stretch(root, group.size, group.cache), sinks[group.sink]

@@ -25,7 +25,7 @@ from segstore.bench.zero_copy.measure import Contenders, Ready
 from segstore.bench.zero_copy.plan import LOG, Contender, Group, Stretch, stretch
 from segstore.bench.zero_copy.receivers import Sink, sink
 from segstore.cli.signals import ended_later
-from segstore.coordinator import open
+from segstore.coordinator.open import open as open_store
 from segstore.errors import StorageError
 
 TRANSFERS = 8
@@ -69,7 +69,7 @@ def count(files: CountedFiles, sink: Sink, ready: Ready, stretch: Stretch) -> Co
 # meanwhile, so that only transfers are counted. The process probes nothing: closing a ring of io_uring would
 # interrupt a waiting transfer, which the kernel then begins again, as another call for strace.
 
-WARM, _TRACED_TRANSFERS = 2, 8
+WARM = 2
 WATCHED = frozenset(
     {"sendfile", "splice", "copy_file_range", "pread64", "write", "sendto", "sendmsg", "recvmsg", "mmap"}
     | {"munmap", "pipe2", "poll", "fstat", "io_uring_setup", "io_uring_enter", "io_uring_register"}
@@ -167,18 +167,18 @@ def main(arguments: Sequence[str]) -> None:
     root, directory, kind, cache, size, method = arguments
     files, one = CountedFiles(), Contender(LOG, method)
     with ExitStack() as stack:
-        store = stack.enter_context(open.open(root, files=files))
+        store = stack.enter_context(open_store(root, files=files))
         to, log = stack.enter_context(sink(kind, directory)), stretch(root, int(size), cache)
         ready = Contenders(store, files, stack).ready([one], to.fd, log)[one]
         send = stack.enter_context(ready())
-        to.expect(log.size * (WARM + _TRACED_TRANSFERS))
+        to.expect(log.size * (WARM + TRANSFERS))
         for i in range(WARM):
             send(i)
         _any_may_watch()
         os.writev(1, [READY.encode()])
         os.read(0, 1)
         files.clear()
-        for i in range(WARM, WARM + _TRACED_TRANSFERS):
+        for i in range(WARM, WARM + TRANSFERS):
             send(i % log.transfers)
         os.writev(1, [json.dumps(files.calls).encode(), b"\n"])  # which no transfer calls
         os.read(0, 1)  # until strace has let go: what comes now is of no transfer

@@ -33,11 +33,11 @@ from segstore.records.encode import batch_cap
 from segstore.records.encoded import PLAIN
 from segstore.storage.log.append import append_batches
 from segstore.storage.log.validator import largest_batch
-from segstore.storage.meta.topic_info import TopicInfo
+from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, TopicInfo
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
 
-TOPIC = "__consumer_offsets"
+TOPIC = CONSUMER_OFFSETS
 
 
 class OffsetsTopic:

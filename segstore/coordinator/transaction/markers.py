@@ -26,11 +26,11 @@ from segstore.logger import Logger
 from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.storage.log import transaction_markers
 from segstore.storage.log.transaction_markers import Shown
+from segstore.storage.meta.topic_info import CONSUMER_OFFSETS
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
 
 log = Logger("segstore")
-OFFSETS = "__consumer_offsets"
 
 
 class Ending:
@@ -55,7 +55,7 @@ class Ending:
         """
         unusable: list[SegstoreError] = []
         shown = self._show(self._logs(partitions, unusable), marker, transaction_epoch)
-        kept = [at.partition for at in partitions if at.topic == OFFSETS]
+        kept = [at.partition for at in partitions if at.topic == CONSUMER_OFFSETS]
         if kept:
             from segstore.coordinator.offsets.group_offsets import GroupOffsets
 

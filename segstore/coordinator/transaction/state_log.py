@@ -23,11 +23,12 @@ from segstore.errors import (
 )
 from segstore.mutex import Mutex
 from segstore.storage.log.validator import append_one
+from segstore.storage.meta.topic_info import TRANSACTION_STATE
 from segstore.storage.meta.topics import TopicInfo
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
 
-TOPIC = "__transaction_state"
+TOPIC = TRANSACTION_STATE
 
 
 class TransactionStateLog:

@@ -16,9 +16,8 @@ from segstore.config import TopicConfig
 from segstore.errors import CorruptCheckpointError, InvalidTopicError, SegstoreError
 from segstore.storage.meta.small_files import seal, unseal
 
-INTERNAL = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
-)
+CONSUMER_OFFSETS, TRANSACTION_STATE = "__consumer_offsets", "__transaction_state"
+INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state", "__cluster_metadata"})
 """Topics that the engine writes for itself (Kafka: Topic.isInternal, and the metadata log's)."""
 MOST_PARTITIONS = 100_000
 VERSION = 1
