@@ -1,8 +1,10 @@
-"""How far a reader in another process goes: published ends, and what is made of those that are old."""
+"""How far a reader in another process reads: published ends, and how old ones are treated."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +13,9 @@ from faults import CountingFiles
 from stores import killed, logs, raw_batches, values, write_topic
 
 import segstore
+from segstore import names
+from segstore.files import Files
+from segstore.storage.meta import published_ends
 from segstore.storage.store import reader
 
 N = 100
@@ -145,3 +150,32 @@ def test_checkpoints_do_not_make_topics_be_read_again(
             assert sorted(store.topics()) == ["b", "c", "d"]
             writer.alter_topic("b", {"retention.ms": 5})
             assert store.topics()["b"].config == {"retention.ms": 5}
+
+
+_CLAIMS = """
+import mmap, sys
+with open(sys.argv[1], "r+b") as file:
+    memory = mmap.mmap(file.fileno(), 0)
+slots = memoryview(memory)[int(sys.argv[2]) :].cast("q")
+first, step, n = len(slots) // 2 // 8 * 8, 8, len(slots)
+print(flush=True)
+while True:
+    for at in range(first, n, step):
+        slots[at] = 1 - slots[at]
+"""
+
+
+def test_a_reader_looks_for_slots_while_a_writer_claims_some(tmp_path: Path) -> None:
+    """NumPy's nonzero() raises where another process writes into the array that it looks through."""
+    root = tmp_path / "store"
+    write_topic(root, some(0, N))
+    path = root / names.OURS / names.ENDS
+    command = [sys.executable, "-c", _CLAIMS, str(path), str(published_ends.HEADER)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline()
+            for _ in range(2000):
+                assert published_ends.EndsReader(Files(), str(path)).keys()
+        finally:
+            child.kill()

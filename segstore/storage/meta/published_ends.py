@@ -23,7 +23,7 @@ import os
 import secrets
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ import numpy as np
 
 from segstore._native import ffi, held, lib
 from segstore.files import Files, Handle
+from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.meta import ends_header
 
@@ -40,11 +41,12 @@ STEP = 65536
 _LONGEST_WAIT = 86_400.0  # seconds
 _SPINS = 1000
 _PATIENCE = 50  # milliseconds
-_INT63 = (1 << 63) - 1
 
 
 class Ends(NamedTuple):
-    """What is published of one partition; `recovery_point` is its complement where a sync has failed."""
+    """What is published of one partition. After a failed sync `recovery_point` holds the complement (~) of
+    the recovery point, which is negative.
+    """
 
     key: int
     start: int
@@ -57,12 +59,16 @@ class Ends(NamedTuple):
 
     @property
     def synced(self) -> int:
-        """The recovery point, whether a sync has failed or not."""
+        """Return the recovery point, whether a sync has failed or not."""
         return max(self.recovery_point, ~self.recovery_point)
 
 
+Numbers = tuple[int, int, int, int, int, int, int, int]
+"""The fields of `Ends`."""
+
+
 def slot_key(topic_id: str, topic: str, partition: int) -> int:
-    """The partition's key: 63 bits, never 0."""
+    """Return the partition's key: 63 bits, never 0."""
     digest = hashlib.blake2b(f"{topic_id} {topic} {partition}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 1) | 1
 
@@ -91,43 +97,44 @@ class _Mapped:
 
     def _scan_keys(self) -> dict[int, int]:
         count = (self._size - HEADER) // SLOT
-        keys = np.frombuffer(self._memory, np.int64, count * 8, HEADER)[::8]
-        used = np.flatnonzero(keys)
+        # A copy: the writer may claim a slot meanwhile, and NumPy's nonzero() raises where an array changes.
+        keys = np.frombuffer(self._memory, np.int64, count * 8, HEADER)[::8].copy()
+        used = keys.nonzero()[0]
         return dict(zip(keys[used].tolist(), used.tolist(), strict=True))
 
     @property
     def checked(self) -> bool:
-        """Whether header and slots have checks."""
+        """Return whether header and slots have checks."""
         header = ends_header.parse(self._memory[:HEADER])
         return header is None or header.checked
 
     def damaged(self) -> list[int]:
-        """The slots whose check is wrong; none while a publication is under way, also one that a killed
-        writer never ends.
+        """Return the slots whose check is wrong; none while a publication is under way, also one that a
+        killed writer never ends.
         """
         keys = (self._numbers(list(range((self._size - HEADER) // SLOT))) or [])[::8]
         return [slot for slot, key in enumerate(keys) if key == lib.SEG_ENDS_DAMAGED]
 
     @property
     def cut_short(self) -> bool:
-        """Whether a publication is under way, or was when its writer was killed."""
+        """Return whether a publication is under way, or was when its writer was killed."""
         return bool(self._sequence() % 2)
 
     def _sequence(self) -> int:
         return int(struct.unpack_from("<q", self._memory, 0)[0])
 
     def keys(self) -> set[int]:
-        """Keys that have a slot."""
+        """Return the keys that have a slot."""
         return set(self._slots)
 
     @property
     def nonce(self) -> int:
-        """The number that the last clean close wrote; the clean shutdown marker holds the same."""
+        """Return the number that the last clean close wrote; the clean shutdown marker holds the same."""
         return int(struct.unpack_from("<q", self._memory, ends_header.NONCE_AT)[0])
 
     @property
     def publications(self) -> int:
-        """How often ends were published, modulo 2^32."""
+        """Return how often ends were published, modulo 2^32."""
         return int(struct.unpack_from("<I", self._memory, ends_header.PUBLICATIONS_AT)[0])
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
@@ -150,8 +157,8 @@ class _Mapped:
         return [Ends(*numbers[at : at + 8]) for at in range(0, len(numbers), 8)]
 
     def _numbers(self, slots: list[int]) -> list[int] | None:
-        """The content of some slots, eight numbers each, the key first; None where a publication does not
-        end.
+        """Return the content of some slots, eight numbers each, the key first; None where a publication does
+        not end.
         """
         n = len(slots)
         values = ffi.new("int64_t[]", 8 * n)
@@ -175,27 +182,27 @@ class EndsWriter(_Mapped):
         if there.size < HEADER or files.links(path) > 1 or not (self.found or there.damage):
             self.found = False
             _create(files, path)
-        elif not self.found:
-            _wipe(files, path, there.size)
-        self._fill_up(files, path)
+        else:
+            if not self.found:
+                _wipe(files, path, there.size)
+            if there.size % STEP:
+                self._fill_up(files, path, there.size)
         super().__init__(files, path, write=True)
         self._boot = int(struct.unpack_from("<q", self._memory, ends_header.BOOT_AT)[0])
         self.lock = Mutex()
-        self._gathered: dict[int, Ends] | None = None
+        self._gathered: dict[int, Numbers] | None = None
         self._claimed = False  # whether a slot was claimed, in which nothing may be published yet
-        self.was_checked = self.checked
-        self._settle()
+        self.was_checked = there.header.checked if self.found and there.header else True
+        self._mend()
         self._free = self._find_free()
 
-    def _fill_up(self, files: Files, path: str) -> None:
+    def _fill_up(self, files: Files, path: str, size: int) -> None:
         """Extend the file to a size of whole steps again."""
-        size = files.size(path)
-        if size % STEP:
-            self.damage.append(f"its size is {size} bytes, not a multiple of {STEP}")
-            with files.open(path, write=True) as handle:
-                files.allocate(handle, size, STEP - size % STEP)
+        self.damage.append(f"its size is {size} bytes, not a multiple of {STEP}")
+        with files.open(path, write=True) as handle:
+            files.allocate(handle, size, STEP - size % STEP)
 
-    def _settle(self) -> None:
+    def _mend(self) -> None:
         """Make the sequence even, give every slot its check, and free damaged slots."""
         # A writer that was killed within a publication left the sequence odd, at which nothing can be read.
         torn = self.cut_short
@@ -224,7 +231,7 @@ class EndsWriter(_Mapped):
         return [s for s in range((self._size - HEADER) // SLOT - 1, -1, -1) if s not in taken]
 
     def get(self, key: int) -> Ends | None:
-        """What is published under `key`."""
+        """Return what is published under `key`."""
         slot = self._slots.get(key)
         if slot is None:
             return None
@@ -232,8 +239,8 @@ class EndsWriter(_Mapped):
         return found[0] if found and found[0].key == key else None
 
     def claim(self, key: int) -> int:
-        """The slot of `key`, taken from the free slots if it has none yet: then nothing is published in it
-        until its owner does. Raises OSError where there is no room.
+        """Return the slot of `key`, taken from the free slots if it has none yet: then nothing is published
+        in it until its owner does. Raises OSError where there is no room.
         """
         with self.lock:
             if key not in self._slots:
@@ -273,22 +280,29 @@ class EndsWriter(_Mapped):
         for key in self.keys():
             self.release(key)
 
-    def publish(self, slots: list[int], ends: list[Ends]) -> None:
+    def publish_one(self, slot: int, ends: Numbers) -> None:
+        """Make the ends of one partition visible."""
+        with self.lock:
+            if self._gathered is None and not self._claimed and self._slots.get(ends[0]) == slot:
+                lib.seg_publish(self._bytes, self._size, [slot], ends, 1)
+                return
+        self.publish([slot], [ends])
+
+    def publish(self, slots: list[int], ends: Sequence[Numbers]) -> None:
         """Make the ends of several partitions visible at once."""
         with self.lock:
             if self._gathered is not None:
                 self._gathered.update(zip(slots, ends, strict=True))
                 return
-            if any(
-                end.key and self._slots.get(end.key) != slot for slot, end in zip(slots, ends, strict=True)
-            ):
-                # A topic was deleted meanwhile: its slot may be another partition's.
-                pairs = zip(slots, ends, strict=True)
-                held = [(s, e) for s, e in pairs if not e.key or self._slots.get(e.key) == s]
-                if not held:
-                    return
-                slots, ends = [s for s, _ in held], [e for _, e in held]
-            flat = [value for end in ends for value in end]
+            flat, kept = list[int](), list[int]()
+            for slot, end in zip(slots, ends, strict=True):
+                # Where a topic was deleted meanwhile, its slot may be another partition's.
+                if not end[0] or self._slots.get(end[0]) == slot:
+                    kept.append(slot)
+                    flat += end
+            if slots and not kept:
+                return
+            slots = kept
             lib.seg_publish(self._bytes, self._size, slots, flat, len(slots))
             if self._claimed:  # readers look for slots anew
                 self._bump_generation()
@@ -296,7 +310,9 @@ class EndsWriter(_Mapped):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """A block at whose end all that is published within becomes visible at once. One thread at a time."""
+        """Run a block at whose end all that is published within becomes visible at once. One thread at a
+        time.
+        """
         self._gathered = {}
         try:
             yield
@@ -316,7 +332,7 @@ class EndsWriter(_Mapped):
 
     @property
     def doubted(self) -> bool:
-        """Whether a recovery failed, since the last clean close, of a partition of which nothing is
+        """Return whether a recovery failed, since the last clean close, of a partition of which nothing is
         published.
         """
         return self._doubt
@@ -339,7 +355,7 @@ class EndsWriter(_Mapped):
         """Make durable what is published, and the file's name. Raises OSError."""
         with self._files.open(self._path, write=True) as handle:
             self._files.sync(handle)
-        self._files.sync_dir(os.path.dirname(self._path))
+        self._files.sync_dir(self._path.rpartition("/")[0])
 
     def _bump_generation(self) -> None:
         struct.pack_into("<q", self._memory, ends_header.GENERATION_AT, _after(self._read_generation()))
@@ -353,7 +369,7 @@ class EndsReader(_Mapped):
         self._last: dict[int, Ends] = {}
 
     def get(self, key: int) -> Ends | None:
-        """What is published under `key`; None where nothing is.
+        """Return what is published under `key`; None where nothing is.
 
         A writer that was killed in the middle of a publication leaves the sequence odd: then the last
         consistent values that this reader saw are given.
@@ -361,7 +377,7 @@ class EndsReader(_Mapped):
         return self.get_all([key]).get(key)
 
     def get_all(self, keys: list[int]) -> dict[int, Ends]:
-        """What is published under some keys, all at one moment; a dead writer's as `get` says."""
+        """Return what is published under some keys, all at one moment; a dead writer's as `get` says."""
         if self._read_generation() != self._generation:
             self._map()
         slots = [slot for slot in map(self._slots.get, keys) if slot is not None]
@@ -378,8 +394,8 @@ class EndsReader(_Mapped):
 
 
 def _after(number: int) -> int:
-    """The next number of an int64 counter: whatever the file says, it fits."""
-    return (number + 1) & _INT63
+    """Return the next number of an int64 counter: whatever the file says, it fits."""
+    return (number + 1) & INT64_MAX
 
 
 _FREE = Ends(0, 0, 0, 0, 0, 0, 0, 0)
@@ -408,7 +424,7 @@ def _write_anew(files: Files, handle: Handle, generation: int = 0) -> None:
 
 
 def open_reader(files: Files, path: str) -> EndsReader | None:
-    """The published ends; None where there is no such file, or the file holds an open store's ends from
-    before the machine was booted. Raises OSError.
+    """Return the published ends; None where there is no such file, or the file holds an open store's ends
+    from before the machine was booted. Raises OSError.
     """
     return None if ends_header.look(files, path).header is None else EndsReader(files, path)
