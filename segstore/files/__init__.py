@@ -24,5 +24,5 @@ class Files(Whole, Locking, Sending):
     """
 
     def boot(self) -> int:
-        """A number of 63 bits that no other start of the machine has; 0 where it is not known."""
+        """Return a number of 63 bits that no other start of the machine has; 0 where it is not known."""
         return boot()

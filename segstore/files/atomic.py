@@ -12,8 +12,9 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from segstore.files.calls import Content, Directories, Opening, Stats
-from segstore.files.handle import Handle, Path
+from segstore.files.calls import Content, Directories, Opening
+from segstore.files.handle import CODING, Handle, Path
+from segstore.files.stats import Stats
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -53,10 +54,13 @@ class Whole(Opening, Content, Directories, Stats):
         return self.open(path, write=True, create=True)
 
     def read_file(self, path: Path, limit: int = 1 << 26) -> bytes:
-        """The content of a file of at most `limit` bytes. Raises OSError: EFBIG where it is larger."""
-        with self.open(path) as handle:
+        """Return the content of a file of at most `limit` bytes. Raises OSError: EFBIG where it is larger."""
+        handle = self.open(path)
+        try:
             size = self.size(handle)
             data = self.pread(handle, size + 1, 0) if size <= limit else b""
+        finally:
+            handle.close()
         if max(size, len(data)) > limit:
             raise OSError(errno.EFBIG, f"larger than {limit} bytes", os.fspath(path))
         return data
@@ -66,7 +70,7 @@ class Whole(Opening, Content, Directories, Stats):
         `sync`. Raises OSError.
         """
         target = os.fspath(path)
-        temporary = _temporary(target)
+        directory, temporary = _beside(target)
         try:
             with self.open_anew(temporary) as handle:
                 self.pwrite(handle, data, 0)
@@ -79,26 +83,27 @@ class Whole(Opening, Content, Directories, Stats):
                 self.unlink(temporary)
             raise
         if sync:
-            self.sync_dir(os.path.dirname(target) or ".")
+            self.sync_dir(directory)
 
     def take_own(self, path: Path) -> None:
-        """Before a file is written in place: where it has other names (hard links), which would show the
-        change, give this name to a durable copy. Raises OSError.
+        """Give this name to a durable copy before the file is written in place, where it has other names
+        (hard links), which would show the change. Raises OSError.
         """
         if self.links(path) < 2:
             return
         target = os.fspath(path)
-        temporary = _temporary(target)
+        directory, temporary = _beside(target)
         with self.open(target) as source, self.open_anew(temporary) as copy:
             self.copy_range(source, 0, copy, 0, self.size(source))
             self.sync(copy)
         self.rename(temporary, target)
-        self.sync_dir(os.path.dirname(target) or ".")
+        self.sync_dir(directory)
 
 
-def _temporary(target: str) -> str:
-    """The name beside `target` under which its next content is written."""
-    directory, name = os.path.split(target)
-    if len(os.fsencode(name)) + len(_TEMPORARY) > _MAX_NAME:
-        name = hashlib.blake2b(os.fsencode(name), digest_size=16).hexdigest()
-    return os.path.join(directory, name + _TEMPORARY)
+def _beside(target: str) -> tuple[str, str]:
+    """Return the directory of `target`, and the path in it under which the next content is written."""
+    at = target.rfind("/") + 1
+    directory, name = target[:at], target[at:]
+    if len(name.encode(*CODING)) + len(_TEMPORARY) > _MAX_NAME:
+        name = hashlib.blake2b(name.encode(*CODING), digest_size=16).hexdigest()
+    return directory.rstrip("/") or directory[:1] or ".", f"{directory}{name}{_TEMPORARY}"

@@ -14,152 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, lent, lib
-from segstore.files.handle import Handle, Path, named
+from segstore.files.handle import Handle, Path, failed, named
+from segstore.files.stats import status_of
 from segstore.sending.results import checked
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-
-# --- stats -------------------------------------------------------------------------------------
-
-# What the system knows of a file or directory: kind, size, rights, names, times. Only times of change are
-# written (`set_modified`, `has_passed`). A symbolic link is asked for itself, not followed.
-
-_PATH_MAX = 4096  # bytes, with the zero at its end
-
-
-def status(handle: Handle) -> Any:
-    """The result of fstat(2) for an open file: a `seg_status`. Raises OSError as fstat(2).
-
-    `os.fstat` of CPython 3.10 raises SystemError where two signals arrive in it whose handlers raise.
-    """
-    found = ffi.new("seg_status *")
-    checked(lib.seg_fstat(handle.fd, found), handle)
-    return found
-
-
-def status_of(path: Path, *, follow: bool = False) -> Any:
-    """The result of lstat(2), or of stat(2) with `follow`, for a name. Raises OSError as those.
-
-    C does it for the same reason as in `status`.
-    """
-    found = ffi.new("seg_status *")
-    code = lib.seg_stat(os.fsencode(path), follow, found)
-    if code < 0:
-        raise OSError(-code, os.strerror(-code), os.fspath(path))
-    return found
-
-
-class Stats:
-    """Attributes of files: sizes in bytes, times in ns since the epoch."""
-
-    def real_path(self, path: Path) -> str:
-        """The absolute path without symbolic links, as realpath(3); for a name that does not exist, that of
-        its directory with the name. Raises OSError (ELOOP, EACCES, ENOTDIR).
-
-        C does it for the same reason as in `status`: `os.path.realpath` calls `os.lstat`.
-        """
-        out = ffi.new("char[]", _PATH_MAX)
-        there, missing = os.fsdecode(path), ""
-        if not os.path.isabs(there):
-            there = os.path.join(os.getcwd(), there)
-        while (code := lib.seg_realpath(os.fsencode(there), out)) == -errno.ENOENT:
-            there, name = os.path.split(there)
-            missing = os.path.join(name, missing)
-        if code < 0:
-            raise OSError(-code, os.strerror(-code), os.fspath(path))
-        return os.path.normpath(os.path.join(os.fsdecode(ffi.string(out)), missing))
-
-    def exists(self, path: Path) -> bool:
-        """Whether anything has this name. Raises OSError where that is not known (EACCES)."""
-        try:
-            status_of(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
-
-    def is_symlink(self, path: Path) -> bool:
-        """Whether this is a symbolic link. Raises OSError as lstat(2)."""
-        return stat.S_ISLNK(status_of(path).mode)
-
-    def is_directory(self, path: Path) -> bool:
-        """Whether this is a directory, or a symbolic link to one. Raises OSError as stat(2)."""
-        return stat.S_ISDIR(status_of(path, follow=True).mode)
-
-    def is_file(self, path: Path) -> bool:
-        """Whether this is a regular file, and no link to one. Raises OSError as lstat(2)."""
-        return stat.S_ISREG(status_of(path).mode)
-
-    def check_directory(self, path: Path) -> None:
-        """Do nothing where this is a directory or is missing. Raises OSError: ELOOP for a symbolic link (what
-        it leads to belongs to somebody else), ENOTDIR.
-        """
-        try:
-            mode = status_of(path).mode
-        except FileNotFoundError:
-            return
-        if not stat.S_ISDIR(mode):
-            number = errno.ELOOP if stat.S_ISLNK(mode) else errno.ENOTDIR
-            what = "A symbolic link" if stat.S_ISLNK(mode) else "Something else"
-            raise OSError(number, f"{what} in a directory's place", os.fspath(path))
-
-    def mode(self, path: Path) -> int:
-        """The permission bits of a file or directory, nine bits. Raises OSError as lstat(2)."""
-        return stat.S_IMODE(status_of(path).mode) & 0o777
-
-    def size(self, file: Path | Handle) -> int:
-        """Bytes of a file by path (of a symbolic link itself) or handle. Raises OSError as stat(2)."""
-        return int(status(file).size) if isinstance(file, Handle) else int(status_of(file).size)
-
-    def inode(self, file: Path | Handle) -> int:
-        """The inode number, which identifies a file as long as it exists. Raises OSError as stat(2)."""
-        return int(status(file).inode) if isinstance(file, Handle) else int(status_of(file).inode)
-
-    def identity(self, file: Path | Handle) -> tuple[int, ...]:
-        """What distinguishes a file that nobody writes any more from another one that has got its name:
-        inode, size, time of change. Raises OSError as stat(2).
-        """
-        found = status(file) if isinstance(file, Handle) else status_of(file)
-        return found.inode, found.size, found.modified
-
-    def links(self, path: Path) -> int:
-        """How many names a file has (hard links): a write shows under all of them. Raises OSError."""
-        return int(status_of(path).links)
-
-    def changed(self, handle: Handle) -> int:
-        """When a file's bytes or names were last changed (its ctime, which nobody can set), in ns. Raises
-        OSError.
-        """
-        return int(status(handle).changed)
-
-    def modified(self, path: Path) -> int:
-        """When a file or directory was last changed, ns since the epoch; 0 where it is missing. Raises
-        OSError.
-        """
-        try:
-            return int(status_of(path).modified)
-        except (FileNotFoundError, NotADirectoryError):
-            return 0
-
-    def set_modified(self, file: Path | Handle, ns: int) -> None:
-        """Set the time of the last change of a file by path (no link is followed) or handle, ns since the
-        epoch. Raises OSError as utimensat(2).
-        """
-        if isinstance(file, Handle):
-            os.utime(file.fd, ns=(ns, ns))
-        else:
-            os.utime(file, ns=(ns, ns), follow_symlinks=False)
-
-    def has_passed(self, handle: Handle, ns: int) -> bool:
-        """Touch a file; returns whether a change from now on gets a ctime above `ns`. Raises OSError as
-        utimensat(2).
-        """
-        os.utime(handle.fd)
-        return bool(status(handle).changed > ns)
-
-
-# --- calls ------------------------------------------------------------
 
 FILE_MODE = 0o600
 """The mode of new files, unless another is asked for: nobody else reads them."""
@@ -181,19 +41,19 @@ class Opening:
         Raises OSError: ELOOP for a symbolic link, EINVAL for what is no regular file.
         """
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        found = ffi.new("seg_status *")
         # O_NONBLOCK: opening a FIFO must not wait for its other end; regular files ignore the flag.
         try:
-            handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode)
+            handle = Handle(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, self.file_mode, found)
         except PermissionError:
             # A device on a file system mounted "nodev" gives this error too.
             if stat.S_IFMT(status_of(path).mode) in (stat.S_IFBLK, stat.S_IFCHR):
                 raise OSError(errno.EINVAL, "Not a regular file", os.fspath(path)) from None
             raise
-        there = status(handle)
-        if not stat.S_ISREG(there.mode):
+        if not stat.S_ISREG(found.mode):
             handle.close()
             raise OSError(errno.EINVAL, "Not a regular file", handle.path)
-        if create and not there.size and _is_narrower(there.mode, self.file_mode):
+        if create and not found.size and _is_narrower(found.mode, self.file_mode):
             os.fchmod(handle.fd, self.file_mode)
         return handle
 
@@ -206,8 +66,8 @@ class Opening:
 
 
 def _is_narrower(mode: int, wanted: int) -> bool:
-    """Whether the umask took away a part of the wanted mode. Files that others made with other rights stay
-    so.
+    """Return whether the umask took away a part of the wanted mode. Files that others made keep their
+    permissions.
     """
     held = mode & 0o777
     return held != wanted and held | wanted == wanted
@@ -226,7 +86,9 @@ class Content:
     """Calls on the content of open files; sizes and positions in bytes."""
 
     def pread(self, handle: Handle, size: int, position: int) -> bytes:
-        """`size` bytes from `position`; fewer only at the end of the file. Raises OSError as pread(2)."""
+        """Return `size` bytes from `position`; fewer only at the end of the file. Raises OSError as
+        pread(2).
+        """
         try:
             data = os.pread(handle.fd, size, position)
             if len(data) == size or not data:
@@ -252,8 +114,8 @@ class Content:
         written then.
         """
         with ffi.from_buffer("uint8_t[]", data) as view:
-            done = lib.seg_pwrite(handle.fd, view, len(view), position)
-        return checked(done, handle)
+            done: int = lib.seg_pwrite(handle.fd, view, len(view), position)
+        return done if done >= 0 else checked(done, handle)
 
     def pwritev(self, handle: Handle, buffers: Sequence[Buffer], position: int) -> int:
         """Write all buffers one after the other from `position`; returns the bytes. Raises OSError as
@@ -265,20 +127,22 @@ class Content:
         return checked(done, handle)
 
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
-        """The result of `seg_seek` (cdef.h): 1 found, 0 none below `end`, negative: -errno or a bad
+        """Return the result of `seg_seek` (cdef.h): 1 found, 0 none below `end`, negative: -errno or a bad
         header.
         """
         return int(lib.seg_seek(handle.fd, position, end, target, out))
 
     def read_by(self, handle: Handle, call: Callable[[int], int]) -> int:
-        """The result of `call` for the descriptor, a function of C that reads by itself. Raises OSError where
-        that is -errno.
+        """Return the result of `call` for the descriptor, a function of C that reads by itself. Raises
+        OSError where that is -errno.
         """
         result = call(handle.fd)
         return checked(result, handle) if result > -_MOST_ERRNO else result
 
     def restamp(self, handle: Handle, end: int, base_offset: int, leader_epoch: int) -> int:
-        """`seg_restamp` (cdef.h): returns the next offset; EBADMSG where a batch is none. Raises OSError."""
+        """Call `seg_restamp` (cdef.h), and return the next offset; EBADMSG where a batch is none. Raises
+        OSError.
+        """
         code = lib.seg_restamp(handle.fd, end, base_offset, leader_epoch)
         return checked(-errno.EBADMSG if code == lib.SEG_E_COLUMN else code, handle)
 
@@ -309,11 +173,15 @@ class Content:
         """Allocate disk blocks for `length` > 0 bytes from `position`, extending the file. Raises OSError
         (ENOSPC).
         """
-        checked(lib.seg_fallocate(handle.fd, position, length), handle)
+        code = lib.seg_fallocate(handle.fd, position, length)
+        if code < 0:
+            raise failed(code, handle.path)
 
     def sync(self, handle: Handle) -> None:
         """Make the file's data durable; never repeated on failure. Raises OSError as fdatasync(2)."""
-        checked(lib.seg_fdatasync(handle.fd, handle.failed), handle)
+        code = lib.seg_fdatasync(handle.fd, handle.failed)
+        if code < 0:
+            raise failed(code, handle.path)
 
     def start_sync(self, handle: Handle, position: int, length: int) -> None:
         """Let the disk begin to write `length` bytes, so that a later `sync` has less to wait for. This is
@@ -322,17 +190,23 @@ class Content:
         lib.seg_start_sync(handle.fd, position, length)
 
     def map(self, handle: Handle, length: int, *, write: bool = False) -> mmap.mmap:
-        """A shared mapping of the first `length` > 0 bytes, which outlives the handle.
+        """Return a shared mapping of the first `length` > 0 bytes, which outlives the handle.
 
         Raises OSError: EINVAL where the file is shorter (touching what is behind its end would be a SIGBUS),
         ENOMEM.
         """
-        if not 0 < length <= status(handle).size:
+        found = ffi.new("seg_status *")
+        code = lib.seg_fstat(handle.fd, found)
+        if code < 0:
+            raise failed(code, handle.path)
+        if not 0 < length <= found.size:
             raise OSError(errno.EINVAL, f"can't map {length} bytes", handle.path)
         protection = mmap.PROT_READ | mmap.PROT_WRITE if write else mmap.PROT_READ
         # Before Python 3.13, mmap.mmap keeps a duplicate of a mapping's descriptor open.
         memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=protection)
-        checked(lib.seg_map(ffi.from_buffer(memory), length, handle.fd, write), handle)
+        code = lib.seg_map(ffi.from_buffer(memory), length, handle.fd, write)
+        if code < 0:
+            raise failed(code, handle.path)
         return memory
 
 
@@ -348,11 +222,13 @@ class Directories:
 
     def sync_dir(self, path: Path) -> None:
         """Make the names in a directory durable. Raises OSError as fsync(2)."""
-        with Handle(path, os.O_RDONLY | os.O_DIRECTORY) as handle:
-            try:
-                os.fsync(handle.fd)
-            except OSError as e:
-                raise named(e, handle.path) from None
+        handle = Handle(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle.fd)
+        except OSError as e:
+            raise named(e, handle.path) from None
+        finally:
+            handle.close()
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename, replacing a file at `target` in one step. Raises OSError as rename(2)."""
@@ -373,17 +249,17 @@ class Directories:
         os.rmdir(path)
 
     def listdir(self, path: Path) -> list[str]:
-        """The names in a directory, in no order. Raises OSError as opendir(3)."""
+        """Return the names in a directory, in no order. Raises OSError as opendir(3)."""
         return os.listdir(path)
 
     def directories(self, path: Path) -> list[str]:
-        """The names in a directory that are directories, or symbolic links to such. Raises OSError as
+        """Return the names in a directory that are directories, or symbolic links to such. Raises OSError as
         opendir(3).
         """
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir()]
 
     def irregular(self, path: Path) -> list[str]:
-        """The names in a directory that are no regular files. Raises OSError as opendir(3)."""
+        """Return the names in a directory that are no regular files. Raises OSError as opendir(3)."""
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if not entry.is_file(follow_symlinks=False)]

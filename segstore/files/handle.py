@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import os
+import sys
+from typing import Any
 
-from segstore._native import descriptors, ffi, lib
+from segstore._native import ffi, lib
 
 Path = str | os.PathLike[str]
+CODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
+"""How a path becomes bytes: `os.fspath(path).encode(*CODING)` is os.fsencode without a call of Python's."""
 
 
 class Handle:
@@ -15,44 +18,55 @@ class Handle:
 
     __slots__ = ("__weakref__", "_slot", "failed", "fd", "path")
 
-    def __init__(self, path: Path, flags: int, mode: int = 0) -> None:
-        """Open the file. Raises OSError as open(2)."""
+    def __init__(self, path: Path, flags: int, mode: int = 0, found: Any = ffi.NULL) -> None:
+        """Open the file; what fstat(2) tells of it is put into `found`, a `seg_status *`. Raises OSError as
+        open(2).
+        """
         self.fd, self.path = -1, os.fspath(path)
         self.failed = ffi.NULL
         """An int32 that gets the errno of a sync that fails, even where an interrupt keeps that from being
         raised."""
-        self._slot = descriptors()
-        code = lib.seg_open(self._slot, os.fsencode(path), flags | os.O_CLOEXEC, mode)
+        # As `descriptors`, in place: every look at a file makes a handle.
+        self._slot = ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
+        code = lib.seg_open(self._slot, self.path.encode(*CODING), flags | os.O_CLOEXEC, mode, found)
         if code < 0:
-            raise OSError(-code, os.strerror(-code), self.path)
+            raise failed(code, self.path)
         self.fd = self._slot[0]
 
     def fileno(self) -> int:
-        """The descriptor, -1 once closed."""
+        """Return the descriptor, -1 once closed."""
         return self.fd
 
     @property
     def closed(self) -> bool:
-        """Whether the descriptor is closed; False where an interrupt prevented `close` from closing it."""
+        """Return whether the descriptor is closed; False where an interrupt prevented `close` from closing
+        it.
+        """
         return bool(self._slot[0] < 0)
 
-    def close(self) -> None:
+    def close(self, *_: object) -> None:
         """Close the descriptor; further calls do nothing, or finish what an interrupt prevented. Raises
-        OSError as close(2).
+        OSError as close(2). What a `with` block passes is not looked at.
         """
         self.fd = -1
         code = lib.seg_close(self._slot)
         if code < 0:
-            raise OSError(-code, os.strerror(-code), self.path)
+            raise failed(code, self.path)
 
     def __enter__(self) -> Handle:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    __exit__ = close
+
+
+def failed(code: int, path: Path) -> OSError:
+    """Return the error of a call of C that gave -errno, with the path of its file."""
+    return OSError(-code, os.strerror(-code), os.fspath(path))
 
 
 def named(error: OSError, path: str) -> OSError:
-    """The same error, with the path, which an error of a call on a descriptor does not have."""
-    number = error.errno or errno.EIO
-    return OSError(number, os.strerror(number), path)
+    """Return the same error, with the path, which an error of a call on a descriptor lacks. One without a
+    number is a signal handler's: it stays as it is, for the disk has refused nothing.
+    """
+    number = error.errno
+    return error if number is None else OSError(number, os.strerror(number), path)

@@ -14,12 +14,13 @@ import fcntl
 import os
 import struct
 import uuid
-import weakref
 from functools import cache
 from typing import Protocol
 
-from segstore.files.calls import Content, Opening, Stats
+from segstore.files.calls import Content, Opening
 from segstore.files.handle import Handle, Path, named
+from segstore.files.stats import Stats
+from segstore.threads import LiveSet
 
 # --- locks -------------------------------------------------------------------------------------
 
@@ -33,8 +34,8 @@ class _Closable(Protocol):
     def close(self) -> None: ...
 
 
-_held: set[weakref.ref[_Closable]] = set()
-"""Handles with a lock. The set is copied in one step of C, so that opening a file meanwhile does no harm."""
+_held: LiveSet[_Closable] = LiveSet()
+"""Handles with a lock."""
 
 
 def take(handle: _Closable) -> None:
@@ -42,12 +43,12 @@ def take(handle: _Closable) -> None:
 
     Raises BlockingIOError where anybody else has a lock on it.
     """
-    _held.add(weakref.ref(handle, _held.discard))
+    _held.add(handle)
     fcntl.fcntl(handle.fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
 
 
 def holder(fd: int) -> int | None:
-    """The holder of a lock that keeps `fd` from being locked: a pid; -1 for a lock of an open file, as
+    """Return the holder of a lock that keeps `fd` from being locked: a pid; -1 for a lock of an open file, as
     segstore's; None where nobody has one.
     """
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -56,10 +57,8 @@ def holder(fd: int) -> int | None:
 
 
 def _close_inherited() -> None:
-    for ref in _held.copy():
-        handle = ref()
-        if handle is not None:
-            handle.close()
+    for handle in _held.all():
+        handle.close()
 
 
 os.register_at_fork(after_in_child=_close_inherited)
@@ -109,8 +108,8 @@ class Locking(Opening, Content, Stats):
         return True
 
     def lock_holder(self, path: Path) -> int | None:
-        """The pid that has locked the file, 0 where it is not known, None where nobody has a lock. Raises
-        OSError.
+        """Return the pid that has locked the file, 0 where it is not known, None where nobody has a lock.
+        Raises OSError.
         """
         try:
             handle = self.open(path)
@@ -124,7 +123,9 @@ class Locking(Opening, Content, Stats):
         return int(text) if text.isdigit() else 0
 
     def is_locked(self, path: Path) -> bool:
-        """Whether anybody holds a lock on the file; False where it is missing. Raises OSError as `open`."""
+        """Return whether anybody holds a lock on the file; False where it is missing. Raises OSError as
+        `open`.
+        """
         return self.lock_holder(path) is not None
 
 
@@ -135,8 +136,8 @@ class Locking(Opening, Content, Stats):
 
 @cache
 def boot_id() -> str:
-    """The kernel's id of this start, empty where it is not known. No clock is used, since that may have been
-    set.
+    """Return the kernel's id of this start, empty where it is not known. No clock is used, since that may
+    have been set.
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii", errors="replace") as file:
@@ -147,7 +148,7 @@ def boot_id() -> str:
 
 @cache
 def boot() -> int:
-    """A number of 63 bits that no other start has; 0 where it is not known."""
+    """Return a number of 63 bits that no other start has; 0 where it is not known."""
     try:
         return uuid.UUID(boot_id()).int & (1 << 63) - 1
     except ValueError:

@@ -9,22 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from segstore.files import Files, Handle
+from segstore.files import Files
+from segstore.files.gathered_write import Write
 from segstore.mutex import Mutex
 from segstore.threads import Worker
 
-_Write = Callable[[], None]
+_Step = Callable[[], None]
 
 
 class Pipeline:
     """A context manager: leaving it waits for the last write and raises what failed.
 
-    Ctrl-C may come while it is left, too: code that goes on behind it calls `end` first.
+    Ctrl-C may also come while the block is being left: code that goes on after the block calls `end` first.
     """
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._held: _Write | None = None
+        self._held: _Step | None = None
         self._worker: Worker | None = None
         self._under_way = False
         self._writing = Mutex()  # a finalizer that runs here must not wait for a thread that waits for it
@@ -32,11 +33,11 @@ class Pipeline:
     def __enter__(self) -> Pipeline:
         return self
 
-    def pwrite(self, handle: Handle, data: memoryview, position: int) -> None:
-        """Write `data` after the earlier data is written, not necessarily at once. Raises the OSError of an
+    def append(self, write: Write) -> None:
+        """Make this write when the earlier ones are made, not necessarily at once. Raises the OSError of an
         earlier write.
         """
-        held, self._held = self._held, lambda: self._write(handle, data, position)
+        held, self._held = self._held, lambda: self._write(write)
         if held is not None:
             self._start(held)
 
@@ -51,17 +52,17 @@ class Pipeline:
 
         self._held = write_and_release
 
-    def drain(self) -> None:
+    def drain(self, _: Files | None = None) -> None:
         """Wait until all is written. Raises OSError."""
         held, self._held = self._held, None
         self._wait()
         if held is not None:
             held()
 
-    def _write(self, handle: Handle, data: memoryview, position: int) -> None:
-        self._files.pwrite(handle, data, position)
+    def _write(self, write: Write) -> None:
+        self._files.pwrite(*write)
 
-    def _start(self, write: _Write) -> None:
+    def _start(self, write: _Step) -> None:
         self._wait()
         if self._worker is None:
             self._worker = Worker("segstore-append")  # first: `end` ends also one that was not quite started
@@ -69,7 +70,7 @@ class Pipeline:
         self._under_way = True
         self._worker.do(lambda: self._run(write))
 
-    def _run(self, write: _Write) -> None:
+    def _run(self, write: _Step) -> None:
         with self._writing:
             write()
 

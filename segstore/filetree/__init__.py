@@ -1,8 +1,8 @@
-"""Directories and files as records of one compacted topic, from which Spark's checkpoints are served.
+"""Keeps directories and files as records of one compacted topic, from which Spark's checkpoints are served.
 
 On disk: the topic, through the engine. There are two kinds of record: (file id, chunk number) -> bytes, and
-path -> file id, size and time. A rename is two small records in one batch, whatever the file's size; a
-delete is tombstones; compaction keeps every chunk of a live file. Threads: any.
+path -> file id, size and time. A rename writes two small records in one batch, whatever the file's size; a
+delete writes tombstones; compaction keeps every chunk of a live file. Threads: any.
 """
 
 from segstore.filetree.history import Change, history

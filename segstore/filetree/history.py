@@ -1,4 +1,6 @@
-"""`history`: the changes of the files, one by one, read from the log. On disk: only reads. Threads: any."""
+"""`history`: reads the changes of a file tree from the log, one by one. On disk: it only reads.
+Threads: any.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,17 @@ from typing import NamedTuple
 from segstore.errors import InvalidRecordError, OffsetOutOfRangeError
 from segstore.filetree import nodes
 from segstore.filetree.nodes import File, Node, clean_path, lies_below
-from segstore.filetree.snapshot import chunks, floor, snapshot
+from segstore.filetree.snapshot import floor, snapshot
 from segstore.records import Record, Records
+from segstore.storage.store.last_records import chunks
 from segstore.storage.store.partition_log import PartitionLog
 
 
 class Change(NamedTuple):
-    """`what`: create, rename, mkdir or delete; `offset`: from this offset on the tree has the change;
-    `timestamp` in ms.
+    """A change of a file tree. `what` is create, rename, mkdir or delete; the tree has the change as of
+    `offset` and later; `timestamp` is in ms.
 
-    `source` is the old path of a renamed file; `replaced`: a file was at `path` before.
+    `source` is the old path of a renamed file; `replaced` says whether a file was at `path` before.
     """
 
     offset: int
@@ -35,7 +38,7 @@ def history(
 ) -> Iterator[Change]:
     """Yield the changes at `path` and below it in the records from `start` up to `end`, in order.
 
-    By default from the first offset that compaction has not reached. Raises OffsetOutOfRangeError,
+    By default they begin at the first offset that compaction has not reached. Raises OffsetOutOfRangeError,
     InvalidRecordError.
     """
     path = clean_path(path)
@@ -43,10 +46,10 @@ def history(
     start, end = lowest if start is None else start, now if end is None else end
     if not lowest <= start <= end <= now:
         raise OffsetOutOfRangeError(start if start < lowest else end, lowest, now, f"{log.topic}, as files,")
-    held = dict(snapshot(log, start).nodes.walk("/"))
+    nodes_by_path = dict(snapshot(log, start).nodes.walk("/"))
     for records in chunks(log, start, end):
         for batch in _batches(records):
-            for change in _changes(batch, held):
+            for change in _changes(batch, nodes_by_path):
                 if _concerns(change, path):
                     yield change
 
@@ -67,33 +70,33 @@ def _batches(records: Records) -> Iterator[list[Record]]:
             batch = []
 
 
-def _changes(batch: list[Record], held: dict[str, Node]) -> Iterator[Change]:
+def _changes(batch: list[Record], nodes_by_path: dict[str, Node]) -> Iterator[Change]:
     done, stamp = batch[-1].offset + 1, batch[-1].timestamp
-    gone: dict[str, Node] = {}
+    deleted: dict[str, Node] = {}
     put: list[tuple[str, Node]] = []
     for record in batch:
         key = record.key or b""
         try:
             if record.value is None:
-                gone[key[1:].decode()] = held.pop(key[1:].decode())
+                deleted[key[1:].decode()] = nodes_by_path.pop(key[1:].decode())
             else:
                 put.append(nodes.parse_path(key, record.value))
         except KeyError:
-            continue  # gone already: the tombstone of what a compaction took
+            continue  # the tombstone of a path that compaction has removed already
         except ValueError as error:
             raise InvalidRecordError(f"offset {record.offset}: {error}") from None
     # A rename deletes and puts in the same order, so that directories can be matched.
     sources: dict[object, deque[str]] = defaultdict(deque)
-    for path, node in gone.items():
+    for path, node in deleted.items():
         sources[_same(node)].append(path)
     for path, node in put:
-        before = held.get(path)
-        held[path] = node
+        before = nodes_by_path.get(path)
+        nodes_by_path[path] = node
         source = sources[_same(node)].popleft() if sources[_same(node)] else ""
-        gone.pop(source, None)
+        deleted.pop(source, None)
         what = "rename" if source else "create" if isinstance(node, File) else "mkdir"
         yield Change(done, stamp, what, path, _size(node), source, before is not None)
-    for path, node in gone.items():
+    for path, node in deleted.items():
         yield Change(done, stamp, "delete", path, _size(node))
 
 

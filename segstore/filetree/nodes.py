@@ -1,4 +1,5 @@
-"""`Nodes`: the files and directories of a tree in memory; and the bytes of their records.
+"""`Nodes`: the files and directories of a tree, in memory. This module also has the wire format of their
+records.
 
 Threads: a `Nodes` belongs to one thread at a time; the nodes in it never change.
 """
@@ -21,7 +22,7 @@ class File(NamedTuple):
     """`chunks` are the offsets of the chunks' records, in order; each chunk has `chunk_bytes`, the last one
     may have fewer.
 
-    An offset of -1: the log does not have that chunk. `time` is ms since the epoch.
+    An offset of -1 says that the log does not have that chunk. `time` is in ms since the epoch.
     """
 
     id: int
@@ -32,7 +33,7 @@ class File(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """`time`: when the directory was made, ms since the epoch."""
+    """A directory; `time` is when it was made, in ms since the epoch."""
 
     time: int
 
@@ -66,7 +67,7 @@ def joined(path: str, name: str) -> str:
 
 
 def lies_below(path: str, directory: str) -> bool:
-    """Whether the path is in the directory, at any depth."""
+    """Return whether the path is in the directory, at any depth."""
     return path.startswith(directory if directory == ROOT else directory + "/") and path != directory
 
 
@@ -76,7 +77,7 @@ def error(number: int, path: str, text: str = "") -> OSError:
 
 
 class Nodes:
-    """A tree by path. The root always exists."""
+    """The nodes of a tree by their paths. The root always exists."""
 
     def __init__(self) -> None:
         self._at: dict[str, Node] = {ROOT: Directory(0)}
@@ -119,10 +120,11 @@ class Nodes:
 
 # --- wire --------------------------------------------------------------------------------------
 
-# The bytes of the two kinds of record.
+# This part has the bytes of the two kinds of record.
 #
-# Key "f" + file id int64 + chunk number int32 (big-endian): the chunk's bytes. Key "p" + path in UTF-8: JSON,
-# {"id", "size", "chunk", "time"} of a file, {"time"} of a directory. A tombstone deletes either.
+# A record with key "f" + file id int64 + chunk number int32 (big-endian) has the chunk's bytes. A record with
+# key "p" + path in UTF-8 has JSON: {"id", "size", "chunk", "time"} for a file, {"time"} for a directory. A
+# tombstone deletes either.
 
 _CHUNK = struct.Struct(">cqi")
 CHUNK_TAG, PATH_TAG = b"f", b"p"
@@ -145,25 +147,25 @@ def chunk_of(key: bytes) -> tuple[int, int]:
 
 
 def path_value(node: Node) -> bytes:
-    told: dict[str, int] = {"time": node.time}
+    fields: dict[str, int] = {"time": node.time}
     if isinstance(node, File):
-        told = {"id": node.id, "size": node.size, "chunk": node.chunk_bytes, **told}
-    return json.dumps(told, separators=(",", ":")).encode()
+        fields = {"id": node.id, "size": node.size, "chunk": node.chunk_bytes, **fields}
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def parse_path(key: bytes, value: bytes) -> tuple[str, Node]:
     """Return the path and its node; a file's chunks are not known yet (-1). Raises ValueError."""
     try:
-        told: Any = parse_json(value)
-        path, time = key[1:].decode(), int(told["time"])
+        fields: Any = parse_json(value)
+        path, time = key[1:].decode(), int(fields["time"])
         if not path.startswith("/"):
             raise ValueError("no path")
-        if "id" not in told:
+        if "id" not in fields:
             return path, Directory(time)
-        size, chunk = int(told["size"]), int(told["chunk"])
+        size, chunk = int(fields["size"]), int(fields["chunk"])
         if size < 0 or chunk <= 0:
             raise ValueError("impossible size")
-        return path, File(int(told["id"]), size, time, chunk, ())
+        return path, File(int(fields["id"]), size, time, chunk, ())
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{key!r:.80} -> {value!r:.80} is no record of a file tree: {error}") from None
 

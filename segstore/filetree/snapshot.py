@@ -1,7 +1,7 @@
-"""`snapshot`: the tree as of any offset that compaction has not reached, rebuilt from the log; reading its
-files, and restoring them as plain ones.
+"""`snapshot`: rebuilds the tree from the log as of any offset that compaction has not reached; its files can
+be read, and restored as plain files.
 
-On disk: reads the log; `restore` writes plain files below a target directory. Threads: any; nothing is
+On disk: the log is only read; `restore` writes plain files below a target directory. Threads: any; nothing is
 locked. Of all records of a key only the last is decoded.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,19 +19,17 @@ from segstore import names
 from segstore.errors import InvalidRecordError, OffsetOutOfRangeError
 from segstore.files import Files
 from segstore.filetree import nodes
-from segstore.filetree import nodes as wire
-from segstore.filetree.nodes import Directory, File, Nodes, clean_path, error
-from segstore.records import Records
+from segstore.filetree.nodes import Directory, File, Node, Nodes, clean_path, error
 from segstore.storage.meta.offset_checkpoints import try_offsets
+from segstore.storage.store.last_records import LastRecord, chunks, last_records
 from segstore.storage.store.partition_log import PartitionLog
 
-_AT_A_TIME = 4 << 20
 _HAS_HORIZON = 1 << 6
 
 
 @dataclass
 class Snapshot:
-    """The tree that the records below `end` make; `orphans`: chunks of no file, by key."""
+    """The tree that the records below `end` make; `orphans` are the keys of chunks that belong to no file."""
 
     end: int
     nodes: Nodes = field(default_factory=Nodes)
@@ -49,62 +47,50 @@ def snapshot(log: PartitionLog, end: int | None = None, *, trusted: bool = False
     end = now if end is None else end
     if end > now or (end < now and not trusted and end < floor(log)):
         raise OffsetOutOfRangeError(end, floor(log), now, f"{log.topic}, as files,")
-    last = _Last()
-    for records in chunks(log, log.start_offset, end):
-        last.take(records)
-    return last.built(end)
+    last = last_records(log, end, valued=lambda key: key[:1] == nodes.PATH_TAG).settled
+    return _built(last, end)
 
 
-class _Last:
-    """The last record of each key."""
-
-    def __init__(self) -> None:
-        self.paths: dict[bytes, bytes | None] = {}
-        self.chunks: dict[bytes, int] = {}
-
-    def take(self, records: Records) -> None:
-        keys, offsets = records.keys.tolist(), records.offsets.tolist()
-        values = records.values
-        gone = (values.lengths < 0).tolist()
-        for i, key in enumerate(keys):
-            if key is not None and key[:1] == wire.PATH_TAG:
-                self.paths[key] = values[i]
-            elif key is None or len(key) != wire.CHUNK_KEY_BYTES or key[:1] != wire.CHUNK_TAG:
-                raise InvalidRecordError(f"offset {offsets[i]}: {key!r:.80} is no key of a file tree")
-            elif gone[i]:
-                self.chunks.pop(key, None)
-            else:
-                self.chunks[key] = offsets[i]
-
-    def built(self, end: int) -> Snapshot:
-        made = Snapshot(end)
-        for key, value in self.paths.items():
-            if value is not None:
-                try:
-                    path, node = wire.parse_path(key, value)
-                except ValueError as error:
-                    raise InvalidRecordError(str(error)) from None
-                if isinstance(node, File):
-                    node = self._placed(node)
-                made.nodes.put(path, node)
-        owned = {(file.id, n) for file in made.nodes.files() for n in range(len(file.chunks))}
-        known = {key: wire.chunk_of(key) for key in self.chunks}
-        made.orphans = [key for key, chunk in known.items() if chunk not in owned]
-        ids = [file.id for file in made.nodes.files()] + [file_id for file_id, _ in known.values()]
-        made.next_id = max([end, *(file_id + 1 for file_id in ids)])
-        return made
-
-    def _placed(self, file: File) -> File:
-        keys = (wire.chunk_key(file.id, n) for n in range(wire.chunk_count(file)))
-        return file._replace(chunks=tuple(self.chunks.get(key, -1) for key in keys))
+def _built(last: Mapping[bytes, LastRecord], end: int) -> Snapshot:
+    """Return the tree that the last records of all keys make."""
+    chunk_at = _chunk_offsets(last)
+    made = Snapshot(end)
+    for key, record in last.items():
+        if key[:1] == nodes.PATH_TAG and record.value is not None:
+            path, node = _parsed(key, record.value)
+            made.nodes.put(path, _placed(node, chunk_at) if isinstance(node, File) else node)
+    owned = {(file.id, n) for file in made.nodes.files() for n in range(len(file.chunks))}
+    known = {key: nodes.chunk_of(key) for key in chunk_at}
+    made.orphans = [key for key, chunk in known.items() if chunk not in owned]
+    ids = [file.id for file in made.nodes.files()] + [file_id for file_id, _ in known.values()]
+    made.next_id = max([end, *(file_id + 1 for file_id in ids)])
+    return made
 
 
-def chunks(log: PartitionLog, at: int, end: int) -> Iterator[Records]:
-    """Yield the records from `at` up to `end`, some megabytes at a time."""
-    while at < end:
-        records = log.read(at, _AT_A_TIME)
-        at = records.next_offset
-        yield records.take(records.offsets < end) if at > end else records
+def _chunk_offsets(last: Mapping[bytes, LastRecord]) -> dict[bytes, int]:
+    """Return the offsets of the chunks that were not deleted. Raises InvalidRecordError where a key is not
+    of a file tree.
+    """
+    found = {}
+    for key, record in last.items():
+        if key[:1] != nodes.PATH_TAG:
+            if len(key) != nodes.CHUNK_KEY_BYTES or key[:1] != nodes.CHUNK_TAG:
+                raise InvalidRecordError(f"offset {record.at}: {key!r:.80} is no key of a file tree")
+            if record.value is not None:
+                found[key] = record.at
+    return found
+
+
+def _parsed(key: bytes, value: bytes) -> tuple[str, Node]:
+    try:
+        return nodes.parse_path(key, value)
+    except ValueError as error:
+        raise InvalidRecordError(str(error)) from None
+
+
+def _placed(file: File, chunk_at: Mapping[bytes, int]) -> File:
+    keys = (nodes.chunk_key(file.id, n) for n in range(nodes.chunk_count(file)))
+    return file._replace(chunks=tuple(chunk_at.get(key, -1) for key in keys))
 
 
 def floor(log: PartitionLog) -> int:
@@ -124,7 +110,7 @@ def floor(log: PartitionLog) -> int:
 
 
 def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
-    """Whether compaction wrote any batch of the sealed segments from `start` on."""
+    """Return whether compaction wrote any batch of the sealed segments from `start` on."""
     at = start
     for records in chunks(log, start, end):
         batches = records.batches
@@ -139,7 +125,7 @@ def _was_cleaned(log: PartitionLog, start: int, end: int) -> bool:
 
 # --- reading -----------------------------------------------------------------------------------
 
-# Reads a file's bytes from the log.
+# This part reads a file's bytes from the log.
 
 
 def read_file(log: PartitionLog, path: str, file: File, start: int = 0, length: int = -1) -> Iterator[bytes]:
@@ -175,26 +161,26 @@ def _chunk(log: PartitionLog, path: str, file: File, number: int) -> bytes:
 
 # --- restoring ---------------------------------------------------------------------------------
 
-# Writes a directory of the tree, as of any snapshot, as plain files, below a target directory that is empty
-# or missing.
+# This part writes a directory of the tree, as of any snapshot, as plain files below a target directory that
+# is empty or missing.
 
 
 class Restored(NamedTuple):
-    """The files and bytes that were written."""
+    """The number of files, directories and bytes that `restore` has written."""
 
     files: int
     directories: int
     bytes: int
 
 
-def restore(log: PartitionLog, held: Snapshot, path: str, target: str | os.PathLike[str]) -> Restored:
+def restore(log: PartitionLog, seen: Snapshot, path: str, target: str | os.PathLike[str]) -> Restored:
     """Write what a snapshot has at `path` into the directory `target`; it is synced on return.
 
     Raises FileNotFoundError where the snapshot has nothing at `path`; FileExistsError where `target` is not
     empty; OSError; CorruptRecordError. The files that were written by then stay.
     """
     path, root, files = clean_path(path), os.path.abspath(os.fspath(target)), log._context.files
-    nodes = list(held.nodes.walk(path))
+    nodes = list(seen.nodes.walk(path))
     if not nodes:
         raise error(errno.ENOENT, path)
     if files.exists(root) and files.listdir(root):

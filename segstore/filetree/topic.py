@@ -1,5 +1,5 @@
-"""The topic of a file tree: compacted, with one partition; and how changes are written to it. On disk:
-through the engine.
+"""Creates and writes the topic of a file tree, which is compacted and has one partition. On disk: through the
+engine.
 
 Threads: any.
 """
@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from segstore.errors import ConfigError, RecordTooLargeError, TopicAlreadyExistsError
-from segstore.filetree import nodes as wire
+from segstore.filetree import nodes
 from segstore.filetree.nodes import File, Node
 from segstore.records import HEADER_SIZE, Columns
 from segstore.storage.log.append import append_batches
-from segstore.storage.log.validator import largest_batch
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import find_topic
 from segstore.storage.store.partition_log import PartitionLog
@@ -27,8 +26,8 @@ SETTINGS: Mapping[str, Any] = {
     "segment.bytes": 64 << 20,
     "flush.ms": 1000,
 }
-"""Records are synced within a second, where no call asked for more. A batch of 8 MiB holds a rename of some
-20,000 files.
+"""The settings of the topic. Records are synced within a second, unless a call asks for more. A batch of 8
+MiB has room for a rename of some 20,000 files.
 """
 
 
@@ -53,12 +52,13 @@ def make_topic(store: Store, topic: str, config: Mapping[str, Any]) -> None:
     try:
         store.create_topic(topic, config={**SETTINGS, **config})
     except TopicAlreadyExistsError:
-        return  # by another thread, a moment ago
+        return  # another thread has just created it
 
 
 # --- writing -----------------------------------------------------------------------------------
 
-# Changes of a tree as entries, key and value; the entries of a batch are written together or not at all.
+# A change of a tree is a list of entries, each a key and a value. The entries of a batch are written together
+# or not at all.
 
 Entry = tuple[bytes, "bytes | None"]
 _RECORD_BYTES = 36  # a record's varints and attributes, at most
@@ -66,23 +66,23 @@ _BESIDE = 16 << 10  # bytes of a batch that paths may take beside a chunk
 _AT_A_TIME = 10_000
 
 
-def puts(nodes: Mapping[str, Node]) -> Iterator[Entry]:
+def puts(held: Mapping[str, Node]) -> Iterator[Entry]:
     """Yield the entries that put these nodes."""
-    return ((wire.path_key(path), wire.path_value(node)) for path, node in nodes.items())
+    return ((nodes.path_key(path), nodes.path_value(node)) for path, node in held.items())
 
 
 def gone_chunks(node: Node | None) -> list[Entry]:
     """Return tombstones of a file's chunks; an empty list for a directory or None."""
     if not isinstance(node, File):
         return []
-    return [(wire.chunk_key(node.id, n), None) for n in range(len(node.chunks))]
+    return [(nodes.chunk_key(node.id, n), None) for n in range(len(node.chunks))]
 
 
 def chunk_bytes(log: PartitionLog) -> int:
     """Return the chunk size of a new file: what the topic's settings allow in one batch, with the paths
     beside it.
     """
-    most = largest_batch(log.partition_for_write().config)
+    most = log.partition_for_write().validator.largest_batch
     return min(CHUNK_BYTES, max(most - _BESIDE, most // 2, 1))
 
 
@@ -91,7 +91,7 @@ def append(log: PartitionLog, entries: Sequence[Entry]) -> int:
     then nothing was written.
     """
     size = HEADER_SIZE + sum(len(key) + len(value or b"") + _RECORD_BYTES for key, value in entries)
-    limit = largest_batch(log.partition_for_write().config)
+    limit = log.partition_for_write().validator.largest_batch
     if size > limit:
         raise RecordTooLargeError(
             f"{len(entries):,} records of files make a batch of {size:,} bytes: max.message.bytes allows "

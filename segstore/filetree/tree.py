@@ -1,4 +1,5 @@
-"""`FileTree`: the files of one topic, as the store's writer changes them. On disk: the topic's log.
+"""`FileTree`: reads and changes the files of one topic, in the process that writes the store. On disk: the
+topic's log.
 
 Threads: any. A change is one record batch. It is appended with the tree's lock held and becomes visible
 once it is written, so that the log has the changes in the order in which they were seen; nothing is synced
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.coordinator.shared import shared
 from segstore.filetree import nodes
-from segstore.filetree import nodes as wire
 from segstore.filetree.nodes import (
     ROOT,
     Directory,
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 # --- upload ------------------------------------------------------------------------------------
 
-# `Upload`: a file that is being received. Its chunks are appended as they fill, its path once it is whole.
+# An `Upload` is a file that is being received. Its chunks are appended as they fill, its path once it is
+# complete.
 #
 # On disk: until then the chunks belong to no file; those of an upload that did not end are deleted by
 # `abort`, or when the tree is opened again. Threads: an upload belongs to one; it holds no lock while it
@@ -56,7 +57,9 @@ if TYPE_CHECKING:
 
 
 class Upload:
-    """A context manager: an upload that was not committed is aborted."""
+    """A file that is being received. It is a context manager: on exit, an upload that was not committed is
+    aborted.
+    """
 
     def __init__(self, tree: FileTree, path: str, file_id: int, chunk_bytes: int, overwrite: bool) -> None:
         self._tree, self._path, self._overwrite = tree, path, overwrite
@@ -66,7 +69,7 @@ class Upload:
         self._done = False
 
     def write(self, data: bytes) -> None:
-        """Raises StorageError."""
+        """Append bytes to the file. Raises StorageError."""
         self._buffer += data
         while len(self._buffer) > self._chunk_bytes:
             chunk = bytes(self._buffer[: self._chunk_bytes])
@@ -104,8 +107,8 @@ class Upload:
 
 # --- checks ------------------------------------------------------------------------------------
 
-# Which changes a file system would allow; the errors are those of its own calls. Threads: with the lock held
-# that guards the nodes. Paths are clean.
+# These functions check whether a file system would allow a change, and raise the errors that its calls would
+# raise. Threads: the caller holds the lock of the nodes. Paths are clean.
 
 
 def missing(nodes: Nodes, path: str, now: int) -> dict[str, Node]:
@@ -139,29 +142,31 @@ def check_rename(nodes: Nodes, source: str, target: str, node: Node, overwrite: 
     """Return what `node` at `source` replaces at `target`. Raises what `FileTree.rename` raises."""
     if lies_below(target, source) or source == ROOT:
         raise error(errno.EINVAL, source, f"can't become {target}")
-    there = nodes.get(target)
+    replaced = nodes.get(target)
     if source == target:
         if isinstance(node, Directory):
             raise error(errno.EEXIST, target)
         return None
-    if there is None:
+    if replaced is None:
         if not isinstance(nodes.get(parent_of(target)), Directory):
             raise error(errno.ENOENT, parent_of(target), "is no directory")
         return None
     if not overwrite:
         raise error(errno.EEXIST, target)
-    if isinstance(there, Directory) != isinstance(node, Directory):
-        raise error(errno.EISDIR if isinstance(there, Directory) else errno.ENOTDIR, target)
-    if isinstance(there, Directory) and nodes.names(target):
+    if isinstance(replaced, Directory) != isinstance(node, Directory):
+        raise error(errno.EISDIR if isinstance(replaced, Directory) else errno.ENOTDIR, target)
+    if isinstance(replaced, Directory) and nodes.names(target):
         raise error(errno.ENOTEMPTY, target)
-    return there
+    return replaced
 
 
 # --- tree ------------------------------------------------------------
 
 
 class FileTree:
-    """Paths are absolute, as /a/b. Errors are those of the file system's own calls, beside the engine's."""
+    """The files of one topic. Paths are absolute, such as /a/b. Methods raise the errors that a file system's
+    calls would raise, and those of the engine.
+    """
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
@@ -237,7 +242,7 @@ class FileTree:
             return upload.commit()
 
     def put_file(self, path: str, file: File, last: Sequence[Entry], overwrite: bool) -> File:
-        """Called by `Upload`: make a file visible whose chunks are written, except the `last`."""
+        """Make a file visible whose chunks are written, except the `last`. `Upload` calls this."""
         with self._lock:
             replaced = check_target(self._nodes, path, overwrite)
             shown = {**missing(self._nodes, parent_of(path), file.time), path: file}
@@ -271,11 +276,11 @@ class FileTree:
             replaced = check_rename(self._nodes, source, target, node, overwrite)
             if source == target:
                 return
-            moved = {target + path[len(source) :]: held for path, held in self._nodes.walk(source)}
-            gone = [path for path, _ in self._nodes.walk(source)]
-            entries = [(wire.path_key(path), None) for path in gone]
+            moved = {target + path[len(source) :]: moved for path, moved in self._nodes.walk(source)}
+            old_paths = [path for path, _ in self._nodes.walk(source)]
+            entries = [(nodes.path_key(path), None) for path in old_paths]
             append(self.log, [*entries, *puts(moved), *gone_chunks(replaced)])
-            for path in reversed(gone):
+            for path in reversed(old_paths):
                 self._nodes.remove(path)
             self._put(moved)
 
@@ -287,18 +292,19 @@ class FileTree:
         """
         path = clean_path(path)
         with self._lock:
-            held = list(self._nodes.walk(path))
-            if len(held) > 1 and not recursive:
+            below = list(self._nodes.walk(path))
+            if len(below) > 1 and not recursive:
                 raise error(errno.ENOTEMPTY, path)
-            # The contents of a directory first: a kill in a long delete then still leaves a tree.
+            # The contents of a directory are deleted first, so that a kill in a long delete still leaves a
+            # tree.
             entries: list[Entry] = []
-            for at, node in reversed(held):
-                entries += [(wire.path_key(at), None)] if at != ROOT else []
+            for at, node in reversed(below):
+                entries += [(nodes.path_key(at), None)] if at != ROOT else []
                 entries += gone_chunks(node)
             append_all(self.log, entries)
-            for at, _ in reversed(held):
+            for at, _ in reversed(below):
                 self._nodes.remove(at)
-            return bool(held)
+            return bool(below)
 
     def flush(self) -> None:
         """Make all acknowledged changes durable. Raises StorageError."""
@@ -317,7 +323,7 @@ class FileTree:
 
 # --- trees -------------------------------------------------------------------------------------
 
-# The trees of a store: one for each topic, which all who change its files share.
+# A store has one tree for each topic, which all callers that change its files share.
 
 
 def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None) -> FileTree:
@@ -330,7 +336,7 @@ def file_tree(store: Store, topic: str, config: Mapping[str, Any] | None = None)
 
 
 class _Trees:
-    """The trees by topic."""
+    """The trees of a store, by topic."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

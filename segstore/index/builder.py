@@ -16,7 +16,8 @@ from segstore.index.sparse import OffsetIndex, TimeIndex
 
 State = tuple[int, int, int, int]
 _FIELDS = ("bytes_since", "max_timestamp", "max_timestamp_offset", "last_time_entry")
-_EMPTY: State = (0, -1, -1, -1)
+_LEAST_ROOM = 64  # batches
+_EMPTY = dict(zip(_FIELDS, (0, -1, -1, -1), strict=True))
 
 
 class IndexBuilder:
@@ -24,15 +25,14 @@ class IndexBuilder:
 
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
         self.base_offset, self.interval_bytes = base_offset, interval_bytes
-        self._state = ffi.new("seg_index_state *")
+        self._state = ffi.new("seg_index_state *", _EMPTY)
         self._n_time = ffi.new("int64_t *")
-        self._room(64)
-        self.state = _EMPTY
+        self._capacity = -1  # there are no buffers yet for what C makes
 
     @property
     def state(self) -> State:
-        """Bytes since the last entry, largest timestamp (-1: none), its offset, last time index entry's
-        timestamp.
+        """Return the bytes since the last entry, the largest timestamp (-1: none), its offset, and the last
+        time index entry's timestamp.
 
         Setting an earlier value undoes what `add` did meanwhile.
         """
@@ -45,7 +45,7 @@ class IndexBuilder:
             setattr(self._state, name, value)
 
     def add(self, batches: Any) -> tuple[bytes, bytes]:
-        """Entries for the offset index and the time index that these batches add.
+        """Return the entries for the offset index and the time index that these batches add.
 
         `batches` is a contiguous numpy array of BATCH (`seg_batch`), in the log's order, `position` in the
         segment's log file. Raises OSError (EOVERFLOW), with the state unchanged, where an offset or a
@@ -53,7 +53,7 @@ class IndexBuilder:
         """
         n = len(batches)
         if n > self._capacity:
-            self._room(n)
+            self._room(max(n, _LEAST_ROOM))
         made = lib.seg_index_entries(
             ffi.from_buffer("seg_batch[]", batches),
             n,
@@ -72,14 +72,14 @@ class IndexBuilder:
         return offsets, ffi.buffer(self._time_out, self._n_time[0] * TimeIndex.ENTRY.size)[:]
 
     def last_time_entry(self) -> bytes:
-        """The time index entry that sealing or closing adds (b"" where the last entry has that timestamp
-        already).
+        """Return the time index entry that sealing or closing adds (b"" where the last entry has that
+        timestamp already).
         """
-        _, timestamp, offset, last = self.state
-        if timestamp <= last:
+        s = self._state
+        if s.max_timestamp <= s.last_time_entry:
             return b""
-        self._state.last_time_entry = timestamp
-        return TimeIndex.ENTRY.pack(timestamp, offset - self.base_offset)
+        s.last_time_entry = s.max_timestamp
+        return TimeIndex.ENTRY.pack(s.max_timestamp, s.max_timestamp_offset - self.base_offset)
 
     def _room(self, n: int) -> None:
         offset_out = ffi.new("uint8_t[]", n * OffsetIndex.ENTRY.size)

@@ -22,13 +22,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from segstore._native import ffi, held, lib
 from segstore.errors import InvalidArgumentError
 from segstore.files import Files
+from segstore.integers import INT32_MAX
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 GROWTH = 65536
 _LEAST_BATCH = 61  # bytes
-MOST = 2**31  # relative offsets and positions are below
+MOST_RELATIVE = INT32_MAX
+"""The largest relative offset, and the largest position: both are int32."""
+MOST = MOST_RELATIVE + 1
 
 
 class View(NamedTuple):
@@ -50,7 +53,7 @@ class SparseIndex:
     ENTRY: ClassVar[struct.Struct]
     OFFSET_FIELD: ClassVar[int]  # which of the two is the relative offset
     SPARE: ClassVar[int] = 0  # entries that `is_full` leaves free
-    _slot: ClassVar[Any]  # the native binary search by the first field
+    _slot: ClassVar[Any]  # the binary search by the first field: a `seg_..._slot` of _native/index.c
     _valid: ClassVar[Any]  # the native count of leading valid entries
 
     _view: View
@@ -60,17 +63,17 @@ class SparseIndex:
 
     @property
     def entries(self) -> int:
-        """How many entries there are."""
+        """Return how many entries there are."""
         return self._view.n
 
     @property
     def view(self) -> View:
-        """The view that C looks up in, valid for as long as it is referred to."""
+        """Return the view that C looks up in, valid for as long as it is referred to."""
         return self._view
 
     def entry(self, slot: int) -> tuple[int, int]:
-        """Both fields of entry `slot`; negative slots count from the end. Raises IndexError where there is
-        none.
+        """Return both fields of entry `slot`; negative slots count from the end. Raises IndexError where
+        there is none.
         """
         view = self._view
         slot += view.n if slot < 0 else 0
@@ -79,7 +82,7 @@ class SparseIndex:
         return self.ENTRY.unpack_from(view.memory, slot * self.ENTRY.size)
 
     def lookup(self, key: int) -> tuple[int, int] | None:
-        """The last entry whose first field is at most `key`; None where there is none."""
+        """Return the last entry whose first field is at most `key`; None where there is none."""
         pointer, count, memory = self._view
         slot = self._slot(pointer, count, key)
         if slot < 0:
@@ -88,7 +91,7 @@ class SparseIndex:
 
     @classmethod
     def valid_entries(cls, data: Any, end_relative: int, log_size: int) -> int:
-        """How many leading entries of `data` (bytes-like) are in order and inside their segment.
+        """Return how many leading entries of `data` (bytes-like) are in order and inside their segment.
 
         The segment has offsets up to `end_relative` (end offset - base offset) and `log_size` bytes.
         """
@@ -97,13 +100,13 @@ class SparseIndex:
 
     @classmethod
     def parse(cls, data: bytes) -> list[tuple[int, int]]:
-        """All entries of `data`, without a last one that is cut off."""
+        """Return all entries of `data`, without a last one that is cut off."""
         whole = len(data) - len(data) % cls.ENTRY.size
         return list(cls.ENTRY.iter_unpack(data[:whole]))
 
     @classmethod
     def format(cls, entries: Iterable[tuple[int, int]]) -> bytes:
-        """The bytes of entries."""
+        """Return the bytes of entries."""
         return b"".join(cls.ENTRY.pack(*entry) for entry in entries)
 
 
@@ -119,13 +122,14 @@ class ActiveIndex(SparseIndex):
     """The writable index of a partition's active segment; it keeps no descriptor open."""
 
     def __init__(self, files: Files, path: str | os.PathLike[str], max_bytes: int, entries: int = 0) -> None:
-        """Open the file, made where missing, and cut it to its `entries` valid ones. Raises OSError.
+        """Open the file, create it if it is missing, and truncate it to its `entries` valid ones. Raises
+        OSError.
 
         `max_bytes` is `segment.index.bytes`.
         """
         super().__init__(files, path)
         self._view = _EMPTY
-        self._looked_at = 0  # up to which entry a view reached whose entries were dropped since
+        self._looked_at = 0  # the most entries that a view had before some were dropped
         self.max_entries = max_bytes // self.ENTRY.size
         # Bytes of the file; those behind the entries are allocated. While the file grows or is trimmed, and
         # after an interrupt of that, `_size` is the larger and `_room` the smaller number: entries are only
@@ -141,8 +145,13 @@ class ActiveIndex(SparseIndex):
                 self._view = _view_of(files.map(handle, self._size, write=True), entries)
 
     def is_full(self, n: int = 1) -> bool:
-        """Whether `n` more entries would not fit `max_bytes`."""
+        """Return whether `n` more entries would not fit `max_bytes`."""
         return self._view.n + n > self.max_entries - self.SPARE
+
+    @property
+    def reserved(self) -> int:
+        """Return how many more entries there is room for on disk."""
+        return self._room // self.ENTRY.size - self._view.n
 
     def reserve(self, n: int) -> None:
         """Make room on disk for `n` more entries. Raises OSError (ENOSPC); nothing has changed then."""
@@ -157,7 +166,9 @@ class ActiveIndex(SparseIndex):
         n = len(entries) // self.ENTRY.size
         if not n:
             return
-        self.reserve(n)
+        need = (self._view.n + n) * self.ENTRY.size
+        if need > self._room:
+            self._grow(need)
         pointer, count, memory = self._view
         at = count * self.ENTRY.size
         memory[at : at + len(entries)] = entries
@@ -186,7 +197,7 @@ class ActiveIndex(SparseIndex):
             return
         self._room = used
         # A page that an older, longer view may still read must not be cut off.
-        if _pages(self._looked_at * self.ENTRY.size) > _pages(used):
+        if self._looked_at and _pages(self._looked_at * self.ENTRY.size) > _pages(used):
             replace_index(self._files, self.path, bytes(self._view.memory[:used]))
         else:
             with self._files.open(self.path, write=True) as handle:
@@ -248,7 +259,7 @@ class SealedIndex(SparseIndex):
 
     @classmethod
     def of(cls, data: bytes) -> Self:
-        """An index of these entries, without a file."""
+        """Return an index of these entries, without a file."""
         index = cls.__new__(cls)
         SparseIndex.__init__(index, Files(), "memory")
         index._adopt(data, MOST, MOST)

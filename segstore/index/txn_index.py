@@ -42,8 +42,8 @@ class AbortedTxn(NamedTuple):
 
 
 def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
-    """The leading entries that can belong to the segment from `base_offset` on: an ENTRY array, a view of
-    `data`.
+    """Return the leading entries that can belong to the segment from `base_offset` on: an ENTRY array, a view
+    of `data`.
 
     The whole file was sound where `len(result) * ENTRY.itemsize == len(data)`.
     """
@@ -57,13 +57,13 @@ def parse(data: bytes, base_offset: int = 0) -> NDArray[np.void]:
 
 
 def format_entries(txns: Iterable[AbortedTxn]) -> bytes:
-    """The bytes of entries, as `parse` reads them; those of later aborts go behind them."""
+    """Return the bytes of entries, as `parse` reads them; those of later aborts go behind them."""
     return np.array([(VERSION, *txn) for txn in txns], ENTRY).tobytes()
 
 
 def aborted(entries: NDArray[np.void], fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
-    """The entries of an ENTRY array that overlap offsets [fetch_offset, upper_bound), and whether these are
-    all.
+    """Return the entries of an ENTRY array that overlap offsets [fetch_offset, upper_bound), and whether
+    these are all.
 
     False: later segments may have more (Kafka: TransactionIndex.collectAbortedTxns).
     """

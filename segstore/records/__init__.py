@@ -5,19 +5,18 @@ This package knows the bytes of a batch and nothing of files; see each module fo
 
 from __future__ import annotations
 
-from segstore.records.codecs import MAX_PLAIN, check_level
+from segstore.records.codecs import MAX_PLAIN
 from segstore.records.column import Column
 from segstore.records.columns import Columns, HeaderColumns, as_column, as_headers, as_timestamps
 from segstore.records.decode import ScanEnd, decode, scan, stamped
 from segstore.records.encode import check_sizes, encode, single
-from segstore.records.encoded import CHUNK_BYTES, Encoded, Template, assign
+from segstore.records.encoded import CHUNK_BYTES, Encoded, Template
 from segstore.records.header import (
     APPEND_TIME_FLAG,
     BATCH,
     CODECS,
     CONTROL_FLAG,
     HEADER_SIZE,
-    LOG_OVERHEAD,
     TRANSACTIONAL_FLAG,
     batch_ptr,
 )
@@ -30,7 +29,6 @@ __all__ = [
     "CODECS",
     "CONTROL_FLAG",
     "HEADER_SIZE",
-    "LOG_OVERHEAD",
     "MAX_PLAIN",
     "TRANSACTIONAL_FLAG",
     "Column",
@@ -44,9 +42,7 @@ __all__ = [
     "as_column",
     "as_headers",
     "as_timestamps",
-    "assign",
     "batch_ptr",
-    "check_level",
     "check_sizes",
     "concat",
     "decode",

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from segstore._native import ffi, held, lib
 from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.integers import INT32_MAX
 from segstore.records.column import FIXED, NULLS, WIDE_OFFSETS, Column
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ SCHEMA = pa.schema(
 
 
 def one_array(values: Any, name: str) -> Any:
-    """A single pyarrow.Array of an Arrow column; chunks are joined (a copy where there are several)."""
+    """Return a single pyarrow.Array of an Arrow column; chunks are joined (a copy where there are
+    several).
+    """
     try:
         if isinstance(values, (pa.Array, pa.ChunkedArray)):
             array = values
@@ -73,7 +76,7 @@ def _is_view(kind: Any) -> bool:
 
 
 def column_from_arrow(values: Any, name: str) -> Column:
-    """A Column over the buffers of an Arrow binary or string column."""
+    """Return a Column over the buffers of an Arrow binary or string column."""
     array = one_array(values, name)
     if pa.types.is_null(array.type):
         return Column(NULLS, len(array))
@@ -94,7 +97,7 @@ def column_from_arrow(values: Any, name: str) -> Column:
 
 
 def timestamps_from_arrow(values: Any) -> NDArray[np.int64]:
-    """int64 ms of an Arrow timestamp, date or integer column without nulls."""
+    """Return int64 ms of an Arrow timestamp, date or integer column without nulls."""
     array = one_array(values, "timestamps")
     if array.null_count:
         i = np.asarray(array.is_null()).argmax()
@@ -107,12 +110,12 @@ def timestamps_from_arrow(values: Any) -> NDArray[np.int64]:
 
 
 def validity_bitmap(lengths: NDArray[np.int64]) -> Any:
-    """An Arrow validity buffer, or None where no length is negative."""
+    """Return an Arrow validity buffer, or None where no length is negative."""
     present = lengths >= 0
     return None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
 
 
-MOST_BYTES = (1 << 31) - 1
+MOST_BYTES = INT32_MAX
 """Most bytes of one column in one chunk of a table: int32 offsets reach no further."""
 
 
@@ -123,33 +126,33 @@ class Rows(Protocol):
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """The offsets, one for each record."""
+        """Return the offsets, one for each record."""
 
     @property
     def timestamps(self) -> NDArray[np.int64]:
-        """The timestamps, in ms."""
+        """Return the timestamps, in ms."""
 
     @property
     def keys(self) -> ByteColumn:
-        """The keys, bytes or None."""
+        """Return the keys, bytes or None."""
 
     @property
     def values(self) -> ByteColumn:
-        """The values, bytes or None."""
+        """Return the values, bytes or None."""
 
     @property
     def headers(self) -> HeaderColumn:
-        """The headers, pairs of str, and bytes or None."""
+        """Return the headers, pairs of str, and bytes or None."""
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """Return how many records there are."""
 
     def __getitem__(self, at: slice) -> Self:
-        """The records of a slice."""
+        """Return the records of a slice."""
 
 
 def table(records: Rows, columns: list[str] | None = None) -> pa.Table:
-    """Records as a table of SCHEMA, or of its `columns` in the order named."""
+    """Return the records as a table of SCHEMA, or of its `columns` in the order named."""
     names = SCHEMA.names if columns is None else columns
     for name in names:
         if name not in SCHEMA.names:
@@ -160,7 +163,7 @@ def table(records: Rows, columns: list[str] | None = None) -> pa.Table:
 
 
 def arrays(records: Rows, names: Sequence[str] = SCHEMA.names) -> Iterator[list[pa.Array]]:
-    """The named columns of SCHEMA, in pieces of rows that int32 offsets reach."""
+    """Yield the named columns of SCHEMA, in pieces of rows that int32 offsets reach."""
     n = len(records)
     if n > 1 and len(records.arena) > MOST_BYTES and _largest_column(records) > MOST_BYTES:
         yield from arrays(records[: n // 2], names)
@@ -175,7 +178,7 @@ def _largest_column(records: Rows) -> int:
 
 
 def gather(column: ByteColumn, kind: Any = None) -> pa.Array:
-    """A pa.binary() array (or `kind`) of a column, copied out of its arena by C."""
+    """Return a pa.binary() array (or `kind`) of a column, copied out of its arena by C."""
     n, at, lengths = len(column), np.ascontiguousarray(column.at), np.ascontiguousarray(column.lengths)
     nulls = n > 0 and lengths.min() < 0
     if nulls and lengths.max() < 0:
@@ -194,7 +197,7 @@ def gather(column: ByteColumn, kind: Any = None) -> pa.Array:
 
 
 def all_null(n: int, kind: pa.DataType) -> pa.Array:
-    """An array of `n` nulls."""
+    """Return an array of `n` nulls."""
     return beginning(_nulls, n, kind)
 
 
@@ -209,8 +212,8 @@ def _nulls(n: int, kind: pa.DataType) -> pa.Array:
 
 
 def beginning(make: Callable[..., pa.Array], n: int, *of: object) -> pa.Array:
-    """The first `n` of a constant array `make(m, *of)`, which is made once and serves many tables where it is
-    not large.
+    """Return the first `n` of a constant array `make(m, *of)`, which is made once and serves many tables
+    where it is not large.
     """
     size = max(_LEAST, 1 << (n - 1).bit_length())
     return make(size, *of)[:n] if size <= _MOST else make.__wrapped__(n, *of)  # type: ignore[attr-defined]

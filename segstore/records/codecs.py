@@ -17,7 +17,6 @@ from typing import Any
 import cramjam
 import numpy as np
 
-from segstore.errors import InvalidArgumentError
 from segstore.records.header import CODECS
 
 Buffer = bytes | bytearray | memoryview
@@ -45,7 +44,7 @@ class DecompressError(Exception):
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
-    """The bytes of `data` in Kafka's framing of `codec` (index in CODECS).
+    """Compress `data` into Kafka's framing of `codec` (index in CODECS).
 
     `level` is Kafka's `compression.<codec>.level`; None, or its default, is the codec's ordinary one
     (for lz4 that is the fast compressor, as in Kafka's Lz4BlockOutputStream).
@@ -54,7 +53,9 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
 
 
 def decompress(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> Buffer:
-    """The plain bytes of a whole frame. Raises DecompressError where it is damaged or above `limit`."""
+    """Return the plain bytes of a whole frame. Raises DecompressError where it is damaged or above
+    `limit`.
+    """
     out = np.empty(guess(codec, data, limit), np.uint8)
     while True:
         n = decompress_into(codec, data, out.data, limit)
@@ -81,12 +82,12 @@ def decompress_into(codec: int, data: Buffer, out: Buffer, limit: int = MAX_PLAI
 
 
 def bound(codec: int, size: int, limit: int = MAX_PLAIN) -> int:
-    """The most bytes that `size` compressed bytes can become, at most `limit`."""
+    """Return the most bytes that `size` compressed bytes can become, at most `limit`."""
     return min(limit, _MAX_RATIO[codec] * size + 64)
 
 
 def guess(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> int:
-    """A number of bytes that is probably enough to decompress `data`; never above `bound`."""
+    """Return a number of bytes that is probably enough to decompress `data`; never above `bound`."""
     size = len(data)
     if codec == 0:
         likely = size
@@ -97,20 +98,6 @@ def guess(codec: int, data: Buffer, limit: int = MAX_PLAIN) -> int:
     else:
         likely = max(_GUESS_RATIO[codec] * size, 4096)
     return min(likely, bound(codec, size, limit))
-
-
-def check_level(codec: int, level: int) -> int:
-    """`level` where Kafka allows it for the codec. Raises InvalidArgumentError for another one."""
-    least, most = _LEVELS.get(codec, (0, -1))
-    if codec == 1 and level == -1:
-        return level
-    if not least <= level <= most:
-        allowed = f"{least} to {most}" if most >= least else "no level"
-        raise InvalidArgumentError(f"level {level} of {CODECS[codec]}: allowed is {allowed}")
-    return level
-
-
-_LEVELS = {1: (1, 9), 3: (1, 17), 4: (-131072, 22)}
 
 
 def _plain(data: memoryview, level: int | None) -> Buffer:

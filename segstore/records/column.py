@@ -58,12 +58,12 @@ class Column:
 
     @property
     def has_nulls(self) -> bool:
-        """Whether an element is null: a validity bitmap is only made, or taken over, where one is."""
+        """Return whether an element is null: a validity bitmap is only made, or taken over, where one is."""
         return self.n > 0 and (self.c.kind == NULLS or self.c.validity != ffi.NULL)
 
     def longest(self, enough: int) -> int:
-        """An upper bound of the length of the elements: exact where a bound that costs nothing is above
-        `enough`.
+        """Return an upper bound of the length of the elements: exact where a bound that costs nothing is
+        above `enough`.
         """
         c = self.c
         if c.kind == FIXED or c.kind == NULLS or c.data_len <= enough:
@@ -76,12 +76,12 @@ class Column:
 
 
 def null_column(n: int) -> Column:
-    """`n` nulls."""
+    """Return `n` nulls."""
     return Column(NULLS, n)
 
 
 def from_list(items: Sequence[Any], name: str) -> Column:
-    """A Column of a list or tuple; see `columns.as_column`."""
+    """Return a Column of a list or tuple; see `columns.as_column`."""
     try:
         # The common case, all of it bytes: `join` refuses everything else but what lends its buffer.
         data, offsets = b"".join(items), offsets_of(items)
@@ -92,7 +92,7 @@ def from_list(items: Sequence[Any], name: str) -> Column:
 
 
 def _from_mixed(items: Sequence[Any], name: str) -> Column:
-    """A Column of a list with nulls, memoryviews, or what is refused."""
+    """Return a Column of a list with nulls, memoryviews, or what is refused."""
     kinds = set(map(type, items))
     _check_kinds(kinds, items, name)
     validity = None
@@ -116,7 +116,7 @@ def _check_kinds(kinds: set[type], items: Sequence[Any], name: str) -> None:
 
 
 def offsets_of(items: Sequence[Any]) -> NDArray[np.int64]:
-    """int64[n + 1]: where each of n elements begins, laid end to end, and where the last ends."""
+    """Return int64[n + 1]: where each of n elements begins, laid end to end, and where the last ends."""
     n = len(items)
     offsets = np.zeros(n + 1, np.int64)
     for at in range(0, n, _SPAN):
@@ -129,7 +129,7 @@ def offsets_of(items: Sequence[Any]) -> NDArray[np.int64]:
 
 
 def from_numpy(array: NDArray[Any], name: str) -> Column:
-    """A Column of a numpy array; see `columns.as_column`."""
+    """Return a Column of a numpy array; see `columns.as_column`."""
     if isinstance(array, np.ma.MaskedArray) or (array.dtype.kind == "O" and array.ndim == 1):
         return from_list(array.tolist(), name)
     if array.dtype == np.uint8 and array.ndim == 2:
@@ -152,7 +152,7 @@ def _flat(array: NDArray[Any]) -> NDArray[np.uint8] | None:
 
 
 def _from_padded(table: NDArray[np.uint8]) -> Column:
-    """dtype S: trailing NULs are padding, as numpy has it."""
+    """Return a Column of dtype S: trailing NULs are padding, as numpy has it."""
     n, width = table.shape
     if table[:, -1].all():
         return Column(FIXED, n, table.reshape(-1), width=width)

@@ -12,6 +12,7 @@ import numpy as np
 
 from segstore._native import ffi, held
 from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.integers import INT64_MAX
 from segstore.records.column import (
     ALLOWED_ITEMS,
     TEXT,
@@ -34,7 +35,7 @@ _ALLOWED = "allowed is one int (ms since the epoch) or numpy datetime64 for each
 
 
 def as_timestamps(timestamps: Any) -> NDArray[np.int64] | None:
-    """int64 ms since the epoch from ints, numpy datetime64 or an Arrow timestamp or int column.
+    """Return int64 ms since the epoch from ints, numpy datetime64 or an Arrow timestamp or int column.
 
     Raises InvalidTypeError for what is no integer or time; InvalidArgumentError, which names a negative
     timestamp (-1, Kafka's NO_TIMESTAMP, is allowed) or a missing one.
@@ -54,7 +55,7 @@ def as_timestamps(timestamps: Any) -> NDArray[np.int64] | None:
         raise InvalidTypeError(f"timestamps are {array.dtype}, {array.ndim}-dimensional: {_ALLOWED}")
     _refuse(array < -1, array, "negative")
     if array.dtype == np.uint64:
-        _refuse(array > np.uint64(2**63 - 1), array, "above int64")
+        _refuse(array > np.uint64(INT64_MAX), array, "above int64")
     return np.ascontiguousarray(array, np.int64)
 
 
@@ -95,7 +96,9 @@ class HeaderColumns:
 
 
 def as_headers(headers: Iterable[Iterable[Header] | None] | None) -> HeaderColumns | None:
-    """HeaderColumns of one sequence of (str, bytes or None) for each record; None where there are none."""
+    """Return HeaderColumns of one sequence of (str, bytes or None) for each record; None where there are
+    none.
+    """
     if headers is None:
         return None
     if isinstance(headers, TEXT) or not isinstance(headers, Iterable):
@@ -115,7 +118,7 @@ def _flat(lists: list[list[tuple[bytes, Any]]]) -> HeaderColumns:
 
 
 def headers_of_one(headers: Any) -> HeaderColumns:
-    """HeaderColumns of one record. Raises InvalidTypeError."""
+    """Return HeaderColumns of one record. Raises InvalidTypeError."""
     if isinstance(headers, Mapping):
         raise InvalidTypeError(f"headers is {type(headers).__name__}: {_ONES_ALLOWED}")
     lists = [list(_pairs(headers, "headers", _ONES_ALLOWED))]
@@ -143,15 +146,17 @@ def _pairs(of_one: Any, where: str, allowed: str) -> Iterable[tuple[bytes, Any]]
 
 
 def header_name(name: str, where: str) -> bytes:
-    """A header's key in UTF-8; `where` says in an error which header it is. Raises InvalidArgumentError."""
+    """Return a header's key in UTF-8; `where` says in an error which header it is. Raises
+    InvalidArgumentError.
+    """
     try:
         return name.encode()
     except UnicodeEncodeError:
-        raise InvalidArgumentError(f"{where} has the key {name!r:.80}: allowed is what UTF-8 has") from None
+        raise InvalidArgumentError(f"{where} has the key {name!r:.80}, which UTF-8 can't encode") from None
 
 
 def as_column(values: Any, name: str = "values") -> Column:
-    """A Column of `values`; errors name it by `name`.
+    """Return a Column of `values`; errors name it by `name`.
 
     Accepts a list, tuple or iterable of bytes, bytearray, memoryview or None; numpy arrays of dtype S
     (elements as numpy gives them: without trailing NULs), V, object, or uint8 of shape (n, width); binary and

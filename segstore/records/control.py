@@ -33,7 +33,9 @@ class Marker(NamedTuple):
 
 
 def end_marker(marker: Marker, timestamp: int) -> Encoded:
-    """The control batch that ends a transaction, stamped `timestamp` (ms): one record, never compressed."""
+    """Return the control batch that ends a transaction, stamped `timestamp` (ms): one record, never
+    compressed.
+    """
     template = Template(TRANSACTIONAL_FLAG | CONTROL_FLAG, marker.producer_id, marker.producer_epoch)
     value = _VALUE.pack(_VERSION, marker.coordinator_epoch)
     return single(value, _KEY.pack(_VERSION, marker.kind), timestamp=timestamp, template=template)
@@ -42,7 +44,8 @@ def end_marker(marker: Marker, timestamp: int) -> Encoded:
 def parse_control(
     key: bytes | None, value: bytes | None, *, file: str, position: int, offset: int
 ) -> tuple[int, int]:
-    """(type, coordinator epoch) of a control record; the epoch is -1 where the type ends no transaction.
+    """Return (type, coordinator epoch) of a control record; the epoch is -1 where the type ends no
+    transaction.
 
     Types (Kafka: ControlRecordType): 0 abort, 1 commit; others have nothing to do with producers. Raises
     CorruptRecordError, with the given place, for what is no control record.

@@ -12,9 +12,10 @@ import numpy as np
 
 from segstore._native import ffi, held, lib
 from segstore.errors import CorruptRecordError
+from segstore.integers import INT64_MAX
 from segstore.records.codecs import MAX_PLAIN, DecompressError, bound, decompress_into, guess
 from segstore.records.header import BATCH, CODEC_MASK, CODECS, HEADER_SIZE, LEAST_RECORD
-from segstore.records.records import ROWS, Records, empty_records, first_at
+from segstore.records.records import OFFSET, ROWS, Records, empty_records, first_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
 
 
 def corrupt(where: str, batch: np.void, reason: str) -> NoReturn:
-    """Raises CorruptRecordError for a batch of file `where`."""
+    """Raise CorruptRecordError for a batch of file `where`."""
     raise CorruptRecordError(where, int(batch["position"]), int(batch["base_offset"]), reason)
 
 
 def decompress_batches(
     buf: Any, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """The plain records of the batches of `buf`, which begins at `position`: the arena, where each batch's
-    records lie in it, and their sizes. The arena ends with the batch that makes it `most` bytes or more.
-    Raises CorruptRecordError where a batch is damaged or above `limit`.
+    """Return the plain records of the batches of `buf`, which begins at `position`: the arena, where each
+    batch's records lie in it, and their sizes. The arena ends with the batch that makes it `most` bytes or
+    more. Raises CorruptRecordError where a batch is damaged or above `limit`.
     """
     view = memoryview(buf)
     starts = (batches["position"] - (position - HEADER_SIZE)).tolist()
@@ -81,7 +82,7 @@ class _Arena:
             self._buffer = larger
 
     def bytes(self) -> bytes:
-        """The bytes that were added, from which keys and values are cut."""
+        """Return the bytes that were added, from which keys and values are cut."""
         return self._buffer[: self._used].tobytes()
 
 
@@ -90,7 +91,6 @@ class _Arena:
 Bytes = Any
 """bytes, or whatever lends its buffer: bytearray, memoryview, mmap, numpy uint8."""
 
-_NO_LIMIT = (1 << 63) - 1
 _FEW = 24
 _SMALL = (1 << 20) + HEADER_SIZE
 """Most bytes of a scan whose headers fit into existing memory: a read of usual size."""
@@ -109,26 +109,10 @@ class _Scratch:
 
 
 _unused: list[_Scratch] = []
-
-
-def _scratch() -> _Scratch:
-    """A scratch, which the caller gives back to `_unused`."""
-    try:
-        return _unused.pop()
-    except IndexError:
-        return _Scratch()
+"""A call takes one of these, and gives it back at its end."""
 
 
 _BATCHES, _INT64S = ffi.typeof("seg_batch *"), ffi.typeof("int64_t *")
-
-SCAN_REASONS = {
-    lib.SEG_BAD_LENGTH: "its length field is impossible",
-    lib.SEG_BAD_MAGIC: "it is not of magic 2",
-    lib.SEG_BAD_CRC: "its CRC-32C is wrong",
-    lib.SEG_BAD_OFFSETS: "its offsets are negative, or not above those before",
-    lib.SEG_BAD_COUNT: "its record count is impossible",
-}
-"""What each status of a scan that stands for damage means; other statuses are no damage."""
 
 _DECODE_REASONS = {
     lib.SEG_E_VARINT: "a varint is damaged",
@@ -146,26 +130,26 @@ class ScanEnd(NamedTuple):
     last_offset: int
     status: int
 
-    @property
-    def damaged(self) -> str | None:
-        """What is wrong with the batch at `position`, or None."""
-        return SCAN_REASONS.get(self.status)
-
 
 def scan(
     buf: Bytes,
     position: int = 0,
     from_offset: int = 0,
-    end_offset: int = _NO_LIMIT,
-    max_bytes: int = _NO_LIMIT,
+    end_offset: int = INT64_MAX,
+    max_bytes: int = INT64_MAX,
     check_crcs: bool = True,
 ) -> tuple[NDArray[np.void], ScanEnd]:
-    """The headers (BATCH array) of the batches in `buf`, whose first byte lies at `position` in the file.
+    """Return the headers (BATCH array) of the batches in `buf`, whose first byte lies at `position` in the
+    file.
 
     Batches that end below `from_offset` are skipped unchecked; those from `end_offset` on, or beyond
-    `max_bytes` (one is always taken), are left out. The scan stops before damage: see `ScanEnd.damaged`.
+    `max_bytes` (one is always taken), are left out. The scan stops before damage: see `ScanEnd.status`.
     """
-    size, scratch = len(buf), _scratch()
+    size = len(buf)
+    try:
+        scratch = _unused.pop()
+    except IndexError:
+        scratch = _Scratch()
     end = scratch.end
     if size <= _SMALL:
         capacity, out = scratch.capacity, scratch.headers
@@ -194,9 +178,10 @@ def decode(
     next_offset: int | None = None,
     limit: int = MAX_PLAIN,
     from_offset: int = 0,
-    most: int = _NO_LIMIT,
+    most: int = INT64_MAX,
 ) -> Records:
-    """The records of `batches` (from `scan`, or some of them) in `buf`, read at `position` of file `where`.
+    """Return the records of `batches` (from `scan`, or some of them) in `buf`, read at `position` of file
+    `where`.
 
     Uncompressed records stay in `buf` where that is bytes: the Records refer to it. `next_offset` is by
     default the one after the last batch; records below `from_offset` are left out. Compressed batches end
@@ -209,7 +194,12 @@ def decode(
     headers = held(_BATCHES, batches)
     if next_offset is None:
         next_offset = headers[n - 1].last_offset + 1
-    if n <= _FEW and (arguments := _few(headers, n, position - HEADER_SIZE)):
+    first, plain = headers[0], headers[0].size - HEADER_SIZE
+    arguments: tuple[Any, ...] | None
+    if n == 1 and not first.attributes & CODEC_MASK and first.count * LEAST_RECORD <= plain:
+        arena = buf if type(buf) is bytes else bytes(buf)
+        arguments = (first.position - position + HEADER_SIZE,), (plain,), 1, first.count
+    elif n <= _FEW and (arguments := _few(headers, n, position - HEADER_SIZE)):
         arena = buf if type(buf) is bytes else bytes(buf)
     else:
         arena, starts, sizes = _arena(buf, batches, where, position, limit, most)
@@ -221,7 +211,11 @@ def decode(
         arguments = (*pointers, n, int(counts.sum()))
     count = arguments[3]
     matrix = np.empty((ROWS, count), np.int64)
-    row, scratch = held(_INT64S, matrix), _scratch()
+    row = held(_INT64S, matrix)
+    try:
+        scratch = _unused.pop()
+    except IndexError:
+        scratch = _Scratch()
     out = scratch.decoded
     done = lib.seg_decode(
         arena, len(arena), headers, *arguments,
@@ -232,19 +226,15 @@ def decode(
         corrupt(where, batches[out.fault_batch], f"{_reason(done)} (record {out.fault_record})")
     with_headers = out.with_headers > 0
     _unused.append(scratch)
-    if count and (skip := first_at(matrix, from_offset)):
+    if count and from_offset > matrix.item(OFFSET, 0) and (skip := first_at(matrix, from_offset)):
         matrix = matrix[:, skip:]
     return Records(arena, matrix, next_offset, batches, with_headers)
 
 
 def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
-    """Arguments of seg_decode for few uncompressed batches, without numpy: its calls would cost more
-    than the decoding. None where a batch is compressed, or claims more records than it has bytes for."""
-    if n == 1:
-        size = headers.size - HEADER_SIZE
-        if headers.attributes & CODEC_MASK or headers.count * LEAST_RECORD > size:
-            return None
-        return (headers.position - position,), (size,), 1, headers.count
+    """Return the arguments of seg_decode for few uncompressed batches, without numpy: its calls would cost
+    more than the decoding. None where a batch is compressed, or claims more records than it has bytes for.
+    """
     at, lens, codecs, count = [], [], 0, 0
     for i in range(n):
         h = headers[i]
@@ -261,8 +251,8 @@ def _few(headers: Any, n: int, position: int) -> tuple[Any, ...] | None:
 def _arena(
     buf: Bytes, batches: NDArray[np.void], where: str, position: int, limit: int, most: int
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """The plain records of all batches in one piece of memory, where each batch's records lie in it, and
-    their sizes.
+    """Return the plain records of all batches in one piece of memory, where each batch's records lie in it,
+    and their sizes.
     """
     if (batches["attributes"] & CODEC_MASK).any():
         return decompress_batches(buf, batches, where, position, limit, most)
@@ -272,7 +262,7 @@ def _arena(
 
 
 def _counts(batches: NDArray[np.void], sizes: NDArray[np.int64], where: str) -> NDArray[np.int64]:
-    """The record count of each batch. A count that the batch has no bytes for is an error, and gets no
+    """Return the record count of each batch. A count that the batch has no bytes for is an error, and gets no
     memory.
     """
     counts = batches["count"].astype(np.int64)
@@ -293,7 +283,7 @@ def _reason(code: int) -> str:
 
 
 def stamped(buf: Any, batches: NDArray[np.void], position: int, least: int, most: int) -> NDArray[np.bool_]:
-    """For each batch of `buf`, which was read at `position`, whether it may hold a record stamped from
+    """Return for each batch of `buf`, which was read at `position`, whether it may hold a record stamped from
     `least` to `most` ms, both included. Compressed batches are judged by their headers, plain ones by each
     record.
     """

@@ -52,7 +52,7 @@ def encode(
 
 
 def batch_cap(codec: int, batch_bytes: int, max_bytes: int | None) -> int:
-    """Plain bytes that a batch may have so that it stays within `max_bytes` once compressed."""
+    """Return how many plain bytes a batch may have so that it stays within `max_bytes` once compressed."""
     if max_bytes is None:
         return batch_bytes
     # Snappy's worst case is one sixth more; the other codecs' is far less.
@@ -73,7 +73,7 @@ class Run:
         self.timestamps, self.offsets = _int64s(columns.timestamps), _int64s(columns.offsets)
 
     def next_chunk(self, chunk_bytes: int, most_batches: int = 1 << 20) -> Encoded:
-        """Whole batches of `chunk_bytes` at most, or one batch that is larger."""
+        """Return whole batches of `chunk_bytes` at most, or one batch that is larger."""
         buffer = pool.take(chunk_bytes)
         size, batches = self._fill(buffer, chunk_bytes, most_batches)
         if size == lib.SEG_E_ROOM:
@@ -123,12 +123,12 @@ class Run:
 
 
 def c_template(template: Template, codec: int) -> Any:
-    """The `seg_template *` of a Template, with the codec in its attributes."""
+    """Return the `seg_template *` of a Template, with the codec in its attributes."""
     return fill_template(ffi.new("seg_template *"), template, codec)
 
 
 def fill_template(t: Any, template: Template, codec: int) -> Any:
-    """The same, in an existing `seg_template *`."""
+    """Fill an existing `seg_template *` with the same, and return it."""
     t.base_offset, t.producer_id = template.base_offset, template.producer_id
     t.producer_epoch, t.base_sequence = template.producer_epoch, template.base_sequence
     t.leader_epoch, t.delete_horizon = template.leader_epoch, template.delete_horizon
@@ -141,7 +141,7 @@ def _int64s(array: NDArray[np.int64] | None) -> Any:
 
 
 def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
-    """The same batches with compressed records, sealed."""
+    """Return the same batches with compressed records, sealed."""
     view, batches = plain.data, plain.batches
     spans = zip(batches["position"].tolist(), batches["size"].tolist(), strict=True)
     packed = [compress(codec, view[at + HEADER_SIZE : at + size], level) for at, size in spans]
@@ -159,7 +159,7 @@ def compressed(plain: Encoded, codec: int, level: int | None) -> Encoded:
 
 
 def largest_record(columns: Columns, first: int, last: int) -> tuple[int, int]:
-    """(bytes, index) of the largest record in [first, last); at most 20 bytes too many."""
+    """Return (bytes, index) of the largest record in [first, last); at most 20 bytes too many."""
     index = ffi.new("int64_t *")
     headers = columns.headers.c if columns.headers else ffi.NULL
     size = lib.seg_largest(columns.keys.c, columns.values.c, headers, first, last, index)
@@ -187,18 +187,17 @@ class _Arguments:
         self.key.n = self.value.n = 1
         self.left = ffi.new("int64_t[2]")
         self.taken = self.left + 1
-        self.sequenced = ffi.new("seg_template *")
-        self.templates: dict[tuple[Template, int], Any] = {}
+        self.filled = ffi.new("seg_template *")
+        self.of: Template | None = None
+        self.codec = 0
 
-    def template(self, template: Template, codec: int) -> Any:
-        if template.base_sequence >= 0:  # this template will not be used again
-            return fill_template(self.sequenced, template, codec)
-        known = self.templates.get((template, codec))
-        if known is None:
-            if len(self.templates) > 64:
-                self.templates.clear()
-            known = self.templates[template, codec] = c_template(template, codec)
-        return known
+    def fill(self, template: Template, codec: int) -> Any:
+        """Return the template for C; `filled` is `of` that template and `codec` from then on."""
+        self.of = None  # first: an interrupt may leave `filled` half done
+        fill_template(self.filled, template, codec)
+        self.codec = codec
+        self.of = template
+        return self.filled
 
 
 _unused: list[_Arguments] = []
@@ -213,7 +212,7 @@ def single(
     codec: int = 0,
     level: int | None = None,
 ) -> Encoded:
-    """One record in one batch.
+    """Return one record in one batch.
 
     Types are checked as in `Columns`; the size is the caller's to check (`encoded.size`), the
     timestamp (ms) too.
@@ -222,9 +221,14 @@ def single(
         a = _unused.pop()
     except IndexError:
         a = _Arguments()
-    views = _set(a.value, value, "value"), _set(a.key, key, "key")
-    check_plain(sum(map(len, views)))  # before so much memory is taken
-    size = sum(map(len, views)) + _ROOM
+    # C reads the data through these views: they must live until `seg_encode` returns.
+    views = _set(a.value, value, "value"), b"" if key is None else _set(a.key, key, "key")
+    if key is None:
+        a.key.kind = NULLS
+    plain = len(views[0]) + len(views[1])
+    if plain > MAX_PLAIN:  # before so much memory is taken
+        check_plain(plain)
+    size = plain + _ROOM
     try:
         some = bool(headers)
     except ValueError:  # an array has no truth value: wrong elements of it are found below
@@ -236,11 +240,13 @@ def single(
     encoded = Encoded(buffer, size, batches)
     done = lib.seg_encode(
         a.key, a.value, more.c if more else ffi.NULL, ffi.NULL, timestamp, ffi.NULL, 0, 1, size,
-        a.template(template, codec), encoded.ptr, size, encoded.headers, 1, a.left, a.taken,
+        a.filled if template is a.of and codec == a.codec else a.fill(template, codec),
+        encoded.ptr, size, encoded.headers, 1, a.left, a.taken,
     )  # fmt: skip
     _unused.append(a)
-    checked(done)
-    check_plain(done)
+    if not 0 <= done <= MAX_PLAIN:
+        checked(done)
+        check_plain(done)
     encoded.size = done
     return compressed(encoded, codec, level) if codec else encoded
 
@@ -267,13 +273,13 @@ def _set(column: Any, data: Any, name: str) -> Any:
 # Records that are too large are found before anything is written.
 
 _NUMBERS = 40
-"""Most bytes of a record's varints together, those of its headers not counted."""
+"""The most bytes that the varints of a record take, without those of its headers."""
 
 
 def check_sizes(
     columns: Columns, codec: int = 0, level: int | None = None, max_bytes: int = MAX_PLAIN
 ) -> None:
-    """Raises RecordTooLargeError (index, size, limit) for a record whose batch would be above `max_bytes`.
+    """Raise RecordTooLargeError (index, size, limit) for a record whose batch would be above `max_bytes`.
 
     This is exact: a record that might be too large is encoded alone, and compressed, to find out.
     """
@@ -292,8 +298,8 @@ def check_sizes(
 
 
 def _bound(columns: Columns, enough: int) -> int:
-    """An upper bound of the bytes of a batch of one record, by the longest key and value and all headers at
-    once.
+    """Return an upper bound of the bytes of a batch of one record, by the longest key and value and all
+    headers at once.
     """
     size = columns.keys.longest(enough >> 2) + columns.values.longest(enough >> 2) + HEADER_SIZE + _NUMBERS
     if columns.headers:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from segstore._native import held, lib
+from segstore._native import ffi, held, lib
 from segstore.errors import InvalidArgumentError, RecordTooLargeError
 from segstore.records.codecs import MAX_PLAIN
-from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, batch_ptr
+from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +27,7 @@ class Template:
     """Header fields that all batches of an `encode` share (see `seg_template`).
 
     `attributes` has no codec; `base_sequence` counts on from batch to batch; `base_offset` is needed only
-    where `assign` is not called afterwards.
+    where no log gives the batches their offsets afterwards.
     """
 
     attributes: int = 0
@@ -59,7 +59,7 @@ class _Pool:
         return np.empty(max(size, CHUNK_BYTES), np.uint8)
 
     def give(self, buffer: NDArray[np.uint8]) -> None:
-        if len(buffer) == CHUNK_BYTES and len(self._free) < _POOLED:
+        if len(self._free) < _POOLED:
             self._free.append(buffer)
 
 
@@ -69,51 +69,37 @@ pool = _Pool()
 class Encoded:
     """Whole batches, one after the other: `buffer[:size]`, headers in `batches` (positions from 0).
 
-    `ptr` and `headers` are the addresses of buffer and batches for C. After `release` the buffer belongs to
-    the pool again and must not be touched; an Encoded that is never released is simply freed.
+    `ptr` and `headers` are the addresses of buffer and batches for C. A `pooled` buffer belongs to the pool
+    again after `release`, and must not be touched then; an Encoded that is never released is simply freed.
     """
 
-    __slots__ = ("_pooled", "batches", "buffer", "headers", "ptr", "size")
+    __slots__ = ("batches", "buffer", "headers", "pooled", "ptr", "size")
 
     def __init__(self, buffer: NDArray[np.uint8], size: int, batches: NDArray[np.void]) -> None:
-        self.buffer, self.size, self.batches, self._pooled = buffer, size, batches, True
-        self.ptr, self.headers = held("uint8_t *", buffer), batch_ptr(batches)
+        self.buffer, self.size, self.batches = buffer, size, batches
+        self.pooled = len(buffer) == CHUNK_BYTES
+        self.ptr = held("uint8_t *", buffer)
+        self.headers = held("seg_batch *", batches) if len(batches) else ffi.NULL
 
     @property
     def data(self) -> memoryview:
-        """The bytes to write, as a writable view."""
+        """Return the bytes to write, as a writable view."""
         return self.buffer.data[: self.size]
 
     @property
     def records(self) -> int:
-        """The number of records in all batches."""
+        """Return the number of records in all batches."""
         return int(self.batches["count"].sum())
 
     def release(self) -> None:
         """Give the buffer back to the pool; a second call does nothing."""
-        if self._pooled:
-            self._pooled = False
+        if self.pooled:
+            self.pooled = False
             pool.give(self.buffer)
 
 
-def assign(
-    encoded: Encoded, base_offset: int, leader_epoch: int, append_time: int = -1, position: int = 0
-) -> int:
-    """Give the batches their offsets, from `base_offset` on, and file positions, from `position` on; returns
-    the next offset.
-
-    `append_time` >= 0 (ms) makes the batches LogAppendTime with that timestamp.
-    """
-    offset = lib.seg_assign(
-        encoded.ptr, encoded.size, encoded.headers, len(encoded.batches),
-        base_offset, leader_epoch, append_time, position,
-    )  # fmt: skip
-    checked(offset)
-    return int(offset)
-
-
 def check_plain(size: int) -> None:
-    """Raises RecordTooLargeError for a batch of one record that is larger, uncompressed, than a reader
+    """Raise RecordTooLargeError for a batch of one record that is larger before compression than a reader
     allows.
     """
     if size > MAX_PLAIN:
@@ -123,7 +109,7 @@ def check_plain(size: int) -> None:
 
 
 def checked(size: int) -> None:
-    """Raises the error for a negative result of an encoding call of C."""
+    """Raise the error for a negative result of an encoding call of C."""
     if size == lib.SEG_E_COLUMN:
         raise InvalidArgumentError("a column's offsets point outside its data, or fall")
     if size == lib.SEG_E_NULL:

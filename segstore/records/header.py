@@ -1,5 +1,7 @@
 """The 61-byte record batch header (magic 2) as numpy and C see it; nothing is on disk.
 
+The `AT_...` of `_native/bytes.h` say where each field lies in the bytes of a batch.
+
 Pure data and functions without state: safe from any thread.
 """
 
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 HEADER_SIZE = 61
 LEAST_RECORD = 7
 """Bytes of a record without key, value and headers, and with small deltas."""
-LOG_OVERHEAD = 12
-"""Bytes before those that the batch length field counts: base offset and the field itself."""
 
 BATCH = np.dtype(
     [
@@ -55,5 +55,5 @@ DELETE_HORIZON_FLAG = 0x40
 
 
 def batch_ptr(batches: NDArray[np.void]) -> Any:
-    """A `seg_batch *` to the first of a contiguous BATCH array; valid while the array lives."""
+    """Return a `seg_batch *` to the first of a contiguous BATCH array; valid while the array lives."""
     return held("seg_batch *", batches) if len(batches) else ffi.NULL

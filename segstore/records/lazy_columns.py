@@ -26,7 +26,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 def chunks(n: int) -> Iterator[slice]:
-    """Slices that cover n elements: small ones first, since a caller that takes one element may want no
+    """Yield slices that cover n elements: small ones first, since a caller that takes one element may want no
     more.
     """
     at, size = 0, 8
@@ -43,11 +43,11 @@ class _Lazy(Sequence[T]):
 
     @abstractmethod
     def _cut(self, index: Any) -> Self:
-        """A column over some of the elements."""
+        """Return a column over some of the elements."""
 
     @abstractmethod
     def tolist(self) -> list[T]:
-        """All elements at once."""
+        """Return all elements at once."""
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -58,7 +58,7 @@ class _Lazy(Sequence[T]):
 
     @abstractmethod
     def _one(self, index: int) -> T:
-        """A single element. Raises IndexError where there is none."""
+        """Return a single element. Raises IndexError where there is none."""
 
     def __iter__(self) -> Iterator[T]:
         return chain.from_iterable(self._cut(span).tolist() for span in chunks(len(self)))
@@ -93,7 +93,7 @@ class ByteColumn(_Lazy[bytes | None]):
         return None if length < 0 else self.arena[start : start + length]
 
     def tolist(self) -> list[bytes | None]:
-        """All elements at once."""
+        """Return all elements at once."""
         arena, lengths = self.arena, self.lengths.tolist()
         least = min(lengths, default=0)
         if least >= 0:
@@ -127,7 +127,7 @@ class HeaderColumn(_Lazy[Headers]):
         return HeaderColumn(self.arena, np.array([at]), True).tolist()[0] if self.present else []
 
     def flat(self) -> tuple[NDArray[np.int64], ByteColumn, ByteColumn]:
-        """The number of headers of each record, all names, all values."""
+        """Return the number of headers of each record, all names, and all values."""
         n = len(self.at)
         at = np.ascontiguousarray(self.at)
         counts = np.empty(n, np.int64)
@@ -144,7 +144,7 @@ class HeaderColumn(_Lazy[Headers]):
         return counts, names, values
 
     def tolist(self) -> list[Headers]:
-        """All elements at once."""
+        """Return all elements at once."""
         if not self.present or not len(self.at):
             return [[] for _ in range(len(self.at))]
         counts, names, values = self.flat()

@@ -63,49 +63,49 @@ class Records:
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """int64, one per record, rising."""
+        """Return the offsets, int64, one per record, rising."""
         offsets: NDArray[np.int64] = self._matrix[OFFSET]
         return offsets
 
     @property
     def timestamps(self) -> NDArray[np.int64]:
-        """int64 ms since the epoch (UTC), one per record; -1 where there is none."""
+        """Return the timestamps, int64 ms since the epoch (UTC), one per record; -1 where there is none."""
         timestamps: NDArray[np.int64] = self._matrix[TIMESTAMP]
         return timestamps
 
     @property
     def keys(self) -> ByteColumn:
-        """A sequence of bytes or None, made on access."""
+        """Return a sequence of bytes or None, made on access."""
         return ByteColumn(self.arena, self._matrix[KEY_AT], self._matrix[KEY_LEN])
 
     @property
     def values(self) -> ByteColumn:
-        """A sequence of bytes or None, made on access."""
+        """Return a sequence of bytes or None, made on access."""
         return ByteColumn(self.arena, self._matrix[VALUE_AT], self._matrix[VALUE_LEN])
 
     @property
     def headers(self) -> HeaderColumn:
-        """A sequence of lists of (str, bytes or None), made on access."""
+        """Return a sequence of lists of (str, bytes or None), made on access."""
         return HeaderColumn(self.arena, self._matrix[HEADERS_AT], self._with_headers)
 
     @property
     def timestamp_types(self) -> NDArray[np.int8]:
-        """int8, one per record: 0 CreateTime, 1 LogAppendTime."""
+        """Return the timestamp types, int8, one per record: 0 CreateTime, 1 LogAppendTime."""
         return ((self.batches["attributes"][self.batch_indexes()] >> 3) & 1).astype(np.int8)
 
     @property
     def leader_epochs(self) -> NDArray[np.int32]:
-        """int32, one per record."""
+        """Return the leader epochs, int32, one per record."""
         epochs: NDArray[np.int32] = self.batches["leader_epoch"][self.batch_indexes()]
         return epochs
 
     def batch_indexes(self) -> NDArray[np.intp]:
-        """For each record, the index in `batches` of its batch."""
+        """Return for each record the index in `batches` of its batch."""
         return np.searchsorted(self.batches["base_offset"], self.offsets, "right") - 1
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that this object keeps, those shared with slices of it included."""
+        """Return how many bytes of memory this object keeps, those shared with slices of it included."""
         return len(self.arena) + self._matrix.nbytes + self.batches.nbytes
 
     def __len__(self) -> int:
@@ -121,14 +121,16 @@ class Records:
     @overload
     def __getitem__(self, index: slice) -> Records: ...
     def __getitem__(self, index: int | slice) -> Record | Records:
-        """One Record, or Records over the same memory for a slice."""
+        """Return one Record, or Records over the same memory for a slice."""
         if isinstance(index, slice):
             return self._slice(index)
         row = self._matrix[:, index].tolist()
         offset, timestamp, key_at, key_len, value_at, value_len, _ = row
         key = None if key_len < 0 else self.arena[key_at : key_at + key_len]
         value = None if value_len < 0 else self.arena[value_at : value_at + value_len]
-        return Record(offset, timestamp, key, value, self.headers[index] if self._with_headers else [])
+        headers = self.headers[index] if self._with_headers else []
+        record: Record = _make_record((offset, timestamp, key, value, headers))
+        return record
 
     def _slice(self, index: slice) -> Records:
         start, stop, step = index.indices(len(self))
@@ -141,7 +143,7 @@ class Records:
         return Records(self.arena, matrix, next_offset, self.batches, self._with_headers)
 
     def from_offset(self, offset: int) -> Records:
-        """The records at or above `offset`, over the same memory. Raises InvalidTypeError."""
+        """Return the records at or above `offset`, over the same memory. Raises InvalidTypeError."""
         try:
             offset = operator.index(offset)
         except TypeError:
@@ -151,7 +153,7 @@ class Records:
         return self._with(matrix[:, skip:], self.next_offset) if skip else self
 
     def take(self, mask: NDArray[np.bool_]) -> Records:
-        """The records where the boolean `mask` (one per record) is true; `next_offset` stays. Raises
+        """Return the records where the boolean `mask` (one per record) is true; `next_offset` stays. Raises
         InvalidArgumentError.
         """
         mask = np.asarray(mask)
@@ -162,7 +164,9 @@ class Records:
         return self._with(np.compress(mask, self._matrix, axis=1), self.next_offset)
 
     def __iter__(self) -> Iterator[Record]:
-        """The records one by one; objects are made some hundreds at a time, so that memory stays flat."""
+        """Return the records one by one; objects are made some hundreds at a time, so that memory stays
+        flat.
+        """
         return chain.from_iterable(map(self._records, chunks(len(self))))
 
     def _records(self, span: slice) -> Iterator[Record]:
@@ -182,9 +186,9 @@ class Records:
     __hash__ = None  # type: ignore[assignment]
 
     def to_arrow(self, columns: list[str] | None = None) -> pyarrow.Table:
-        """A pyarrow.Table: offset and timestamp (ms) int64, key and value binary, headers list<struct<key:
-        string, value: binary>>, null where a record has none; or only `columns`. Raises MissingPackageError
-        without pyarrow.
+        """Return a pyarrow.Table: offset and timestamp (ms) int64, key and value binary, headers
+        list<struct<key: string, value: binary>>, null where a record has none; or only `columns`. Raises
+        MissingPackageError without pyarrow.
         """
         with needing("pyarrow", "arrow", "to_arrow"):
             from segstore.records.arrow import table
@@ -199,7 +203,7 @@ class Records:
 
 
 def first_at(matrix: NDArray[np.int64], offset: int) -> int:
-    """The index of the first column at or above `offset`, in a matrix that has columns."""
+    """Return the index of the first column at or above `offset`, in a matrix that has columns."""
     skip = int(offset - matrix.item(OFFSET, 0))
     # Without gaps the place follows from the offset.
     if skip > 0 and (skip >= matrix.shape[1] or matrix.item(OFFSET, skip) != offset):
@@ -213,7 +217,7 @@ def empty_records(next_offset: int) -> Records:
 
 
 def concat(parts: Sequence[Records]) -> Records:
-    """One Records made of several, in order, over one new piece of memory."""
+    """Return one Records made of several, in order, over one new piece of memory."""
     matrix = np.concatenate([part._matrix for part in parts], axis=1)
     done, arena = 0, 0
     for part in parts:

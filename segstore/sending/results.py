@@ -15,14 +15,16 @@ class Source(Protocol):
 
 
 def sent(result: int, source: Source | None = None, of_source: int = errno.EIO) -> int:
-    """Bytes; OSError of the sink, or of `source` where the error is the one that tells of it."""
+    """Return the bytes. Raises the OSError of the sink, or of `source` where the error is the one that tells
+    of it.
+    """
     if result < 0:
         checked(result, source if -result == of_source else None)
     return int(result)
 
 
 def checked(result: int, source: Source | None) -> int:
-    """The result; OSError of `source`."""
+    """Return the result. Raises the OSError of `source`."""
     if result < 0:
         text = os.strerror(-result)
         raise OSError(-result, text, source.path) if source is not None else OSError(-result, text)

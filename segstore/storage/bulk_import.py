@@ -45,8 +45,9 @@ def importing(
     *,
     files: Files | None = None,
 ) -> Iterator[Importing]:
-    """A block that stages records for `topic`: they are durable and visible, all at once, when it has ended.
-    Where the block raises, or the records can't be appended, nothing is left that was not there before.
+    """Open a block that stages records for `topic`: they are durable and visible, all at once, when it has
+    ended. Where the block raises, or the records can't be appended, nothing is left that was not there
+    before.
 
     With `partitions` the topic is created, with `config`, and a store where there is none; else the topic
     must exist. Raises TopicAlreadyExistsError, UnknownTopicOrPartitionError, InvalidTopicError, ConfigError,
@@ -73,8 +74,8 @@ def importing(
 
 @contextmanager
 def _perhaps_new(path: str, files: Files) -> Iterator[None]:
-    """A block in which a store may be created at `path`, which is removed again where the block raises and
-    there was none before.
+    """Run a block in which a store may be created at `path`, which is removed again where the block raises
+    and there was none before.
     """
     with os_errors():
         missing = not files.exists(path)
@@ -96,7 +97,7 @@ def _unmake(path: str, files: Files, missing: bool) -> None:
 
 @contextmanager
 def _opened(path: str, files: Files) -> Iterator[Store]:
-    """A block with the store open. An error of the block is raised in preference to one of closing."""
+    """Run a block with the store open. An error of the block is raised in preference to one of closing."""
     store = store_module.open(path, files=files)
     try:
         yield store

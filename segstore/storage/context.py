@@ -34,13 +34,13 @@ Clock = Callable[[], int]
 
 
 def wall_clock() -> int:
-    """Milliseconds since the epoch, UTC."""
+    """Return the milliseconds since the epoch, UTC."""
     return time.time_ns() // 1_000_000
 
 
 @contextmanager
 def os_errors() -> Iterator[None]:
-    """A block in which an OSError becomes a StorageError with its errno."""
+    """Run a block in which an OSError becomes a StorageError with its errno."""
     try:
         yield
     except SegstoreError:
@@ -97,16 +97,16 @@ class Context:
 
     @property
     def inherited(self) -> bool:
-        """Whether this is a child of the process that opened the store."""
+        """Return whether this is a child of the process that opened the store."""
         return os.getpid() != self.pid
 
     @property
     def forked(self) -> bool:
-        """Whether this is a child of the process that opened the store for writing."""
+        """Return whether this is a child of the process that opened the store for writing."""
         return self.writable and self.inherited
 
     def check_open(self) -> None:
-        """Raises StoreClosedError, ForkedError."""
+        """Raise StoreClosedError, ForkedError."""
         if self.closed:
             raise StoreClosedError(f"{self.root} is closed")
         if self.writable and os.getpid() != self.pid:
@@ -116,7 +116,9 @@ class Context:
             )
 
     def check_writable(self) -> None:
-        """As `check_open`; raises ReadOnlyError too."""
+        """Do what `check_open` does, and raise ReadOnlyError too."""
+        if self.writable and not self.closed and os.getpid() == self.pid:
+            return
         self.check_open()
         if not self.writable:
             raise ReadOnlyError(f'{self.root} was opened with mode="r": open it with mode="rw" to change it')

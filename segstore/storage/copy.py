@@ -110,7 +110,7 @@ class PartitionCopy:
         return True
 
     def _limit(self, view: LogView, slot: int) -> int:
-        """The byte up to which a segment is in the copy."""
+        """Return the byte up to which a segment is in the copy."""
         size = view.end_of(slot)
         if view.next_base(slot) <= self.end and slot < len(view.segments) - 1:
             return size
@@ -193,7 +193,7 @@ def copy(
             try:
                 made = _Copying(files, store, half).run(progress or (lambda _: None))
                 if made is not None:
-                    _settle(files, half)
+                    _check_opens(files, half)
                     break
             except BaseException:
                 remove_tree(files, half)
@@ -211,8 +211,8 @@ def _lies_in(files: Files, path: str, root: str) -> bool:
     return path != root and os.path.commonpath((path, root)) == root
 
 
-def _settle(files: Files, path: str) -> None:
-    """Open the copy and close it: this raises what is not sound, and builds the indexes."""
+def _check_opens(files: Files, path: str) -> None:
+    """Open the copy and close it, which raises an error if the copy is not sound, and builds the indexes."""
     with store_module.open(path, files=files) as store:
         for info in store.topics().values():
             for number in info.partition_ids:
@@ -226,7 +226,7 @@ def _half(target: str) -> str:
 
 @contextmanager
 def _only_one(files: Files, half: str) -> Iterator[None]:
-    """A block in which no other copy to the same place runs. Raises StorageError (EBUSY), OSError."""
+    """Run a block in which no other copy to the same place runs. Raises StorageError (EBUSY), OSError."""
     path = half + names.LOCK
     try:
         lock = files.lock(path)
@@ -305,8 +305,8 @@ class _Copying:
         return made
 
     def _altered(self, topics: Mapping[str, TopicInfo]) -> bool:
-        """Whether settings were altered since they were read, so that the copy's may not tell of all gaps in
-        it.
+        """Return whether settings were altered since they were read, so that the copy's may not tell of all
+        gaps in it.
         """
         now = self._store.topics()
         same = [(info, now[name]) for name, info in topics.items() if name in now]
@@ -315,9 +315,9 @@ class _Copying:
     def _moment(
         self, topics: Mapping[str, TopicInfo], keys: Mapping[TopicPartitionKey, int]
     ) -> tuple[dict[int, Ends], dict[TopicPartitionKey, Held]] | None:
-        """The ends of one moment, and the files that compacted logs had then: a later compaction removes
-        records from the logs that a later record supersedes, and the copy would have neither. None where
-        these keep changing.
+        """Return the ends of one moment, and the files that compacted logs had then: a later compaction
+        removes records from the logs that a later record supersedes, and the copy would have neither. None
+        where these keep changing.
         """
         compacted = [
             k for k in keys if topics[k[0]].ours and "compact" in topics[k[0]].settings.cleanup_policy
@@ -389,5 +389,5 @@ class _Copying:
         if self._files.exists(ours):
             folders = set(self._files.directories(ours))
             for name in sorted(set(self._files.listdir(ours)) - folders - _NOT_COPIED):
-                if not name.endswith(".tmp"):
+                if not name.endswith(names.TEMPORARY):
                     yield os.path.join(ours, name)

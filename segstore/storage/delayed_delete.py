@@ -90,7 +90,7 @@ class Graveyard:
                 del failed
 
     def _take(self, closing: bool) -> list[_Waiting]:
-        """The files to unlink now, oldest first."""
+        """Return the files to unlink now, oldest first."""
         with self._lock:
             now = self._clock()
             # Where the clock was set back, nothing waits for longer than its delay from now.

@@ -15,7 +15,7 @@ from segstore.mutex import nesting
 
 
 def default_limit() -> int:
-    """Half of RLIMIT_NOFILE's soft limit: the application needs descriptors too."""
+    """Return half of RLIMIT_NOFILE's soft limit: the application needs descriptors too."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return 512 if soft == resource.RLIM_INFINITY else max(8, soft // 2)
 
@@ -28,10 +28,11 @@ class HandlePool:
         self.limit = limit
         self.lock = nesting()  # a signal handler may read while this thread has the lock
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
-        self._forgotten = object()  # replaced when names are forgotten: files opened before are not kept
+        # Replaced when names are forgotten: a file whose opening began before that is not kept.
+        self._forgotten = object()
 
     def get(self, path: str, *, write: bool = False) -> Handle:
-        """The open file at `path`. Raises OSError where it can't be opened."""
+        """Return the open file at `path`. Raises OSError where it can't be opened."""
         key = (path, write)
         handle = self._open.get(key)
         if handle is not None:

@@ -112,7 +112,7 @@ class Scheduler:
         return None
 
     def _pause(self) -> float | None:
-        """Seconds until a task is due; None where there is no task."""
+        """Return the seconds until a task is due; None where there is no task."""
         if not self._tasks:
             return None
         return min(max(self._tasks[0][0] - time.monotonic(), 0.0), LONGEST_WAIT)

@@ -27,7 +27,7 @@ class Told:
         return before is None or _cause(before[0]) != _cause(error)
 
     def since(self, key: Hashable, moment: float) -> BaseException | None:
-        """The last failure under a key, where it came at or after `moment` in monotonic seconds."""
+        """Return the last failure under a key, where it came at or after `moment` in monotonic seconds."""
         last = self._last.get(key)
         return None if last is None or last[1] < moment else last[0]
 

@@ -60,15 +60,15 @@ class Checked(NamedTuple):
     ends_in_damage: bool
 
     def tell(self, one: SegmentCheck) -> Iterator[Finding]:
-        """Give `one` these results, as its `run` would; returns the findings."""
+        """Copy these results to `one`, as its `run` would have set them, and yield the findings."""
         one.next_offset, one.damaged, one.gapped = self.next_offset, self.damaged, self.gapped
         one.of_producers, one.ends_in_damage = self.of_producers, self.ends_in_damage
         yield from self.findings
 
 
 def parts(path: str | os.PathLike[str]) -> list[Part]:
-    """Every segment of a store, except in partitions that can't be read, which `check_rest` reports. Raises
-    StorageError where there is no store.
+    """Return every segment of a store, except in partitions that can't be read, which `check_rest` reports.
+    Raises StorageError where there is no store.
     """
     found: list[Part] = []
     with store_module.open(path, mode="r") as store:
@@ -115,7 +115,7 @@ def check_rest(
     checked: Mapping[Part, Checked],
     progress: Callable[[int], None] | None = None,
 ) -> list[Finding]:
-    """The findings of `check`, with the segments' results given."""
+    """Return the findings of `check`, with the segments' results given."""
 
     def look(one: SegmentCheck) -> Iterator[Finding]:
         known = checked.get(Part.of(one))

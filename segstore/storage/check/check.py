@@ -42,7 +42,7 @@ CHECKPOINTS = names.OFFSET_CHECKPOINTS
 
 
 def read_checkpoints(files: Files, root: str) -> tuple[Said, list[Finding]]:
-    """The root's checkpoints by file and partition; an empty one for a file that can't be read, with a
+    """Return the root's checkpoints by file and partition; an empty one for a file that can't be read, with a
     finding.
     """
     said: Said = {}
@@ -58,7 +58,7 @@ def read_checkpoints(files: Files, root: str) -> tuple[Said, list[Finding]]:
 
 
 def check_published(files: Files, root: str, checked: list[PartitionCheck], said: Said) -> Iterator[Finding]:
-    """Findings on checkpoints and published ends of a store at rest."""
+    """Yield the findings on checkpoints and published ends of a store at rest."""
     told = set()
     for one in checked:
         for name in CHECKPOINTS:
@@ -110,7 +110,9 @@ def _check_copy(
     ends: EndsReader | None,
     told: set[tuple[str, tuple[str, int]]],
 ) -> Iterator[Finding]:
-    """Findings on the checkpoints by their copy with a checksum, without the lines that `told` has."""
+    """Yield the findings on the checkpoints by their copy with a checksum, without the lines that `told`
+    has.
+    """
     path, nonce = path_of(root), None if ends is None else ends.nonce
     copy, damage = read_copy(files, root)
     if damage:
@@ -131,7 +133,7 @@ def _check_copy(
 
 
 def _makes_copies(files: Files, root: str) -> bool:
-    """Whether the writer of the published ends makes a copy of the checkpoints."""
+    """Return whether the writer of the published ends makes a copy of the checkpoints."""
     header = look(files, os.path.join(root, names.OURS, names.ENDS)).header
     return header is not None and header.checked
 
@@ -164,7 +166,7 @@ Progress = Callable[[int], None]
 
 
 def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> list[Finding]:
-    """What is wrong with a store, one partition after the other; empty where the store is sound.
+    """Return what is wrong with a store, one partition after the other; empty where the store is sound.
 
     `progress` is called with the bytes of each segment that was checked. Raises StorageError where there is
     no store.
@@ -173,7 +175,7 @@ def check(path: str | os.PathLike[str], *, progress: Progress | None = None) -> 
 
 
 def check_with(path: str | os.PathLike[str], look: Look, progress: Progress | None = None) -> list[Finding]:
-    """As `check`, where `look` checks each segment."""
+    """Do what `check` does, where `look` checks each segment."""
     with store_module.open(path, mode="r") as store, os_errors():
         files, root = store._context.files, store.path
         return list(_check_root(files, root, store, progress or (lambda _: None), look))
@@ -205,7 +207,7 @@ def _check_root(files: Files, root: str, store: Any, progress: Progress, look: L
 
 
 def is_at_rest(files: Files, root: str) -> tuple[bool, list[Finding]]:
-    """Whether no process has the store open for writing, and findings on the lock file."""
+    """Return whether no process has the store open for writing, and findings on the lock file."""
     path = os.path.join(root, names.LOCK)
     try:
         return not files.is_locked(path), []
@@ -250,7 +252,7 @@ def _check_one(
 
 
 def _topic_id(store: Any, topic: str) -> str | None:
-    """The id of the topic that has this name now."""
+    """Return the id of the topic that has this name now."""
     found = store.topics().get(topic)
     return None if found is None else found.topic_id
 

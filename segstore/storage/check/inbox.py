@@ -26,7 +26,7 @@ _NEXT = "an open for writing"
 
 
 def check_inbox(files: Files, root: str) -> Iterator[Finding]:
-    """Findings on the inbox of a store at rest: in a store in use all of this may be under way."""
+    """Yield the findings on the inbox of a store at rest: in a store in use all of this may be under way."""
     folder = Folder(files, root)
     try:
         yield from _check_intents(folder)
@@ -78,7 +78,9 @@ def _check_sealed(folder: Folder) -> Iterator[Finding]:
 
 
 def _damaged(folder: Folder, manifest: Manifest) -> Iterator[Finding]:
-    """Findings on staged files of existing topics which can't be adopted as they are. Raises OSError."""
+    """Yield the findings on staged files of existing topics which can't be adopted as they are. Raises
+    OSError.
+    """
     topics = TopicFiles(folder.files, folder.root).load()[0]
     for file in manifest.files:
         info, path = topics.get(file.topic), folder.staged(file)

@@ -61,13 +61,13 @@ class PartitionCheck:
 
     @property
     def being_made(self) -> bool:
-        """Whether a writer has not made the partition's first file yet."""
+        """Return whether a writer has not made the partition's first file yet."""
         view = self._view
         empty = view.start_offset == view.end_offset and not self.at_rest
         return empty and not self._files.exists(view.segments[-1].path)
 
     def run(self, progress: Callable[[int], None]) -> Iterator[Finding]:
-        """Findings on the partition, up to the visible end."""
+        """Yield the findings on the partition, up to the visible end."""
         self.epochs, findings = _epochs(self._files, self.directory)
         yield from findings
         yield from _check_metadata(self._files, self.directory, self.info, self.at_rest)
@@ -106,7 +106,7 @@ class PartitionCheck:
             self.stable_offset = self.end_offset if unstable is None else max(unstable, view.start_offset)
 
     def segments(self) -> Iterator[SegmentCheck]:
-        """The check of each segment, in order; none of them was run."""
+        """Yield the check of each segment, in order; none of them was run."""
         view, last = self._view, len(self._view.segments) - 1
         for slot, segment in enumerate(view.segments):
             below = view.end_offset if slot == last else view.bases[slot + 1]

@@ -56,7 +56,7 @@ class SegmentCheck:
         self._of_records: list[int] = []  # -1 where a batch is empty
 
     def run(self) -> Iterator[Finding]:
-        """Findings on the segment."""
+        """Yield the findings on the segment."""
         segment = self.segment
         expected = 0
         for step in walk_past_damage(segment.pool.files, segment.handle, self.end, check_crcs=True):
@@ -223,5 +223,5 @@ class SegmentCheck:
 
 
 def _largest(stamps: list[int]) -> np.ndarray:
-    """The largest of the timestamps up to each."""
+    """Return the running maximum of the timestamps."""
     return np.maximum.accumulate(stamps) if stamps else np.empty(0, np.int64)

@@ -20,8 +20,8 @@ from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
 
 def check_small(files: Files, root: str, topics: Mapping[str, TopicInfo], at_rest: bool) -> Iterator[Finding]:
-    """Findings on the small files; in a store in use, none on copies that its writer may be about to write.
-    Raises OSError.
+    """Yield the findings on the small files; in a store in use, none on copies that its writer may be about
+    to write. Raises OSError.
     """
     for info in topics.values():
         if info.ours or info.lost is not None:
@@ -47,5 +47,5 @@ def _check_copies(copies: Copies[Any], at_rest: bool, lost: Exception | None) ->
 
 
 def _is_older(right: Copy[Any], one: Copy[Any]) -> bool:
-    """Whether an older segstore wrote the file, which made no second copy."""
+    """Return whether an older segstore wrote the file, which made no second copy."""
     return one.data is None and not right.checked

@@ -53,11 +53,11 @@ class TransactionCheck:
 
     @property
     def known(self) -> bool:
-        """Whether the log shows every transaction."""
+        """Return whether the log shows every transaction."""
         return self._whole and not self._lost
 
     def check(self, one: SegmentCheck) -> Iterator[Finding]:
-        """Findings on the `.txnindex` of a segment that was checked."""
+        """Yield the findings on the `.txnindex` of a segment that was checked."""
         path = one.segment.file(names.TXN_INDEX)
         self._whole &= not one.gapped
         self._lost |= one.damaged
@@ -83,7 +83,7 @@ class TransactionCheck:
         yield from self._compare(path, held, replayed, one)
 
     def check_snapshot(self, offset: int) -> Iterator[Finding]:
-        """Findings on the snapshot at `offset`, the end of what was checked last, if there is one.
+        """Yield the findings on the snapshot at `offset`, the end of what was checked last, if there is one.
 
         Producers may have expired, and come back without their earlier state.
         """
@@ -100,8 +100,8 @@ class TransactionCheck:
                 yield Finding(path, None, offset, message)
 
     def _replay(self, one: SegmentCheck) -> list[AbortedTxn]:
-        """The transactions that the segment's control batches abort. Damage among them is reported with the
-        segment's.
+        """Return the transactions that the segment's control batches abort. Damage among them is reported
+        with the segment's.
         """
         if not one.of_producers or self._lost:
             return []

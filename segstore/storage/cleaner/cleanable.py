@@ -34,8 +34,8 @@ class Dirty(NamedTuple):
 
 
 def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) -> Dirty:
-    """How dirty a log is, whatever its settings ask for; `bytes` is 0 where nothing can be done. Raises
-    OSError.
+    """Return how dirty a log is, whatever its settings ask for; `bytes` is 0 where nothing can be done.
+    Raises OSError.
     """
     view, config = partition.view, partition.config
     first = _first_dirty(view, checkpoint_offset)
@@ -50,7 +50,7 @@ def dirtiness(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 
 
 def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) -> Dirty | None:
-    """The part to compact; None where the settings do not ask for it now. Raises OSError.
+    """Return the part to compact; None where the settings do not ask for it now. Raises OSError.
 
     `checkpoint_offset` is the line of cleaner-offset-checkpoint, None without one.
     """
@@ -63,8 +63,8 @@ def cleanable(partition: Partition, checkpoint_offset: int | None, now_ms: int) 
 
 
 def _first_dirty(view: LogView, checkpoint_offset: int | None) -> int:
-    """The first dirty offset. Where a checkpoint is outside of the log, it belongs to another log, or the log
-    lost its end: all of the log is dirty.
+    """Return the first dirty offset. Where a checkpoint is outside of the log, it belongs to another log, or
+    the log lost its end: all of the log is dirty.
     """
     if checkpoint_offset is None or not view.start_offset <= checkpoint_offset <= view.end_offset:
         return view.start_offset
@@ -72,7 +72,7 @@ def _first_dirty(view: LogView, checkpoint_offset: int | None) -> int:
 
 
 def _first_uncleanable(view: LogView, config: TopicConfig, first: int, now_ms: int) -> int:
-    """The slot of the first segment that may not be compacted: the active one, that of the last stable
+    """Return the slot of the first segment that may not be compacted: the active one, that of the last stable
     offset, or the first with a record that is younger than min.compaction.lag.ms.
     """
     stable = view.stable_offset if view.stable_offset >= 0 else view.end_offset
@@ -86,7 +86,7 @@ def _first_uncleanable(view: LogView, config: TopicConfig, first: int, now_ms: i
 
 
 def _is_late(view: LogView, config: TopicConfig, begin: int, now_ms: int) -> bool:
-    """Whether a sealed segment from slot `begin` on began more than max.compaction.lag.ms ago."""
+    """Return whether a sealed segment from slot `begin` on began more than max.compaction.lag.ms ago."""
     before = now_ms - config.max_compaction_lag_ms
     if before <= 0:
         return False
@@ -95,7 +95,7 @@ def _is_late(view: LogView, config: TopicConfig, begin: int, now_ms: int) -> boo
 
 
 def _first_timestamp(segment: Segment) -> int:
-    """The largest timestamp of a segment's first batch, in ms; -1 without one."""
+    """Return the largest timestamp of a segment's first batch, in ms; -1 without one."""
     header = ffi.new("seg_batch *")
     try:
         return -1 if segment.header_at(0, segment.size, header) is None else int(header.max_timestamp)

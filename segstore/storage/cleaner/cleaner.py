@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError, StorageError, StoreClosedError
 from segstore.index import OffsetIndex, TimeIndex
+from segstore.index.sparse import MOST_RELATIVE
+from segstore.integers import INT64_MAX
 from segstore.logger import Logger
 from segstore.storage.cleaner.cleanable import Dirty, dirtiness
 from segstore.storage.cleaner.offset_map import OffsetMap
@@ -28,18 +30,16 @@ from segstore.storage.segment.segment import Segment
 if TYPE_CHECKING:
     from segstore.config import StoreConfig
     from segstore.storage.log.partition import Partition
-    from segstore.storage.segment.segment import Segment
 
 
 # --- grouping ----------------------------------------------------------------------------------
 
 # Which neighbouring segments become one (Kafka: Cleaner.groupSegmentsBySize).
 
-MOST_RELATIVE = 2**31 - 1  # offsets and positions in a segment are int32
-
 
 def group(segments: Sequence[Segment], config: TopicConfig, until: int, most: int) -> list[list[Segment]]:
-    """The segments in order, in groups whose logs and indexes together are no larger than one segment may be.
+    """Return the segments in order, in groups whose logs and indexes together are no larger than one segment
+    may be.
 
     All segments lie below offset `until`; a group has at most `most` segments, since all their files are open
     at once.
@@ -97,7 +97,9 @@ def fill(
 def _pass_plain(
     offsets: OffsetMap, segment: Segment, first: int, stretch: Stretch, throttle: Throttle
 ) -> int:
-    """Take in the keys of the plain batches that come first; returns up to which byte of the segment."""
+    """Put the keys of the uncompressed batches at the beginning into the map; return the position behind the
+    last of them.
+    """
     stretch.begin(segment, _position(segment, first))
     while not stretch.is_over and (passed := stretch.put(offsets, first)):
         throttle(passed)
@@ -113,7 +115,9 @@ def _take(
     chunk: int,
     throttle: Throttle,
 ) -> bool:
-    """Take in the keys of the segment from byte `position` on; False where the map became full."""
+    """Put the keys of the segment from byte `position` on into the map; return False where the map became
+    full.
+    """
     for piece in pieces(segment, position, chunk, throttle, lambda batches: ~aborted.without_keys(batches)):
         done = offsets.put(piece.records, first)
         if done < len(piece.records):
@@ -123,7 +127,7 @@ def _take(
 
 
 def _position(segment: Segment, offset: int) -> int:
-    """The position of the batch that holds `offset`, or of the first batch behind it."""
+    """Return the position of the batch that holds `offset`, or of the first batch behind it."""
     if offset <= segment.base_offset:
         return 0
     found = segment.locate(offset, segment.size)
@@ -155,7 +159,7 @@ class CleanResult(NamedTuple):
     stopped: bool = False
 
     def plus(self, other: CleanResult) -> CleanResult:
-        """The sum of both; the other one is behind this."""
+        """Return the sum of both; the other one is behind this."""
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return CleanResult(other.end_offset, stopped=other.stopped, **counts)
 
@@ -198,7 +202,8 @@ def clean(
             # Records that supersede older ones must be durable before the older ones are removed.
             partition.flusher.flush(dirty.until)
             flushed()
-            if "compact" not in partition.config.cleanup_policy:  # gaps end at the recovery point from now on
+            # Such a topic has noted that gaps end at the recovery point: none may be made behind that.
+            if "compact" not in partition.config.cleanup_policy:
                 raise CleaningStopped
             end = _Pass(partition, config, now_ms, throttle, dirty, counted).run()
             done = done.plus(CleanResult(end, passes=1))
@@ -263,7 +268,7 @@ class _Pass:
 
     def _clean_group(self, old: Sequence[Segment], decided: Decided) -> None:
         policy = Policy(self.topic, decided, self.partition.last_records(), self.dirty.until)
-        horizon = min(self.now + self.topic.delete_retention_ms, 2**63 - 1)
+        horizon = min(self.now + self.topic.delete_retention_ms, INT64_MAX)
         rewriter = Rewriter(self.offsets, policy, self.now, horizon)
         most = self.topic.segment_bytes if policy.recodes else MOST_RELATIVE
         decided.kept.clear()

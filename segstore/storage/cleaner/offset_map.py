@@ -58,7 +58,9 @@ class OffsetMap:
         return checked(done)
 
     def keep(self, records: Records) -> tuple[NDArray[np.uint8], int]:
-        """SEG_DROP, SEG_LATEST or SEG_KEEP for each record, and how many are dropped for want of a key."""
+        """Return SEG_DROP, SEG_LATEST or SEG_KEEP for each record, and how many are dropped for want of a
+        key.
+        """
         c, keyless = columns(records), ffi.new("int64_t *")
         keep: NDArray[np.uint8] = np.empty(max(c.n, 1), np.uint8)
         done = lib.seg_map_keep(
@@ -70,7 +72,7 @@ class OffsetMap:
 
 
 def columns(records: Records) -> Any:
-    """The rows of decoded records as a `seg_columns *`, valid while the records live."""
+    """Return the rows of decoded records as a `seg_columns *`, valid while the records live."""
     c, matrix = ffi.new("seg_columns *"), records._matrix
     c.n = n = matrix.shape[1]
     if n:
@@ -83,7 +85,7 @@ def columns(records: Records) -> Any:
 
 
 def checked(result: int) -> int:
-    """The result of a C function, which is never an error here: columns of decoded records can't cause
+    """Return the result of a C function, which is never an error here: columns of decoded records can't cause
     one.
     """
     if result < 0:

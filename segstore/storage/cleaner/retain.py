@@ -1,5 +1,8 @@
 """The rules for what compaction keeps of a batch whatever its keys are (Kafka: Cleaner.cleanInto).
 
+By their keys, records are judged in `_native/compact.c` (Kafka: Cleaner.shouldRetainRecord): `seg_map_keep`
+looks whether a record's offset is the latest of its key, and `judge` whether a tombstone's time is over.
+
 On disk files are only read. Threads: the cleaning thread.
 """
 
@@ -47,7 +50,9 @@ class Aborted:
 
     @cached_property
     def rows(self) -> NDArray[np.int64]:
-        """Fields of AbortedTxn, a row each, by last offset. Raises CorruptRecordError at a damaged marker."""
+        """Return the fields of AbortedTxn, a row each, by last offset. Raises CorruptRecordError at a damaged
+        marker.
+        """
         view = self._view()
         first = view.segments[0]
         # A transaction may have begun in segments that were deleted: its entry must stay the same.
@@ -57,7 +62,7 @@ class Aborted:
         return np.array(found, np.int64).reshape(-1, 4)
 
     def without_keys(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Which batches have no key that counts: markers, and batches of aborted transactions."""
+        """Return which batches have no key that counts: markers, and batches of aborted transactions."""
         kinds = batches["attributes"] & _OF_TRANSACTION
         mask: NDArray[np.bool_] = kinds & CONTROL_FLAG != 0
         for i in (kinds == TRANSACTIONAL_FLAG).nonzero()[0].tolist():
@@ -65,7 +70,7 @@ class Aborted:
         return mask
 
     def of(self, batch: np.void) -> AbortedTxn | None:
-        """The aborted transaction that a batch, or a marker, belongs to."""
+        """Return the aborted transaction that a batch, or a marker, belongs to."""
         rows, base = self.rows, batch["base_offset"]
         hit = (rows[:, 0] == batch["producer_id"]) & (rows[:, 1] <= base) & (rows[:, 2] >= base)
         return AbortedTxn(*rows[int(hit.argmax())].tolist()) if hit.any() else None
@@ -78,13 +83,13 @@ class Decided:
 
     def __init__(self, aborted: Aborted, now_ms: int) -> None:
         self._aborted, self._now = aborted, now_ms
-        # Producers with batches of the transaction that their next marker decides.
+        # Producers of whose open transaction a batch was met: their next marker ends that transaction.
         self._met: set[int] = set()
         self.kept: list[AbortedTxn] = []
         """Aborted transactions of which batches were still met, by marker: the entries of a new .txnindex."""
 
     def policies(self, segment: Segment, batches: NDArray[np.void]) -> NDArray[np.uint8]:
-        """SEG_NO_RECORDS, SEG_ALL_RECORDS and SEG_SPENT_MARKER for each batch."""
+        """Return SEG_NO_RECORDS, SEG_ALL_RECORDS and SEG_SPENT_MARKER for each batch."""
         policies: NDArray[np.uint8] = np.zeros(len(batches), np.uint8)
         kinds = batches["attributes"] & _OF_TRANSACTION
         for i in kinds.nonzero()[0].tolist():
@@ -104,7 +109,7 @@ class Decided:
         return int(lib.SEG_NO_RECORDS if horizon else lib.SEG_ALL_RECORDS | lib.SEG_SPENT_MARKER)
 
     def _is_spent(self, segment: Segment, batch: NDArray[np.void]) -> bool:
-        """Whether no batch of the marker's transaction was met; a marker without records was cleaned
+        """Return whether no batch of the marker's transaction was met; a marker without records was cleaned
         before.
         """
         if not batch["count"][0]:
@@ -136,34 +141,34 @@ class Policy:
         self._decided, self._last_records, self._until = decided, last_records, until
         self._last_offsets = np.array([last for last, _ in last_records.values()], np.int64)
         self.retained: NDArray[np.int64] = np.unique(np.append(self._last_offsets, until - 1))
-        """Last offsets, rising, of batches outside of transactions that stay even without records."""
+        """The last offsets, rising, of the batches outside of transactions that stay without records."""
         self._codec = None if config.compression_type == "producer" else _code(config.compression_type)
         self.level = self._level(config)
 
     @staticmethod
     def _level(config: TopicConfig) -> dict[int, int | None]:
-        """The level at which each codec compresses."""
+        """Return the level at which each codec compresses."""
         return {code: getattr(config, f"compression_{name}_level", None) for code, name in enumerate(CODECS)}
 
     @property
     def recodes(self) -> bool:
-        """Whether batches get the topic's codec, and may become larger by that."""
+        """Return whether batches get the topic's codec, and may become larger by that."""
         return self._codec is not None
 
     @property
     def compresses(self) -> bool:
-        """Whether plain batches become compressed."""
+        """Return whether plain batches become compressed."""
         return bool(self._codec)
 
     def policies(self, segment: Segment, batches: NDArray[np.void]) -> NDArray[np.uint8]:
-        """Flags of seg_compact for each batch."""
+        """Return the flags of seg_compact for each batch."""
         policies = self._decided.policies(segment, batches)
         stays = self._last_of_producer(batches) | (batches["last_offset"] + 1 == self._until)
         policies[stays] |= lib.SEG_RETAIN_EMPTY
         return policies
 
     def codecs(self, batches: NDArray[np.void]) -> NDArray[np.uint8]:
-        """The codec that each batch gets if it is written anew, which it is where it has another codec."""
+        """Return the codec that each batch is to have; a batch that has another codec is written anew."""
         attributes = batches["attributes"]
         codecs = (attributes & CODEC_MASK).astype(np.uint8)
         if self._codec is not None:
@@ -171,7 +176,7 @@ class Policy:
         return codecs
 
     def _last_of_producer(self, batches: NDArray[np.void]) -> NDArray[np.bool_]:
-        """Which batches hold an active producer's last sequence, or its epoch."""
+        """Return which batches hold an active producer's last sequence, or its epoch."""
         found: NDArray[np.bool_] = np.zeros(len(batches), bool)
         if not self._last_records:
             return found

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from segstore.storage.log.partition import Partition
-    from segstore.storage.segment.segment import Segment
 
 
 # --- output ------------------------------------------------------------------------------------
@@ -189,7 +188,9 @@ class Rewriter:
         return stretch.position
 
     def _compact(self, segment: Segment, piece: Piece) -> tuple[memoryview, NDArray[np.void]]:
-        """What stays of the batches of a piece, one after the other, with the codec that each is to have."""
+        """Return what stays of the batches of a piece, one after the other, with the codec that each is to
+        have.
+        """
         n, records, how, counts = len(piece.batches), piece.records, self._how, self.counts
         policies = self._policy.policies(segment, piece.batches)
         codecs = self._policy.codecs(piece.batches)
@@ -219,7 +220,7 @@ class Rewriter:
     def _compressed(
         self, data: memoryview, batches: NDArray[np.void], packed: NDArray[np.bool_]
     ) -> tuple[memoryview, NDArray[np.void]]:
-        """The same batches, sealed, with those compressed that were written plain."""
+        """Return the same batches, sealed, with those compressed that were written plain."""
         parts: list[Any] = []
         headers = batch_ptr(batches)
         codecs = (batches["attributes"] & CODEC_MASK).tolist()

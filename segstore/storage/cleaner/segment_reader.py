@@ -48,7 +48,8 @@ def pieces(
     throttle: Callable[[int], None],
     wanted: Wanted | None = None,
 ) -> Iterator[Piece]:
-    """All batches of a segment from byte `start` on, every CRC checked, or those that are `wanted`.
+    """Yield all batches of a segment from byte `start` on, or only those that are `wanted`; every CRC is
+    checked.
 
     Raises CorruptRecordError where a batch is damaged: what can't be read is not compacted.
     """
@@ -126,8 +127,8 @@ class Stretch:
     def compact(
         self, offsets: OffsetMap, retained: NDArray[np.int64], how: Any
     ) -> tuple[memoryview, NDArray[np.void]]:
-        """What stays of the next batches, valid until the next call; `how` counts. Batches whose last offset
-        is among `retained`, which rise, stay even without records. Raises OSError.
+        """Return what stays of the next batches, valid until the next call; `how` counts. Batches whose last
+        offset is among `retained`, which rise, stay even without records. Raises OSError.
         """
         if not len(self._out):
             self._out = np.empty(_WINDOWS * len(self._raw), np.uint8)

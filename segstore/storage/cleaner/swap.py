@@ -41,7 +41,7 @@ def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -
     `old` are in the log any more; OSError.
     """
     with partition.names_held():
-        if not partition.visible.lies_in(old):
+        if not partition.segments.lies_in(old):
             raise CleaningStopped
         partition.context.files.sync_dir(partition.directory)
         for segment in reversed(new):
@@ -52,8 +52,8 @@ def swap(partition: Partition, old: Sequence[Segment], new: Sequence[Segment]) -
             partition.replace(old, new)
             buried = _put_in_place(partition, old, new)
         except BaseException as error:
-            # A half done swap can only be finished by `settle` at the next open: nothing may touch it
-            # before.
+            # A half done swap can only be finished at the next open (`segment_files.finish_renames`): nothing
+            # may touch it before.
             partition.unsettled = _told(error)
             raise
         partition.relist({s.base_offset for s in old} - {s.base_offset for s in new})
@@ -109,8 +109,8 @@ def remove_strays(partition: Partition) -> None:
 
 
 def _told(error: BaseException) -> str:
-    """The error's text. The error itself is not kept, since its traceback would keep segments, and so their
-    files.
+    """Return the error's text. The error itself is not kept, since its traceback would keep segments, and so
+    their files.
     """
     return str(error) or type(error).__name__
 

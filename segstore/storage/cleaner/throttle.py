@@ -50,7 +50,7 @@ class Throttle:
 
     @property
     def at_once(self) -> int:
-        """Bytes that may be read between two calls."""
+        """Return how many bytes may be read between two calls."""
         return max(1, int(min(MOST_AT_ONCE, self._rate * INTERVAL)))
 
     def stop(self) -> None:

@@ -23,9 +23,8 @@ that has begun an adoption finishes or undoes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
-from segstore.errors import StagedFilesError, StoreClosedError, UnknownTopicOrPartitionError
+from segstore.errors import StagedFilesError, StoreClosedError, UnknownTopicOrPartitionError, first_of
 from segstore.files import Files
 from segstore.logger import Logger
 from segstore.storage.inbox.adopt_partition import Gatherer, PartitionAdoption
@@ -37,7 +36,7 @@ from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.visibility import Visible
 from segstore.storage.meta.topics import TopicInfo, find_topic
-from segstore.threads import holding
+from segstore.threads import Worker, holding
 
 log = Logger("segstore")
 _AT_A_TIME = 4
@@ -158,12 +157,39 @@ class Adopter:
 
 def _each(do: Callable[[PartitionAdoption], None], work: Sequence[PartitionAdoption]) -> None:
     """Call `do` for some partitions at a time: a disk that is asked for several syncs at once is quicker than
-    one by one. The first error is raised when all have ended.
+    one by one. The error of the first partition is raised when all have ended.
     """
-    if len(work) < 2:
-        for one in work:
-            do(one)
-        return
-    with ThreadPoolExecutor(min(len(work), _AT_A_TIME), thread_name_prefix="segstore-inbox") as pool:
-        for done in [pool.submit(do, one) for one in work]:
-            done.result()
+    turns, failed = iter(enumerate(work)), {}
+
+    def take_turns() -> None:
+        for number, one in turns:
+            try:
+                do(one)
+            except BaseException as error:
+                failed[number] = error
+
+    _together(take_turns, min(len(work), _AT_A_TIME))
+    errors = [failed[number] for number in sorted(failed)]
+    failed.clear()
+    if errors:
+        raise first_of(errors)
+
+
+def _together(run: Callable[[], None], threads: int) -> None:
+    """Call `run`, which raises nothing, in so many threads, this one among them, and wait for all of them.
+
+    An executor of `concurrent.futures` takes no work once the main thread has ended, and the import of its
+    module fails then.
+    """
+    workers: list[Worker] = []
+    try:
+        for _ in range(1, threads):
+            worker = Worker("segstore-inbox")
+            worker.start()
+            worker.do(run)
+            workers.append(worker)
+        run()
+    finally:
+        for worker in workers:
+            worker.result()
+            worker.end()

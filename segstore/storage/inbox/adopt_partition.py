@@ -18,6 +18,7 @@ from itertools import groupby
 from segstore import names
 from segstore.files import Handle
 from segstore.files.locks import boot_id
+from segstore.index.sparse import MOST_RELATIVE
 from segstore.records import Encoded
 from segstore.records.encoded import pool
 from segstore.storage.inbox.intent import Place
@@ -26,8 +27,7 @@ from segstore.storage.inbox.staged_file import StagedFile
 from segstore.storage.inbox.verify import Verified, chunks_of, open_staged, verify
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.writer import Restore
-from segstore.storage.segment.active import MOST_RELATIVE, ActiveSegment
-from segstore.storage.segment.log_view import Together
+from segstore.storage.segment.active import ActiveSegment
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import create_segment, remove_segment
 
@@ -120,9 +120,10 @@ class PartitionAdoption:
         self._staged, self._folder, self._segment_bytes = files, folder, segment_bytes
         self._work: list[Verified] = []
         self._indexes: dict[str, list[str]] = {}  # by a staged file's path: its future index files
-        self._writer = partition.writer
+        self._writer, self._segments = partition.writer, partition.segments
         self._pool, self._files = partition.context.pool, partition.context.files
         self._restore: Restore | None = None
+        self._last = 0  # the number of the segment that was active
         self._replaced = False  # the segment that was active, and empty, has a staged file's bytes
         self._temporary = ""  # path of a link that was not renamed to a segment's name yet
 
@@ -136,7 +137,7 @@ class PartitionAdoption:
         """
         checked = [self._verified(file) for file in self._staged]
         self.partition.flush()
-        base, epoch = self._writer.next_offset, self._writer.epoch
+        base, epoch = self._segments.next_offset, self._writer.epoch
         written: list[Handle] = []
         for run in self._runs(checked):
             together = len(run) > 1 or (self._is_gathered(run[0]) and run[0].file.size >= self._segment_bytes)
@@ -162,8 +163,8 @@ class PartitionAdoption:
         return verify(self._files, path, file, self.partition.config, self._segment_bytes)
 
     def _runs(self, checked: Sequence[Verified]) -> Iterator[list[Verified]]:
-        """Lists of files that go into one file each: a large file alone, others together as far as they can
-        be a segment.
+        """Yield lists of files that go into one file each: a large file alone, others together as far as they
+        can be a segment.
         """
         config = self.partition.config
         run: list[Verified] = []
@@ -182,16 +183,16 @@ class PartitionAdoption:
         yield run
 
     def _is_gathered(self, one: Verified) -> bool:
-        """Whether a file may be joined with others: small files, and large ones that were touched; only where
-        the topic keeps timestamps, so that their bytes stay as they are.
+        """Return whether a file may be joined with others: small files, and large ones that were touched;
+        only where the topic keeps timestamps, so that their bytes stay as they are.
         """
         as_it_is = self.partition.config.message_timestamp_type == "CreateTime"
         large = one.file.size >= self._segment_bytes
         return as_it_is and one.indexes is None and not (large and one.durable)
 
     def _restamped(self, one: Verified, base: int, epoch: int) -> Handle:
-        """Give a file its offsets; returns the handle, which is to be synced: the disk begins with it, while
-        others are written.
+        """Write the offsets into a file, and return the handle for the later sync. Write-back starts now, so
+        that the disk works while other files are written.
         """
         handle = self._files.open(one.path, write=True)
         self._files.restamp(handle, one.file.size, base, epoch)
@@ -201,20 +202,20 @@ class PartitionAdoption:
     # --- with the token -------------------------------------------------------------------
 
     def place(self) -> Place:
-        """Where the log ends; the caller holds the append token from now on."""
-        writer, topic = self._writer, self.topic
-        writer.check()
-        active = writer.active
-        self._restore = Restore(writer, None, Together())
+        """Return where the log ends; the caller holds the append token from now on."""
+        topic = self.topic
+        self._writer.check()
+        active = self._segments.active
+        self._restore, self._last = Restore(self._segments, None), len(self._segments) - 1
         segment = active.segment
         where = segment.base_offset, segment.size, active.next_offset
         return Place(topic.topic, topic.topic_id, topic.partition, *where)
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """First and end offset of what was appended."""
+        """Return the first and end offset of what was appended."""
         assert self._restore is not None
-        return self._restore.mark.next_offset, self._writer.next_offset
+        return self._restore.mark.next_offset, self._segments.next_offset
 
     def append(self) -> None:
         """Append the files. Raises StorageError, OSError; a part may be appended then."""
@@ -240,34 +241,35 @@ class PartitionAdoption:
 
     def _take_whole(self, run: Sequence[Verified]) -> int:
         """Take files as segments; returns how many: the others can't have a second name."""
-        writer, taken = self._writer, 0
-        if writer.active.segment.size:
-            writer.roll()
-        end = writer.next_offset
-        if writer.active.segment.base_offset != end:
+        segments, taken = self._segments, 0
+        if segments.active.segment.size:
+            self._writer.roll()
+        end = segments.next_offset
+        if segments.active.segment.base_offset != end:
             return 0
         for one in run:
             if not self._take(one, end):
                 break
             end, taken = end + one.file.records, taken + 1
         if taken:
-            following = create_segment(self._pool, writer.directory, end, self.partition.config)
-            writer.segments.append(following)
-            writer.active = ActiveSegment(following, self.partition.config, end)
-            writer.rolled(end)
+            following = create_segment(self._pool, segments.directory, end, self.partition.config)
+            segments.append(following)
+            segments.activate(ActiveSegment(following, self.partition.config, end))
+            self._writer.rolled(end)
         return taken
 
     def _take(self, one: Verified, base: int) -> bool:
         """Make a file the segment behind the last one, or in place of that if it has base offset `base` and
         so is empty.
         """
-        writer, files, durable = self._writer, self._files, True
+        segments, files, durable = self._segments, self._files, True
+        epoch = self._writer.epoch
         assert self._restore is not None
-        if one.place != (base, writer.epoch):
+        if one.place != (base, epoch):
             with files.open(one.path, write=True) as handle:
-                files.restamp(handle, one.file.size, base, writer.epoch)
+                files.restamp(handle, one.file.size, base, epoch)
             durable = False
-        empty = writer.segments[-1]
+        empty = segments[-1]
         segment = Segment(
             self._pool, empty.directory, base, one.file.size, writable=True, interval=empty.interval
         )
@@ -275,11 +277,11 @@ class PartitionAdoption:
         if not self._link(one.path, segment.file(names.LOG + names.TEMPORARY)):
             return False
         if empty.base_offset == base:
-            self._replaced |= writer.active is self._restore.active
+            self._replaced |= segments.active is self._restore.active
             self._pool.forget(empty.path)
-            writer.segments[-1] = segment
+            segments.replace_last(segment)
         else:
-            writer.segments.append(segment)
+            segments.append(segment)
         for path, suffix in zip(self._indexes[one.path], (names.INDEX, names.TIME_INDEX), strict=True):
             files.rename(path, segment.file(suffix))
         files.rename(self._temporary, segment.path)
@@ -317,35 +319,35 @@ class PartitionAdoption:
 
     @property
     def undone(self) -> bool:
-        """Whether `put_back` succeeded."""
-        return self._writer.fenced is None
+        """Return whether `put_back` succeeded."""
+        return self._segments.fenced is None
 
     def fence(self, error: BaseException) -> None:
         """Let nothing be appended until the next open has settled the adoption."""
-        self._writer.fenced = self._writer.fenced or error
+        if self._segments.fenced is None:
+            self._segments.fence(error)
 
     def _put_back_replaced(self, restore: Restore) -> None:
-        """Take back, first in memory, as `LogWriter.put_back`; then names are removed, and an empty log gets
-        its own name again.
+        """Undo the append, first in memory, as `LogWriter.put_back` does; then names are removed, and an
+        empty log gets its own name again.
         """
-        writer, active = self._writer, restore.active
-        gone = writer.segments[restore.segments - 1 :]
-        writer.segments[restore.segments - 1 :] = [active.segment]
-        writer.active = active
+        segments, active = self._segments, restore.active
+        gone = segments.cut_from(self._last, active.segment)
+        segments.activate(active)
         active.recall(restore.mark)
         try:
             with self.partition.flusher.without_syncs():
                 for segment in gone[1:]:
-                    writer.producers.forget_snapshot(segment.base_offset)
+                    self.partition.producers.forget_snapshot(segment.base_offset)
                 for segment in reversed(gone):
                     remove_segment(segment)
                 base = active.segment.base_offset
                 segment = create_segment(self._pool, active.segment.directory, base, self.partition.config)
-                writer.segments[-1] = segment
-                writer.active = ActiveSegment(segment, self.partition.config, restore.mark.next_offset)
+                segments.replace_last(segment)
+                segments.activate(ActiveSegment(segment, self.partition.config, restore.mark.next_offset))
                 self.partition.flusher.names_changed()
         except BaseException as error:
-            writer.fenced = error
+            segments.fence(error)
 
     def _drop_temporary(self) -> None:
         with contextlib.suppress(FileNotFoundError):

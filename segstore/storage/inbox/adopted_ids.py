@@ -80,7 +80,7 @@ class AdoptedIds:
             self._rewrite_copy()
 
     def _read(self, path: str) -> tuple[_Lines, int]:
-        """The sound lines of a file, and how many are damaged."""
+        """Return the sound lines of a file, and how many are damaged."""
         if not self._files.exists(path):
             return _Lines((), 0), 0
         data = self._files.read_file(path, _MOST_BYTES)
@@ -214,7 +214,7 @@ class _Lines(NamedTuple):
 
 
 def _series(id_: str) -> str:
-    """The part that ids which follow one another share: all before the last "/"."""
+    """Return the part that ids which follow one another share: all before the last "/"."""
     return id_.rpartition("/")[0]
 
 
@@ -236,7 +236,7 @@ def _parse(line: bytes) -> Adoption:
 
 
 def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
-    """The adoption of one id in the file; None where the file does not have it. Raises OSError."""
+    """Return the adoption of one id in the file; None where the file does not have it. Raises OSError."""
     try:
         data = files.read_file(path, _MOST_BYTES)
     except OSError as error:
@@ -254,8 +254,8 @@ def read_adoption(files: Files, path: str, id_: str) -> Adoption | None:
 
 
 def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
-    """The lines of those ids all of whose records lie below these ends: the ids that a copy of the store with
-    these ends has.
+    """Return the lines of those ids all of whose records lie below these ends: the ids that a copy of the
+    store with these ends has.
     """
     kept = []
     for line in data.splitlines(keepends=True):
@@ -267,14 +267,14 @@ def within(data: bytes, ends: Mapping[tuple[str, int], int]) -> bytes:
 
 
 def damaged_lines(files: Files, path: str) -> int:
-    """How many lines are damaged. Raises OSError."""
+    """Return how many lines are damaged. Raises OSError."""
     if not files.exists(path):
         return 0
     return sum(_is_damaged(line) for line in files.read_file(path, _MOST_BYTES).splitlines(keepends=True))
 
 
 def missing_ids(files: Files, path: str, copy: str) -> int:
-    """How many ids are in the second copy alone. Raises OSError."""
+    """Return how many ids are in the second copy alone. Raises OSError."""
     there, kept = ({each.id for each in _lines(files, one)} for one in (path, copy))
     return len(kept - there)
 

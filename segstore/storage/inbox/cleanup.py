@@ -37,7 +37,7 @@ def put_aside(folder: Folder, stem: str, path: str) -> None:
 
 
 def refused(folder: Folder) -> list[str]:
-    """Stems of refused manifests. Raises OSError."""
+    """Return the stems of refused manifests. Raises OSError."""
     found = folder.files.listdir(folder.quarantine) if folder.files.exists(folder.quarantine) else []
     return sorted(name for name in found if names.parse_of_manifest(name + names.MANIFEST))
 
@@ -63,8 +63,8 @@ def remove_earlier(folder: Folder, stem: str) -> None:
 
 
 def leftovers(folder: Folder, now_ms: int, retention_ms: int) -> tuple[list[str], list[str]]:
-    """Stagers that no sealed manifest names, whose process is gone, and paths of small files: all that was
-    not touched for `retention_ms`. Raises OSError.
+    """Return the stagers and the paths of small files that were not touched for `retention_ms`: of the
+    stagers those that no sealed manifest names and whose process is gone. Raises OSError.
     """
 
     def is_old(path: str) -> bool:

@@ -1,16 +1,16 @@
 """The inbox, `.segstore/inbox/`, as the store's writer serves it: it adopts sealed manifests.
 
 On disk its parts adopt and remove files; what can't be adopted is moved to `.segstore/quarantine/<stem>/`.
-Threads: `settle` at open; from `begin` on one thread of its own, which sleeps until a manifest is sealed, and
-one for each `adopt`: no adoption runs in a thread that runs signal handlers. One lock is held while manifests
-are adopted, so that they are adopted one after the other, in order.
+Threads: `undo_unfinished` at open; from `begin` on one thread of its own, which sleeps until a manifest is
+sealed, and one for each `adopt`: no adoption runs in a thread that runs signal handlers. One lock is held
+while manifests are adopted, so that they are adopted one after the other, in order.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -23,6 +23,7 @@ from segstore.errors import (
     StagedFilesError,
     StorageError,
 )
+from segstore.integers import INT32_MAX
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import Context, wall_clock
@@ -64,10 +65,12 @@ class Watch:
         self._fd = self._slot[0]  # below 0: no watch was left
 
     def wait(self, seconds: float) -> bool:
-        """Whether there may be news, or the watch was stopped, within `seconds`. This may return early."""
+        """Wait up to `seconds`; return whether there may be news, or the watch was stopped. This may return
+        early.
+        """
         if self._fd < 0:
             return self._stopped.wait(min(seconds, _LOOK)) or True
-        found = lib.seg_watch_wait(self._fd, int(min(seconds * 1000, 2**31 - 1)))
+        found = lib.seg_watch_wait(self._fd, int(min(seconds * 1000, INT32_MAX)))
         if found < 0:
             raise OSError(-found, os.strerror(-found))
         return bool(found)
@@ -95,12 +98,15 @@ Key = tuple[str, int]
 
 
 class Inbox:
-    """The inbox of one store. `nudge` wakes threads that wait for a publication."""
+    """The inbox of one store. `there` is what lies in its root and in `.segstore`, as paths below the root;
+    `nudge` wakes threads that wait for a publication.
+    """
 
     def __init__(
         self,
         context: Context,
         config: StoreConfig,
+        there: Collection[str],
         topics: Callable[[], Mapping[str, TopicInfo]],
         partition: Callable[[str, int], Partition],
         nudge: Callable[[], None],
@@ -109,10 +115,10 @@ class Inbox:
         self._context, self._config, self._topics, self._nudge = context, config, topics, nudge
         self._folder = Folder(context.files, context.root, context.tell)
         self._folder.prepare()
-        # Failures that repeat are reported once. Keys: a stem, which can't be adopted now; (stem,), which
-        # is refused; "left-overs" and "looking".
+        # Failures that repeat are reported once. The key is a stem for a manifest that can't be adopted now,
+        # (stem,) for one that is refused, or "left-overs" or "looking".
         self._told = Told()
-        self._make_way()
+        self._make_way(there)
         self._ids = AdoptedIds(
             context.files,
             self._folder.adopted,
@@ -132,16 +138,19 @@ class Inbox:
 
     # --- opening ----------------------------------------------------------------------------
 
-    def _make_way(self) -> None:
+    def _make_way(self, there: Collection[str]) -> None:
         """Move what is no file in the place of the adopted ids to the quarantine; the other copy has
         the ids.
         """
-        for path in (self._folder.adopted, self._folder.adopted_copy):
-            aside = self._context.make_way(path)
-            if aside:
-                self._context.tell(path, "not a regular file", f"made anew from the other copy{aside}")
+        for name in (names.ADOPTED, names.ADOPTED_COPY):
+            place = f"{names.OURS}/{name}"
+            if place in there or place + names.TEMPORARY in there:
+                path = f"{self._folder.ours}/{name}"
+                aside = self._context.make_way(path)
+                if aside:
+                    self._context.tell(path, "not a regular file", f"made anew from the other copy{aside}")
 
-    def settle(self) -> set[Key]:
+    def undo_unfinished(self) -> set[Key]:
         """Undo adoptions that were begun and whose id is not recorded, before a partition is opened; returns
         the partitions of the others, whose records are in the logs, and are to be published at once. Raises
         OSError.
@@ -301,8 +310,8 @@ class Inbox:
     def _refuse(
         self, stem: str, manifest: Manifest | None, error: SegstoreError, *, told: bool = False
     ) -> None:
-        """Move a manifest to the quarantine with its files, and tell the sealer. `told`: the damage that is
-        the reason is in `Store.mended` already. Raises OSError.
+        """Move a manifest to the quarantine with its files, and tell the sealer. `told` says that
+        `Store.mended` lists the damage already. Raises OSError.
         """
         if self._told.is_new((stem,), error):  # a manifest that can't be moved is refused at each look
             if isinstance(error, StagedFilesError) and not told:

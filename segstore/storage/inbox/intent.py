@@ -2,8 +2,8 @@
 
 It is one framed line: {"id", "places": [[topic, topic id, partition, segment, position, offset], ...]}: the
 base offset and the bytes of the last segment, and the log end offset. While there is an intent whose id was
-not recorded, nothing behind its places was visible to anybody. Threads: the store's writer; `undo` before a
-partition is used.
+not recorded, no reader has seen records behind the offsets that it names. Threads: the store's writer; `undo`
+before a partition is used.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def remove_intent(folder: Folder, stem: str) -> None:
 
 
 def read_intent(folder: Folder, stem: str) -> Intent:
-    """The intent. Raises CorruptCheckpointError, OSError."""
+    """Return the intent. Raises CorruptCheckpointError, OSError."""
     path = folder.intent(stem)
     try:
         data = folder.files.read_file(path, 1 << 28)

@@ -22,7 +22,7 @@ from segstore import names
 from segstore.files import Files
 from segstore.logger import Logger
 from segstore.storage.inbox.staged_file import StagedFile
-from segstore.storage.meta.directory_safety import check_places
+from segstore.storage.meta.directory_safety import INBOX, SEALED, check_places
 from segstore.storage.meta.small_files import put_aside
 from segstore.storage.meta.topics import NOT_A_FILE
 
@@ -40,21 +40,22 @@ class Folder:
 
     def __init__(self, files: Files, root: str, tell: Callable[[str, str, str], None] = _warn) -> None:
         self.files, self.root, self._tell = files, root, tell
-        self.ours = os.path.join(root, names.OURS)
-        self.path = os.path.join(self.ours, names.INBOX)
-        self.sealed = os.path.join(self.path, names.SEALED)
-        self.gathered = os.path.join(self.path, names.GATHERED)
-        self.adopted = os.path.join(self.ours, names.ADOPTED)
-        self.adopted_copy = os.path.join(self.ours, names.ADOPTED_COPY)
-        self.quarantine = os.path.join(self.ours, names.QUARANTINE)
+        self.ours = names.below(root, names.OURS)
+        self.path = f"{self.ours}/{names.INBOX}"
+        self.sealed = f"{self.path}/{names.SEALED}"
+        self.gathered = f"{self.path}/{names.GATHERED}"
+        self.adopted = f"{self.ours}/{names.ADOPTED}"
+        self.adopted_copy = f"{self.ours}/{names.ADOPTED_COPY}"
+        self.quarantine = f"{self.ours}/{names.QUARANTINE}"
 
     def prepare(self) -> None:
         """Make the directories that are missing, durably. Raises OSError; ELOOP where one of them is a
         symbolic link.
         """
-        check_places(self.files, self.root)
-        for directory in (self.ours, self.path, self.sealed):
-            self.files.ensure_directory(directory)
+        there = check_places(self.files, self.root)
+        for place, directory in ((names.OURS, self.ours), (INBOX, self.path), (SEALED, self.sealed)):
+            if place not in there:
+                self.files.ensure_directory(directory)
 
     # --- names --------------------------------------------------------------
 
@@ -85,28 +86,30 @@ class Folder:
             return []
 
     def stems(self) -> list[tuple[str, int]]:
-        """(stem, sequence) of the sealed manifests, in order. Raises OSError."""
+        """Return (stem, sequence) of the sealed manifests, in order. Raises OSError."""
         parsed = map(names.parse_of_manifest, self._names(self.sealed))
         return [(p[0], p[1]) for p in parsed if p is not None and p[2] == names.MANIFEST]
 
     def of_kind(self, suffix: str) -> list[str]:
-        """Stems of the intents, or of the results. Raises OSError."""
+        """Return the stems of the intents, or of the results. Raises OSError."""
         parsed = map(names.parse_of_manifest, self._names(self.path))
         return [p[0] for p in parsed if p is not None and p[2] == suffix]
 
     def stagers(self) -> list[str]:
-        """Names of the stagers that have a directory. Raises OSError."""
+        """Return the names of the stagers that have a directory. Raises OSError."""
         return [name for name in self._names(self.path) if names.is_stager(name)]
 
     def is_stagers(self, name: str) -> bool:
-        """Whether the stager has a directory of its own, and no link to one elsewhere. Raises OSError."""
+        """Return whether the stager has a directory of its own, and no link to one elsewhere. Raises
+        OSError.
+        """
         try:
             return not self.files.is_symlink(self.stager(name))
         except FileNotFoundError:
             return False
 
     def lives(self, stager: str) -> bool:
-        """Whether a stager's process exists and has not finished. Raises OSError."""
+        """Return whether a stager's process exists and has not finished. Raises OSError."""
         try:
             return self.files.is_locked(self.owner(stager))
         except OSError as error:
@@ -115,7 +118,7 @@ class Folder:
             raise
 
     def temporaries(self) -> list[str]:
-        """Paths of small files that never got their final names. Raises OSError."""
+        """Return the paths of small files that never got their final names. Raises OSError."""
         return [
             os.path.join(directory, name)
             for directory in (self.path, self.sealed)
@@ -157,7 +160,7 @@ class Folder:
             self.remove_stager(names.GATHERED)
 
     def remove_stager(self, name: str, *, only_empty: bool = False) -> None:
-        """Remove a stager's directory; of a link, the link alone. Raises OSError."""
+        """Remove a stager's directory. If it is a link, remove the link alone. Raises OSError."""
         directory = self.stager(name)
         if not self.is_stagers(name):
             self.unlink(directory)

@@ -40,12 +40,12 @@ class Manifest(NamedTuple):
 
 
 def digest_of(id_: str) -> str:
-    """The digest of an id that is part of its manifests' stems."""
+    """Return the digest of an id that is part of its manifests' stems."""
     return hashlib.blake2b(id_.encode(), digest_size=8).hexdigest()
 
 
 def new_manifest(folder: Folder, id_: str, files: Sequence[StagedFile]) -> Manifest:
-    """A manifest that is not sealed. Raises OSError."""
+    """Return a manifest that is not sealed. Raises OSError."""
     stems = folder.stems()
     sequence = stems[-1][1] + 1 if stems else 1
     return Manifest(names.manifest_stem(sequence, digest_of(id_), secrets.token_hex(8)), id_, tuple(files))
@@ -60,8 +60,8 @@ def write_manifest(folder: Folder, id_: str, files: Sequence[StagedFile]) -> Man
 
 
 def read_manifest(folder: Folder, stem: str) -> Manifest:
-    """The manifest. Raises StagedFilesError where it is damaged; OSError; FileNotFoundError where it was
-    adopted meanwhile.
+    """Return the manifest. Raises StagedFilesError where it is damaged; OSError; FileNotFoundError where it
+    was adopted meanwhile.
     """
     path = folder.manifest(stem)
     try:
@@ -87,7 +87,7 @@ def read_manifest(folder: Folder, stem: str) -> Manifest:
 
 
 def named(folder: Folder) -> set[tuple[str, str]]:
-    """(stager, name) of all files that sealed manifests name. Raises OSError.
+    """Return (stager, name) of all files that sealed manifests name. Raises OSError.
 
     A manifest that can't be read counts for none, since nobody could adopt its files.
     """
@@ -133,7 +133,7 @@ def write_result(folder: Folder, stem: str, error: Exception) -> None:
 
 
 def take_result(folder: Folder, stem: str) -> SegstoreError | None:
-    """Why the manifest was refused; None where there is no result. Raises OSError."""
+    """Return why the manifest was refused; None where there is no result. Raises OSError."""
     try:
         held = unframe(folder.files.read_file(folder.result(stem), 1 << 20))
         error = _KNOWN[held["error"]](*held["arguments"])

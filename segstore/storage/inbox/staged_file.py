@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from segstore import names
+from segstore._native import crc32c
 from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.integers import INT32_MAX
 from segstore.storage.meta.framed import compact
-from segstore.storage.meta.small_files import crc
-
-_MOST_SIZE = 2**31 - 1
 
 
 class StagedFile(NamedTuple):
@@ -39,14 +38,14 @@ class StagedFile(NamedTuple):
 
     @classmethod
     def parse(cls, row: Any) -> StagedFile:
-        """The file in a row of a manifest. Raises ValueError."""
+        """Return the file in a row of a manifest. Raises ValueError."""
         kinds = (str, str, str, str, int, int, int, int, int, str, bool)
         if not isinstance(row, (list, tuple)) or [type(v) for v in row] != list(kinds):
             raise ValueError(f"{row!r:.200} is no staged file")
         file = cls(*row)
         numbers = file.partition, file.batches - 1, file.records - 1, file.size - 1
         good = names.is_stager(file.stager) and names.is_staged_file(file.name)
-        if not good or not all(0 <= n < _MOST_SIZE for n in numbers):
+        if not good or not all(0 <= n < INT32_MAX for n in numbers):
             raise ValueError(f"{row!r:.200} is no staged file")
         names.check_topic(file.topic)
         return file
@@ -63,7 +62,7 @@ class Staged:
 
     @classmethod
     def of(cls, path: str, stager: str, files: Sequence[StagedFile]) -> Staged:
-        """The message with its CRC."""
+        """Return the message with its CRC."""
         return cls(path, stager, tuple(files), _crc(stager, files))
 
     @property
@@ -80,11 +79,11 @@ class Staged:
 
 
 def _crc(stager: str, files: Sequence[StagedFile]) -> int:
-    return crc(compact([stager, *files]))
+    return crc32c(compact([stager, *files]))
 
 
 def files_of(messages: Iterable[Staged]) -> tuple[StagedFile, ...]:
-    """All files that the messages name, once each, in order. Raises InvalidTypeError,
+    """Return all files that the messages name, once each, in order. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if isinstance(messages, Staged) or not isinstance(messages, Iterable):
@@ -104,7 +103,7 @@ def files_of(messages: Iterable[Staged]) -> tuple[StagedFile, ...]:
 
 
 def check_id(value: Any) -> str:
-    """An id that a manifest may have: 1 to 1,000 printable characters. Raises InvalidTypeError,
+    """Return an id that a manifest may have: 1 to 1,000 printable characters. Raises InvalidTypeError,
     InvalidArgumentError.
     """
     if not isinstance(value, str):

@@ -27,7 +27,7 @@ from segstore.index import IndexBuilder
 from segstore.records import CHUNK_BYTES, decode, scan
 from segstore.records.header import CODEC_MASK
 from segstore.storage.inbox.staged_file import StagedFile
-from segstore.storage.log.validator import check_keys, largest_batch
+from segstore.storage.log.validator import LogValidator
 from segstore.storage.meta.small_files import NOT_A_FILE
 from segstore.storage.meta.topic_info import INTERNAL
 from segstore.storage.segment.batch_scan import CHUNK, LARGE, walk
@@ -59,7 +59,7 @@ class _MovedError(Exception):
 def chunks_of(
     files: Files, handle: Handle, size: int, *, check_crcs: bool
 ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.void], int]]:
-    """Whole batches of about CHUNK_BYTES: buffer, headers, bytes. The next chunk is read into the same
+    """Yield whole batches of about CHUNK_BYTES: buffer, headers, bytes. The next chunk is read into the same
     buffer.
 
     The chunks end early at bytes that are no batch.
@@ -149,7 +149,7 @@ def _move_back(files: Files, path: str, file: StagedFile) -> None:
 class _Look:
     def __init__(self, path: str, file: StagedFile, config: TopicConfig, segment_bytes: int) -> None:
         self._path, self._file, self._config = path, file, config
-        self._largest = largest_batch(config)
+        self._validator = LogValidator(config)
         self._segment = segment_bytes <= file.size <= config.segment_bytes
         self._segment &= config.message_timestamp_type == "CreateTime"
         self._builder: IndexBuilder | None = None
@@ -159,7 +159,7 @@ class _Look:
         self._at = self._batches = 0
 
     def run(self, files: Files, handle: Handle) -> Verified:
-        said, keys = self._file, "compact" in self._config.cleanup_policy and not self._file.keyed
+        said, keys = self._file, self._validator.needs_keys and not self._file.keyed
         durable = 0 < said.changed == files.changed(handle) and said.boot == boot_id() != ""
         if durable and not keys:
             chunk = _SPARSE if said.size > said.batches * LARGE else CHUNK
@@ -189,7 +189,7 @@ class _Look:
                 keys = decode(buffer[:size], one, self._path, self._at).keys
             except CorruptRecordError as error:
                 raise StagedFilesError(str(error)) from error
-            check_keys(self._config, any(key is None for key in keys))
+            self._validator.check_keys(any(key is None for key in keys))
 
     def _take(self, batches: NDArray[np.void], size: int) -> None:
         after, epochs = batches["last_offset"] + 1, batches["leader_epoch"]
@@ -208,10 +208,10 @@ class _Look:
             )
         if (batches["count"] != after - batches["base_offset"]).any():
             raise StagedFilesError(f"{self._path}: there are gaps within a batch")
-        if int(batches["size"].max()) > self._largest:
+        if int(batches["size"].max()) > self._validator.largest_batch:
             raise RecordTooLargeError(
                 f"{self._path} has a batch of {int(batches['size'].max()):,} bytes: allowed are "
-                f"{self._largest:,} (max.message.bytes, segment.bytes)"
+                f"{self._validator.largest_batch:,} (max.message.bytes, segment.bytes)"
             )
         if self._segment:
             self._index(batches)
@@ -223,7 +223,9 @@ class _Look:
             self._entries.append(self._builder.add(batches))
 
     def _indexes(self) -> tuple[bytes, bytes] | None:
-        """The index entries, relative to the base offset that the file will get, as those of any segment."""
+        """Return the index entries, relative to the base offset that the file will get, as those of any
+        segment.
+        """
         if not self._segment or self._builder is None:
             return None
         offsets = b"".join(entry for entry, _ in self._entries)

@@ -1,24 +1,114 @@
-"""Appends of a producer's record batches: one call of C encodes many of them.
+"""Appends to a partition: records are checked by the topic's settings, encoded, and take their place in the
+queue of appends.
 
-Threads: any. Encoding and compression are done before the append takes its place in the queue.
+An application's records come by `append_one` and `append_columns`, those of a producer's batches by
+`append_record` and `append_batches`. Threads: any. Encoding and compression are done before an append takes
+its place in the queue (`append_queue`), of which `writer` writes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from segstore.config import arguments
 from segstore.errors import RecordTooLargeError
 from segstore.records import HEADER_SIZE, Columns, Encoded, Template, check_sizes, encode, single
 from segstore.records.encoded import PLAIN
-from segstore.storage.context import os_errors
-from segstore.storage.log.validator import check_keys, check_stamps, codec_for, largest_batch, too_large
+from segstore.storage.log.validator import LogValidator
 from segstore.storage.producers.append_info import Claim, claim_of
 
 if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition, Writable
 
-_ANY = 1 << 62  # the whole append is encoded before it takes its place in the queue
+
+def append(partition: Partition, chunks: list[Encoded], n: int, claim: Claim | None = None) -> int:
+    """Append `n` records with contiguous offsets, visible together; return the first offset. With a `claim`
+    Kafka's rules for a producer with an id are applied first. `flush.messages` is kept.
+
+    Raises StorageError, and the errors of `append_info.judge`; nothing is appended then, unless it was the
+    flush that failed.
+    """
+    first = partition.queue.put(chunks, claim)
+    partition.flushing.flush_if_due(first + n)
+    return first
+
+
+# --- an application's records ------------------------------------------------------------------
+
+# A long append is encoded up to this many bytes before it takes its place in the queue; one that is longer
+# keeps the queue waiting while it is encoded, since its records must lie together whatever their number.
+AHEAD_PLAIN = 4 << 20
+AHEAD_COMPRESSED = 64 << 20
+
+
+def append_one(
+    partition: Partition, value: bytes | None, key: bytes | None, headers: Any, timestamp: int | None
+) -> int:
+    """Append a record; returns its offset."""
+    validator, now = partition.validator, partition.context.clock()
+    stamp = now if timestamp is None else arguments.whole("timestamp", timestamp, -1)
+    validator.check(stamp, stamp, key is None, now)
+    encoded = single(value, key, headers, stamp, PLAIN, validator.codec, validator.level)
+    if encoded.size > validator.largest_batch:
+        raise RecordTooLargeError(validator.too_large(encoded.size))
+    return append(partition, [encoded], 1)
+
+
+def append_columns(
+    partition: Partition,
+    values: Any,
+    keys: Any,
+    timestamps: Any,
+    headers: Any,
+    compression: str | None,
+    batch_bytes: int,
+) -> range:
+    """Append columns of records; returns their offsets."""
+    validator, now = partition.validator, partition.context.clock()
+    n, chunks = encode_columns(validator, now, values, keys, timestamps, headers, compression, batch_bytes)
+    if not n:
+        end = partition.view.end_offset
+        return range(end, end)
+    codec, _ = validator.named_codec(compression)
+    first = partition.queue.append(chunks, AHEAD_COMPRESSED if codec else AHEAD_PLAIN)
+    partition.flushing.flush_if_due(first + n)
+    return range(first, first + n)
+
+
+def encode_columns(
+    validator: LogValidator,
+    now: int,
+    values: Any,
+    keys: Any,
+    timestamps: Any,
+    headers: Any,
+    compression: str | None,
+    batch_bytes: int,
+) -> tuple[int, Iterator[Encoded]]:
+    """Return how many records these columns hold, and an iterator of their batches, each as large as the
+    topic allows at most. All that can be wrong with the columns is raised before the first batch is made.
+    """
+    batch_bytes = arguments.whole("batch_bytes", batch_bytes, 1)
+    codec, level = validator.named_codec(compression)
+    if isinstance(timestamps, int | np.integer):
+        now_or_one, timestamps = arguments.whole("timestamps", timestamps, -1), None
+    else:
+        now_or_one = now
+    columns = Columns(values, keys, timestamps, headers, now_or_one)
+    if not columns.n:
+        return 0, iter(())
+    stamps = columns.timestamps
+    least, most = (now_or_one, now_or_one) if stamps is None else (int(stamps.min()), int(stamps.max()))
+    validator.check(least, most, columns.keys.has_nulls, now)
+    limit = validator.largest_batch
+    check_sizes(columns, codec, level, limit)
+    return columns.n, encode(columns, codec, level, batch_bytes, max_bytes=limit)
+
+
+# --- a producer's batches ----------------------------------------------------------------------
 
 
 class Appended(NamedTuple):
@@ -60,13 +150,11 @@ def append_batches(
     partition = log.partition_for_write()
     if not columns.n:
         return Appended(partition.view.end_offset, -1, 0)
-    config, now = partition.config, partition.context.clock()
-    codec, level = codec_for(config, compression if config.compression_type == "producer" else None)
-    stamps = columns.timestamps
-    if stamps is not None:
-        check_stamps(config, int(stamps.min()), int(stamps.max()), now)
-    check_keys(config, columns.keys.has_nulls)
-    limit = largest_batch(config)
+    validator, stamps = partition.validator, columns.timestamps
+    codec, level = validator.codec_for(compression)
+    least, most = (-1, -1) if stamps is None else (int(stamps.min()), int(stamps.max()))
+    validator.check(least, most, columns.keys.has_nulls, partition.context.clock())
+    limit = validator.largest_batch
     check_sizes(columns, codec, level, limit)
     chunks = list(encode(columns, codec, level, limit, template, _room(columns, len(cuts) + 1), limit, cuts))
     return _append(partition, chunks, columns.n, claim)
@@ -86,25 +174,18 @@ def append_record(
     """Append one record, as `append_batches` does, in a third of the time."""
     claim = claim_of(template, sequenced)
     partition = log.partition_for_write()
-    config = partition.config
-    codec, level = codec_for(config, compression if config.compression_type == "producer" else None)
-    check_stamps(config, timestamp, timestamp, partition.context.clock())
-    check_keys(config, key is None)
+    validator = partition.validator
+    codec, level = validator.codec_for(compression)
+    validator.check(timestamp, timestamp, key is None, partition.context.clock())
     encoded = single(value, key, headers, timestamp, template, codec, level)
-    limit = largest_batch(config)
-    if encoded.size > limit:
-        raise RecordTooLargeError(too_large(partition.config, encoded.size))
+    if encoded.size > validator.largest_batch:
+        raise RecordTooLargeError(validator.too_large(encoded.size))
     return _append(partition, [encoded], 1, claim)
 
 
 def _append(partition: Partition, chunks: list[Encoded], n: int, claim: Claim | None) -> Appended:
     size = sum(chunk.size for chunk in chunks)
-    with os_errors():
-        if claim is None:
-            first = partition.queue.append(iter(chunks), _ANY)
-        else:
-            first = partition.queue.put(chunks, claim)
-        partition.flushing.settle(first + n)
+    first = append(partition, chunks, n, claim)
     append_time = -1
     if partition.config.message_timestamp_type == "LogAppendTime":
         repeated = claim is not None and claim.repeated
@@ -113,7 +194,9 @@ def _append(partition: Partition, chunks: list[Encoded], n: int, claim: Claim | 
 
 
 def _room(columns: Columns, batches: int) -> int:
-    """An upper bound of the bytes that the records take uncompressed, so that they become one chunk."""
+    """Return an upper bound of the bytes that the records take uncompressed, so that they become one
+    chunk.
+    """
     size = batches * HEADER_SIZE + columns.n * _NUMBERS
     size += int(columns.keys.c.data_len) + int(columns.values.c.data_len)
     if columns.headers:

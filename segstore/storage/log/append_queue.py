@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from itertools import chain, takewhile
 
 from segstore.config.arguments import INT64_MAX
 from segstore.errors import ReentrantCallError, StorageError
@@ -18,11 +18,6 @@ from segstore.mutex import Mutex, check_apart, refused, under_way
 from segstore.records import Encoded
 from segstore.storage.log.writer import INTERRUPTED, LogWriter, Pending
 from segstore.storage.producers.append_info import Claim
-
-# A long append is encoded up to this many bytes before it takes its place in the queue; one that is longer
-# keeps the queue waiting while it is encoded, since its records must lie together whatever their number.
-AHEAD_PLAIN = 4 << 20
-AHEAD_COMPRESSED = 64 << 20
 
 
 class AppendQueue:
@@ -42,10 +37,10 @@ class AppendQueue:
         self._queue: deque[Pending] = deque()
         self._writer, self._show, self._later = writer, show, later
         self._hidden = False  # whether something may have been written that is not visible yet
-        self._has_first, self._has_second, self._has_third = (lock._is_owned for lock in needed)
+        self._has_first, self._has_second, self._has_third = [lock._is_owned for lock in needed]
 
     def _check_apart(self) -> None:
-        """Raises ReentrantCallError where a signal handler appends inside a call that would keep its record
+        """Raise ReentrantCallError where a signal handler appends inside a call that would keep its record
         from becoming visible or durable; nothing is written then.
         """
         held = self._has_first() or self._has_second() or self._has_third()
@@ -56,8 +51,9 @@ class AppendQueue:
             check_apart("append()")
 
     def append(self, chunks: Iterator[Encoded], ahead: int) -> int:
-        """Append encoded batches with contiguous offsets, visible together; returns the first offset. Raises
-        StorageError; nothing is appended then.
+        """Append batches with contiguous offsets, visible together, while they are encoded; returns the first
+        offset. Up to `ahead` bytes are encoded before the append takes its place. Raises StorageError;
+        nothing is appended then.
         """
         ready: list[Encoded] = []
         size = 0
@@ -88,21 +84,21 @@ class AppendQueue:
         try:
             self._queue.append(pending)
             with self.token:
-                if not pending.done:
+                if pending.result is None:
                     self.drain()
                 elif self._hidden:  # an interrupt came to the thread that wrote it
                     self.show()
         except BaseException:
-            pending.error = INTERRUPTED  # nobody waits for this append: it must not be written later
+            pending.abandoned = True  # nobody waits for this append: it must not be written later
             raise
-        if pending.error is INTERRUPTED:
+        if isinstance(pending.result, int):
+            return pending.result
+        if pending.result is INTERRUPTED or pending.result is None:
             raise StorageError(*INTERRUPTED.args)
-        if pending.error is not None:
-            try:
-                raise pending.error
-            finally:
-                del pending  # it keeps the error, whose traceback has this frame
-        return pending.first
+        try:
+            raise pending.result
+        finally:
+            del pending  # it keeps the error, whose traceback has this frame
 
     def drain(self) -> None:
         """Write what is queued; the caller holds the token."""
@@ -113,14 +109,26 @@ class AppendQueue:
             count = len(self._queue)
             self._hidden = True
             try:
+                if count > 1:
+                    self._write_together(count)
                 for i in range(count):
                     # No variable refers to an append: the traceback of its error has this frame.
-                    if not self._queue[i].done:
+                    if self._queue[i].result is None and not self._queue[i].abandoned:
                         self._writer.write_queued(self._queue[i])
             finally:
                 self.show()
             for _ in range(count):
                 self._queue.popleft()
+
+    def _write_together(self, count: int) -> None:
+        """Write the first `count` appends by one call of the system, as far as they lie one behind the other
+        and no producer's sequence is to be judged. Those that are left out are written one by one.
+        """
+        waiting = [self._queue[i] for i in range(count)]
+        waiting = [each for each in waiting if each.result is None and not each.abandoned]
+        group = list(takewhile(lambda each: each.claim is None, waiting))
+        if len(group) > 1:
+            self._writer.write_together(group)
 
     def show(self) -> None:
         """Make visible what was written; the caller holds the token."""

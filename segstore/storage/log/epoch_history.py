@@ -3,14 +3,15 @@
 On disk files are only read. Threads: one, when the partition is opened.
 
 Each batch header has the leader epoch that the batch was written under, so the file can be made anew, but for
-epochs in which nothing was written. The epoch in a header lies outside the batch's CRC: where the epochs of
-the log do not rise, the log proves nothing against a file that can be read.
+epochs in which nothing was written. The epoch in a header lies outside the batch's CRC: where a log's
+epochs go down its headers may be damaged, and a file that can be read is believed rather than the log.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Any
 
 from segstore._native import ffi
@@ -24,7 +25,7 @@ from segstore.storage.segment.segment import Segment
 
 
 def load_epochs(files: Files, path: str, opened: Opened) -> tuple[LeaderEpochs, str]:
-    """The leader epochs of a log, and what is wrong with the checkpoint file, "" for nothing. Raises
+    """Return the leader epochs of a log, and what is wrong with the checkpoint file, "" for nothing. Raises
     OSError.
     """
     empty = opened.end_offset == opened.segments[0].base_offset
@@ -42,8 +43,8 @@ def load_epochs(files: Files, path: str, opened: Opened) -> tuple[LeaderEpochs, 
 
 
 def derive(files: Files, segments: list[Segment]) -> tuple[list[tuple[int, int]], bool]:
-    """Pairs of leader epoch and start offset by the batches of a log, and whether the epochs rise. Raises
-    OSError.
+    """Return the pairs of leader epoch and start offset by the batches of a log, and whether the epochs rise.
+    Raises OSError.
     """
     found: list[tuple[int, int]] = []
     rises = True
@@ -56,18 +57,20 @@ def derive(files: Files, segments: list[Segment]) -> tuple[list[tuple[int, int]]
 
 
 def _runs(files: Files, segment: Segment) -> Iterator[tuple[int, int]]:
-    """Epoch and base offset of each batch of a segment; batches without an epoch are left out."""
+    """Yield the epoch and the base offset of each batch of a segment; batches without an epoch are left
+    out.
+    """
     for step in walk_past_damage(files, segment.handle, segment.size, check_crcs=False, sparse=True):
         epochs, bases = step.batches["leader_epoch"].tolist(), step.batches["base_offset"].tolist()
         yield from ((epoch, base) for epoch, base in zip(epochs, bases, strict=True) if epoch >= 0)
 
 
 def _contradiction(epochs: LeaderEpochs, opened: Opened) -> str:
-    """How the log contradicts the epochs, at its ends and beside the start of each epoch; "" where it does
-    not.
+    """Return how the log contradicts the epochs, at its ends and beside the start of each epoch; "" where it
+    does not.
     """
     starts = [start for _, start in epochs.entries if opened.start_offset < start < opened.end_offset]
-    beside = (at for start in starts for at in (start - 1, start))
+    beside = [at for start in starts for at in (start - 1, start)]
     for offset in [opened.start_offset, *beside, max(opened.end_offset - 1, opened.start_offset)]:
         batch = _batch_at(opened.segments, offset)
         if batch is None or batch.leader_epoch < 0:
@@ -75,16 +78,16 @@ def _contradiction(epochs: LeaderEpochs, opened: Opened) -> str:
         base = max(int(batch.base_offset), opened.start_offset)
         known = epochs.epoch_for_offset(base)
         if known != batch.leader_epoch:
-            said = "no epoch" if known is None else f"epoch {known}"
-            return f"{said} for offset {base}, but its batch has epoch {batch.leader_epoch}"
+            epoch = "no epoch" if known is None else f"epoch {known}"
+            return f"{epoch} for offset {base}, but its batch has epoch {batch.leader_epoch}"
     return ""
 
 
 def _batch_at(segments: list[Segment], offset: int) -> Any:
-    """Header of the batch that holds an offset, or of the next batch in its segment; None where damage hides
-    it.
+    """Return the header of the batch that holds an offset, or of the next batch in its segment; None where
+    damage hides it.
     """
-    slot = max(bisect.bisect_right([segment.base_offset for segment in segments], offset) - 1, 0)
+    slot = max(bisect.bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
     segment, header = segments[slot], ffi.new("seg_batch *")
     if not slot:  # most partitions need no more than this, and no index
         last = segment.header_at(0, segment.size, header)

@@ -1,6 +1,6 @@
 """The flusher makes a partition's log durable: group commit, recovery point, fencing after a failed sync.
 
-On disk logs are synced, the files that a roll has sealed beside them, and the directory; nothing is written.
+On disk it syncs logs, the files that a roll has sealed beside them, and the directory; it writes nothing.
 Threads: any. The thread that holds the lock syncs for all that wait behind it: a thread that finds its
 records durable when its turn comes does not sync again. The append token is never taken here.
 """
@@ -13,10 +13,11 @@ from contextlib import AbstractContextManager, suppress
 
 from segstore import names
 from segstore._native import ffi
-from segstore.errors import StorageError, copy_of, is_refusal
+from segstore.errors import StorageError, is_refusal
 from segstore.files import Handle
 from segstore.mutex import Mutex
-from segstore.storage.log.writer import LogWriter
+from segstore.storage.handle_pool import HandlePool
+from segstore.storage.log.log_segments import LogSegments
 from segstore.storage.segment import index_files
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
@@ -29,12 +30,13 @@ class Flusher:
 
     def __init__(
         self,
-        writer: LogWriter,
+        pool: HandlePool,
+        segments: LogSegments,
         view: Callable[[], LogView],
         recovery_point: int,
         advanced: Callable[[int], None],
     ) -> None:
-        self._writer, self._view, self._advanced = writer, view, advanced
+        self._pool, self._segments, self._view, self._advanced = pool, segments, view, advanced
         self.recovery_point = recovery_point
         self.lock = Mutex()
         self._names_synced = _NEVER
@@ -51,16 +53,19 @@ class Flusher:
         with self.lock:
             if self._is_done(upto):
                 return
-            if self._writer.fenced is not None:
-                raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.reason}")
+            if self._segments.fenced is not None:
+                raise StorageError(
+                    f"{self._segments.directory} is fenced for writing: {self._segments.reason}"
+                )
             view = self._view()
             self._sync_or_fence(view)
             self.recovery_point = view.end_offset
             self._advanced(view.end_offset)
 
     def _is_done(self, upto: int) -> bool:
-        # A failed append takes back the segment that it made, whose name a sync may have made durable since.
-        removed = self._names_synced[1] != self._writer.removals
+        # A failed append removes its new segment, whose name a sync may have made durable: then the directory
+        # must be synced again.
+        removed = self._names_synced[1] != self._segments.removals
         return self.recovery_point >= upto and not self._sealed and not removed
 
     def sync_ahead(self, view: LogView) -> None:
@@ -68,21 +73,23 @@ class Flusher:
         partition is fenced then.
         """
         with self.lock:
-            if self._writer.fenced is not None:
-                raise StorageError(f"{self._writer.directory} is fenced for writing: {self._writer.reason}")
+            if self._segments.fenced is not None:
+                raise StorageError(
+                    f"{self._segments.directory} is fenced for writing: {self._segments.reason}"
+                )
             self._sync_or_fence(view)
 
     def _sync_or_fence(self, view: LogView) -> None:
         try:
             if self._failure[0]:  # an earlier sync failed, and an interrupt came then
                 number = self._failure[0]
-                raise OSError(number, os.strerror(number), self._writer.directory)
+                raise OSError(number, os.strerror(number), self._segments.directory)
             self._sync(view)
         except OSError as error:
             if not is_refusal(error):
                 raise
             # The kernel may have dropped the pages and called them clean: a second sync proves nothing.
-            self._writer.fenced = copy_of(error)
+            self._segments.fence(error)
             self.failed = True
             self._advanced(self.recovery_point)
             raise StorageError(error.errno, f"sync failed: {error.strerror}", error.filename) from error
@@ -99,7 +106,7 @@ class Flusher:
             raise
 
     def _sync_files(self, view: LogView, sealed: list[tuple[Segment, int]]) -> None:
-        pool = self._writer.pool
+        pool = self._pool
         for segment in view.segments[view.slot(self.recovery_point) :]:
             if not segment.durable:
                 self._sync_file(pool.get(segment.path, write=True))
@@ -111,17 +118,17 @@ class Flusher:
                 path = os.path.join(segment.directory, names.segment_file(offset, names.SNAPSHOT))
                 with pool.files.open(path, write=True) as handle:
                     pool.files.sync(handle)
-        held = view.bases[-1], self._writer.removals
-        if held != self._names_synced:
-            self._names_synced = held  # first: names that are made meanwhile are left to the next sync
-            pool.files.sync_dir(self._writer.directory)
+        names_now = view.bases[-1], self._segments.removals
+        if names_now != self._names_synced:
+            self._names_synced = names_now  # first: names that are made meanwhile are left to the next sync
+            pool.files.sync_dir(self._segments.directory)
 
     def _sync_aborts(self, segment: Segment) -> None:
         segment.unsynced_aborts = False  # first: aborts that come meanwhile are left to the next sync
         try:
             with (
                 suppress(FileNotFoundError),  # the abort was taken back, or the segment deleted meanwhile
-                self._writer.pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle,
+                self._pool.files.open(segment.file(names.TXN_INDEX), write=True) as handle,
             ):
                 self._sync_file(handle)
         except BaseException:
@@ -131,11 +138,11 @@ class Flusher:
 
     def _sync_file(self, handle: Handle) -> None:
         handle.failed = self._failure
-        self._writer.pool.files.sync(handle)
+        self._pool.files.sync(handle)
 
     def without_syncs(self) -> AbstractContextManager[object]:
-        """A block in which nothing is synced: the active segment's file may be renamed away in it, and come
-        back.
+        """Return a block in which nothing is synced: the active segment's file may be renamed away in it, and
+        come back.
         """
         return self.lock
 

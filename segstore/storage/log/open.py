@@ -1,7 +1,7 @@
 """Opens a partition's directory for its writer: loads the segments and finds the log end offset.
 
-On disk `segment_files.settle` and `recovery` change files, and segments below the log start offset are
-renamed. Threads: one, before the partition is used.
+On disk `segment_files.finish_renames` and `recovery` change files, and segments below the log start offset
+are renamed. Threads: one, before the partition is used.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from segstore.index.sparse import MOST
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.recovery import PartitionRecovery, Recovered, behind_last, last_whole
 from segstore.storage.segment.segment import Segment
-from segstore.storage.segment.segment_files import bury_segment, create_segment, list_segments, settle
+from segstore.storage.segment.segment_files import bury_segment, create_segment, finish_renames, list_segments
 
 
 class Expected(NamedTuple):
     """What the checkpoints say of a partition. `gaps_end`, `suspect`: see `PartitionRecovery`.
 
-    `recovery_point_checked`, `log_start_checked`: whether the number comes from something with a checksum. A
+    `recovery_point_checked`, `log_start_checked`: whether the source of the number has a checksum. A
     recovery point without one that is behind the log's end is ignored, and a log start offset without one
     lets no file be touched; `log_start_claimed`: that was so at an earlier open, and was reported then.
     `now_ms` is the store's clock. `told` says which of the checkpoints disagree.
@@ -41,7 +41,7 @@ class Expected(NamedTuple):
 class Opened(NamedTuple):
     """An opened log; all below `durable_offset` is synced. `recovered` is None where the log was taken as it
     was. `told` says what else was not as expected. `buried` are paths of `.deleted` files, to be deleted
-    later. `claimed`: segments stay below a log start offset that comes from nothing with a checksum.
+    later. `claimed`: segments stay below a log start offset from a source without a checksum.
     """
 
     segments: list[Segment]
@@ -56,10 +56,10 @@ class Opened(NamedTuple):
 
 def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expected: Expected) -> Opened:
     """Open a partition's segments, ready for appending to the last. Raises OSError."""
-    bases, buried = settle(pool.files, directory)
+    bases, buried = finish_renames(pool.files, directory)
     segments = load_segments(pool, directory, bases, config, writable=True)
-    told: list[str] = []
-    least = _recovery_point(segments, expected, told)
+    messages: list[str] = []
+    least = _recovery_point(segments, expected, messages)
     if not segments:
         segments = [create_segment(pool, directory, max(least, expected.log_start), config)]
     recovered = None
@@ -71,62 +71,68 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
         ).run()
         end = recovered.end_offset
     segments[-1].sealed = False
-    segments[-1].attach(None)
-    start, below = _start(segments, expected, end, told)
+    if recovered is None:
+        segments[-1].attach(None)
+    start, below = _start(segments, expected, end, messages)
     claimed = bool(below) and (expected.log_start_claimed or not expected.log_start_checked)
-    gone = [] if claimed else _put_aside(segments, below, start, expected.now_ms, told)
+    aside_paths = [] if claimed else _put_aside(segments, below, start, expected.now_ms, messages)
     if claimed and not expected.log_start_claimed:
-        told.append(
+        messages.append(
             f"{below} segments lie below the log start offset {start}, which nothing with a checksum"
             " says: they stay"
         )
     durable = min(least, end) if recovered is None else end
-    return Opened(segments, start, end, durable, recovered, tuple(told), (*buried, *gone), claimed)
+    return Opened(segments, start, end, durable, recovered, tuple(messages), (*buried, *aside_paths), claimed)
 
 
-def _recovery_point(segments: list[Segment], expected: Expected, told: list[str]) -> int:
-    """The recovery point. One that is behind the log's end and comes from nothing with a checksum is ignored:
-    then all up to the last whole batch is taken for synced, so that no good batch is cut off.
+def _recovery_point(segments: list[Segment], expected: Expected, messages: list[str]) -> int:
+    """Return the recovery point. One that is behind the log's end, from a source without a checksum, is
+    ignored: then all up to the last whole batch is taken for synced, so that no good batch is cut off.
     """
     claimed = max(expected.recovery_point, 0)
     if expected.recovery_point_checked or not segments or claimed <= behind_last(segments[-1])[1]:
         return claimed
     pool, directory = segments[0].pool, segments[0].directory
     end = last_whole(pool.files, directory, [segment.base_offset for segment in segments])
-    told.append(
+    messages.append(
         f"recovery point {claimed} is behind the log's end: {end} is taken, behind its last whole batch"
     )
     return end
 
 
-def _start(segments: list[Segment], expected: Expected, end: int, told: list[str]) -> tuple[int, int]:
-    """The log start offset, and how many segments are wholly below it."""
+def _start(segments: list[Segment], expected: Expected, end: int, messages: list[str]) -> tuple[int, int]:
+    """Return the log start offset, and how many segments are wholly below it."""
     log_start, first = expected.log_start, segments[0].base_offset
     if log_start > end:
         # The log start offset only moves to durable offsets: one behind the end comes from a damaged
         # checkpoint.
-        told.append(f"log start offset {log_start} is behind the end {end}: {first} is taken")
+        messages.append(f"log start offset {log_start} is behind the end {end}: {first} is taken")
         return first, 0
-    return max(first, log_start), sum(segment.base_offset <= log_start for segment in segments[1:])
+    below = [segment for segment in segments[1:] if segment.base_offset <= log_start]
+    return max(first, log_start), len(below)
 
 
-def _put_aside(segments: list[Segment], below: int, start: int, now_ms: int, told: list[str]) -> list[str]:
+def _put_aside(
+    segments: list[Segment], below: int, start: int, now_ms: int, messages: list[str]
+) -> list[str]:
     """Rename segments below the log start offset, which a crash left, to names that end in `.deleted`;
     returns the files' paths.
     """
     if not below:
         return []
-    told.append(f"{below} segments below the log start offset {start} were put aside, to be deleted")
-    gone = [path for segment in segments[:below] for path in bury_segment(segment, now_ms)]
+    messages.append(f"{below} segments below the log start offset {start} were put aside, to be deleted")
+    paths = [path for segment in segments[:below] for path in bury_segment(segment, now_ms)]
     segments[0].pool.files.sync_dir(segments[0].directory)
     del segments[:below]
-    return gone
+    return paths
 
 
 def load_segments(
     pool: HandlePool, directory: str, bases: list[int], config: TopicConfig, *, writable: bool
 ) -> list[Segment]:
-    """The segments with these base offsets, each with its file's size, all as sealed ones. Raises OSError."""
+    """Return the segments with these base offsets, each with its file's size, all as sealed ones. Raises
+    OSError.
+    """
     segments = []
     for base in bases:
         segment = Segment(pool, directory, base, 0, writable=writable, interval=config.index_interval_bytes)
@@ -136,7 +142,7 @@ def load_segments(
 
 
 def read_only_segments(pool: HandlePool, directory: str, config: TopicConfig) -> list[Segment]:
-    """The segments of a directory that another process may be writing. Raises OSError."""
+    """Return the segments of a directory that another process may be writing. Raises OSError."""
     segments = load_segments(pool, directory, list_segments(pool.files, directory), config, writable=False)
     for segment in segments:
         segment.identity = pool.files.identity(segment.path)

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from segstore.config import TopicConfig
 from segstore.errors import StorageError, StoreClosedError, copy_of
+from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.log import retention
 from segstore.storage.log.append_queue import AppendQueue
 from segstore.storage.log.flusher import Flusher
+from segstore.storage.log.log_segments import LogSegments
+from segstore.storage.log.validator import LogValidator
 from segstore.storage.log.visibility import Publisher, Visible
 from segstore.storage.log.writer import LogWriter
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
@@ -27,7 +30,6 @@ from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment_files import bury_segment
 
 if TYPE_CHECKING:
-    from segstore.storage.context import Context
     from segstore.storage.log.open import Opened
     from segstore.storage.producers.state_manager import Producers
     from segstore.storage.segment.segment import Segment
@@ -63,15 +65,15 @@ class LogStart:
 
         The start is durable before a byte is removed. Raises OffsetOutOfRangeError.
         """
-        it = self._partition
-        with it.admin:
-            view = it.view
+        partition = self._partition
+        with partition.admin:
+            view = partition.view
             before = view.end_offset if before == -1 else before
-            view.check(max(before, view.start_offset) if before >= 0 else before, it.directory)
+            view.check(max(before, view.start_offset) if before >= 0 else before, partition.directory)
             if before > view.start_offset:
                 self._advance(before, delay_ms=0)
             else:
-                it.show_rest()
+                partition.show_rest()
             return max(before, view.start_offset)
 
     def retain(self, now_ms: int) -> Retained:
@@ -79,21 +81,21 @@ class LogStart:
 
         Their files stay for file.delete.delay.ms as `.deleted`. Raises StorageError, OSError.
         """
-        it = self._partition
-        with it.admin:
-            view = it.view
-            count = retention.breached(view, it.config, now_ms, it.context.files)
+        partition = self._partition
+        with partition.admin:
+            view = partition.view
+            count = retention.breached(view, partition.config, now_ms, partition.context.files)
             if count == len(view.segments):
                 count -= not self._rolled_from(view, count > 1)
             if not count:
                 return Retained(0, 0)
-            before = it.writer.segments[count].base_offset
-            self._advance(max(before, view.start_offset), it.config.file_delete_delay_ms)
+            before = partition.segments[count].base_offset
+            self._advance(max(before, view.start_offset), partition.config.file_delete_delay_ms)
             return Retained(count, retention.freed(view, count))
 
     def _rolled_from(self, view: LogView, others: bool) -> bool:
-        """As `Partition.roll_from`. Where the roll fails and there are `others`, these are removed without
-        the active segment, which may be what makes room for the roll.
+        """Do what `Partition.roll_from` does. Where the roll fails and there are `others`, these are removed
+        without the active segment, which may be what makes room for the roll.
         """
         try:
             return self._partition.roll_from(view)
@@ -104,30 +106,31 @@ class LogStart:
 
     def _advance(self, start: int, delay_ms: int) -> None:
         """Let the log begin at `start`, which is durable before a byte is removed."""
-        it = self._partition
-        it.flusher.flush(start)
+        partition = self._partition
+        partition.flusher.flush(start)
         self._start_moved(start)
-        with it.queue.token:
-            dropped = it.visible.begin_at(start)
+        with partition.queue.token:
+            dropped = partition.visible.begin_at(start)
         self._remove(dropped, delay_ms)
         # Last: this frees nothing, and the next open puts right what a crash leaves undone here.
-        with it.naming, suppress(OSError):  # without `naming` the directory may be a new topic's of that name
-            if it.visible.current is not None and self._epochs.truncate_from_start(start):
+        # Without `naming` the directory may be that of a new topic with the same name.
+        with partition.naming, suppress(OSError):
+            if partition.visible.current is not None and self._epochs.truncate_from_start(start):
                 self._epochs.save()
 
     def _remove(self, segments: list[Segment], delay_ms: int) -> None:
         """Remove segments, the oldest first, so that a crash leaves no gap within the log."""
-        it = self._partition
+        partition = self._partition
         for segment in segments:
-            it.context.graveyard.put(bury_segment(segment, it.context.clock()), delay_ms)
-            it.producers.forget_snapshot(segment.base_offset)
+            partition.context.graveyard.put(bury_segment(segment, partition.context.clock()), delay_ms)
+            partition.producers.forget_snapshot(segment.base_offset)
         if segments:
-            it.context.files.sync_dir(it.directory)
+            partition.context.files.sync_dir(partition.directory)
 
 
 # --- flushing ----------------------------------------------------------------------------------
 
-NEVER = 2**63 - 1  # Kafka's default for flush.ms
+NEVER = INT64_MAX  # Kafka's default for flush.ms
 
 
 class Flushing:
@@ -150,7 +153,7 @@ class Flushing:
         """Make all that is visible durable. Raises StorageError."""
         self._flusher.flush(self._visible.view.end_offset)
 
-    def settle(self, after: int) -> None:
+    def flush_if_due(self, after: int) -> None:
         """Keep `flush.messages` and `flush.ms` for an append that ends at offset `after`. Raises
         StorageError.
         """
@@ -191,7 +194,7 @@ class Flushing:
             except StoreClosedError:
                 pass  # the topic was deleted meanwhile
             except StorageError as error:
-                if error.errno is not None:  # without errno: a fence that was raised before
+                if error.errno is not None:  # an error without errno is a fence that was raised before
                     self.untold = copy_of(error)
                 raise
 
@@ -203,7 +206,7 @@ class Writable(Protocol):
     """A log whose partition this process writes."""
 
     def partition_for_write(self) -> Partition:
-        """The partition. Raises ReadOnlyError, StoreClosedError, ForkedError."""
+        """Return the partition. Raises ReadOnlyError, StoreClosedError, ForkedError."""
 
 
 class Partition:
@@ -224,38 +227,34 @@ class Partition:
     ) -> None:
         self.context, self.config, self.producers = context, config, producers
         self.directory = opened.segments[0].directory
+        self.segments = LogSegments(self.directory, opened.segments, config, opened.end_offset, layout)
         self.writer = LogWriter(
-            context.pool,
-            self.directory,
-            config,
-            opened.segments,
-            opened.end_offset,
-            epochs.current,
-            context.clock,
-            self._rolled,
-            producers,
+            context.pool, config, self.segments, epochs.current, context.clock, self._rolled, producers
         )
-        self.flusher = Flusher(self.writer, lambda: self.view, opened.durable_offset, self._flushed)
-        self.visible = Visible(self.writer, self.flusher, publisher, opened.start_offset, layout)
+        self.flusher = Flusher(
+            context.pool, self.segments, lambda: self.view, opened.durable_offset, self._flushed
+        )
+        self.visible = Visible(self.writer, self.flusher, publisher, opened.start_offset)
         needed = self.visible.publishing, self.flusher.lock, publisher.lock
         self.queue = AppendQueue(self.writer, self.visible.show, self._show_soon, needed)
         changed = opened.recovered is not None
         self.flushing = Flushing(context, self.writer, self.flusher, self.visible, changed)
         self.log_start = LogStart(self, epochs, start_moved)
         self.admin, self.naming = Mutex(), Mutex()
+        self.validator = LogValidator(config)
         self.unsettled: str | None = None
         """Why a compaction's swap was left half done: reopening finishes it, and no other runs before."""
         self.visible.publish()
 
     @property
     def view(self) -> LogView:
-        """The view that readers may see now. Raises StoreClosedError where the topic was deleted."""
+        """Return the view that readers may see now. Raises StoreClosedError where the topic was deleted."""
         view = self.visible.current
         return view if isinstance(view, LogView) else self.visible.view
 
     @property
     def recovery_point(self) -> int:
-        """The recovery point: all below this offset is durable."""
+        """Return the recovery point: all below this offset is durable."""
         return self.flusher.recovery_point
 
     def _flushed(self, _: int) -> None:
@@ -292,9 +291,9 @@ class Partition:
         self.flusher.sync_ahead(self.visible.ahead())
 
     def _rolled(self, base_offset: int) -> None:
-        self.visible.layout += 1
+        self.segments.layout += 1
         self.producers.snapshot(base_offset)
-        self.flusher.rolled(self.writer.segments[-2], base_offset)
+        self.flusher.rolled(self.segments[-2], base_offset)
         self.flushing.soon(base_offset)
 
     def roll_from(self, view: LogView) -> bool:
@@ -303,7 +302,7 @@ class Partition:
         """
         with self.queue.token:
             self.queue.drain()
-            if self.writer.closed or self.writer.next_offset != view.end_offset:
+            if self.segments.closed or self.segments.next_offset != view.end_offset:
                 return False
             self.writer.roll_apart()
             self.visible.show()
@@ -315,7 +314,8 @@ class Partition:
         """
         with self.queue.token:
             self.writer.recall()
-            if not self.writer.closed and self.writer.fenced is None and self.writer.active.outlived(now_ms):
+            segments = self.segments
+            if not segments.closed and segments.fenced is None and segments.active.outlived(now_ms):
                 self.writer.roll_apart()
                 self.visible.show()
 
@@ -323,8 +323,8 @@ class Partition:
 
     @contextmanager
     def names_held(self) -> Iterator[None]:
-        """A block in which no segment is removed and the topic not deleted. Raises StoreClosedError where the
-        topic was deleted before.
+        """Run a block in which no segment is removed and the topic not deleted. Raises StoreClosedError where
+        the topic was deleted before.
         """
         with self.admin, self.naming:
             _ = self.view
@@ -344,13 +344,13 @@ class Partition:
             self.visible.replace(old, new)
 
     def relist(self, gone: Iterable[int]) -> None:
-        """Files of segments were replaced, and the segments with base offsets `gone` exist no more: have
-        other processes list the segments again. Raises OSError.
+        """Have other processes list the segments again: files of segments were replaced, and the segments
+        with base offsets `gone` exist no more. Raises OSError.
         """
         for base in gone:
             self.producers.forget_snapshot(base)
         with self.queue.token:
-            self.visible.layout += 1
+            self.segments.layout += 1
             self.visible.show()
 
     # --- settings, closing ----------------------------------------------------------------
@@ -365,7 +365,9 @@ class Partition:
         """Use changed settings from the next append on."""
         with self.queue.token:
             self.writer.recall()
-            self.config = self.writer.config = self.writer.active.config = config
+            self.config = self.writer.config = config
+            self.validator = LogValidator(config)
+            self.segments.active.configure(config)
 
     def close(self) -> None:
         """Write what is queued, make it durable, and leave the directory as Kafka's clean shutdown does.
@@ -374,22 +376,22 @@ class Partition:
         with self.queue.token:
             self.queue.drain()
             self._show_rest()
-            self.writer.closed = True
-        if self.writer.settled():
+            self.segments.closed = True
+        if self.writer.is_whole():
             self.flush()
-            self.writer.active.trim()
+            self.segments.active.trim()
             if self.flushing.changed:
                 self.producers.snapshot(self.view.end_offset)
         elif self.flushing.untold is not None:
             raise copy_of(self.flushing.untold)
 
-    def settled(self) -> bool:
-        """Whether the next open has nothing to finish or to take back."""
-        return self.unsettled is None and self.writer.settled()
+    def is_clean(self) -> bool:
+        """Return whether the next open has nothing to finish or to take back."""
+        return self.unsettled is None and self.writer.is_whole()
 
     def abandon(self) -> None:
         """Refuse appends, since the topic was deleted; readers keep the views that they have."""
         with self.naming, self.queue.token:
             self.queue.drain()
-            self.writer.closed = True
+            self.segments.closed = True
             self.visible.withdraw()

@@ -1,14 +1,16 @@
 """Reads of a partition's view: record batches and records by offset and by time, and gaps in offsets.
 
 On disk everything is only read: logs, indexes, a topic's settings and the cleaner's checkpoint. Threads: any,
-without locks; what is learned is replaced whole.
+without locks; cached facts are replaced in one assignment.
 """
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -52,7 +54,7 @@ class Gaps:
         return self._end < 0 or offset < self._end
 
     def _look(self) -> int:
-        """The offset below which there may be gaps; -1: anywhere. Raises an OSError that may pass."""
+        """Return the offset below which there may be gaps; -1: anywhere. Raises an OSError that may pass."""
         try:
             info = TopicFiles(self._files, self._root).load()[0].get(self._key[0])
             if info is None:
@@ -66,17 +68,17 @@ class Gaps:
 
 
 def forgets(before: TopicInfo, after: TopicInfo) -> bool:
-    """Whether the settings said that there may be gaps and no longer do. A broker's earlier settings are
-    never known.
+    """Return whether the settings said that there may be gaps and no longer do. A broker's earlier settings
+    are never known.
     """
     return before.gapped and not (after.gapped and before.ours)
 
 
 def remembering(before: TopicInfo, after: TopicInfo, held: Mapping[int, tuple[LogView, int]]) -> TopicInfo:
-    """The settings `after`, with the offset below which there may be gaps by the rules of `before`, both in
-    one file: the cleaner's checkpoint does not know of compactions that were stopped. `held` has views and
-    recovery points of partitions in which no compaction begins any more; a partition without may have gaps
-    anywhere.
+    """Return the settings `after`, with the offset below which there may be gaps by the rules of `before`,
+    both in one file: the cleaner's checkpoint does not know of compactions that were stopped. `held` has
+    views and recovery points of partitions in which no compaction begins any more; a partition without may
+    have gaps anywhere.
 
     The cleaner leaves the active segment alone, and what is not synced; a broker's log may be a replica of a
     compacted log.
@@ -114,19 +116,26 @@ class Fetched(NamedTuple):
     """Whether there may be control batches among the batches."""
 
 
+# These are calls of C, in place of a Python function each.
+_fetched: Callable[[tuple[Any, ...]], Fetched] = partial(tuple.__new__, Fetched)
+_scan_end: Callable[[tuple[Any, ...]], ScanEnd] = partial(tuple.__new__, ScanEnd)
+
+
 def fetch(
     view: LogView, offset: int, limit: int, max_bytes: int, check_crcs: bool, gaps: MayBeMissing
 ) -> list[Fetched]:
-    """Batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, and at least one
-    batch where there is any. Raises CorruptRecordError where the first batch is damaged, or offsets are
-    missing that may not be; damage or a gap further on ends the fetch before it.
+    """Return the batches from the one that holds `offset` on, below offset `limit`: up to `max_bytes`, and at
+    least one batch where there is any. Raises CorruptRecordError where the first batch is damaged, or offsets
+    are missing that may not be; damage or a gap further on ends the fetch before it.
     """
     found: list[Fetched] = []
-    slot, last = view.slot(offset), len(view.segments)
+    slot, last = bisect_right(view.bases, offset, 1) - 1, len(view.segments)
     while slot < last and offset < limit and (max_bytes > 0 or not found):
-        end = view.end_of(slot)
+        end, below = view.bounds(slot)
         try:
-            part = _fetch_segment(view, slot, offset, limit, max_bytes, check_crcs, gaps, bool(found))
+            part = _fetch_segment(
+                view, slot, end, below, offset, limit, max_bytes, check_crcs, gaps, bool(found)
+            )
         except CorruptRecordError:
             if found:
                 return found
@@ -145,13 +154,19 @@ def fetch(
 
 
 def first_batch(
-    view: LogView, slot: int, offset: int, limit: int, gaps: MayBeMissing, handle: Handle | None = None
+    view: LogView,
+    slot: int,
+    end: int,
+    offset: int,
+    limit: int,
+    gaps: MayBeMissing,
+    handle: Handle | None = None,
 ) -> Any:
-    """Header of the batch of segment `slot` that holds `offset`, or of the first batch behind that; None
-    where there is none below `limit`. Raises CorruptRecordError, with the offset to go on from, where damage
-    lies between, or a gap that may not be.
+    """Return the header of the batch of segment `slot` that holds `offset`, or of the first batch behind
+    that; None where there is none below byte `end` and offset `limit`. Raises CorruptRecordError, with the
+    offset to go on from, where damage lies between, or a gap that may not be.
     """
-    segment, end = view.segments[slot], view.end_of(slot)
+    segment = view.segments[slot]
     try:
         first = segment.locate(offset, end, handle)
         if first is not None and first.base_offset <= offset:
@@ -176,8 +191,8 @@ def _behind_gap(view: LogView, slot: int, offset: int, limit: int, first: Any, g
 
 
 def _is_twice(view: LogView, slot: int, first: Any) -> bool:
-    """Whether a batch is also in another segment: in the midst of a compaction's swap the merged segment has
-    its name, and the segments that it is made of still have theirs.
+    """Return whether a batch is also in another segment: in the midst of a compaction's swap the merged
+    segment has its name, and the segments that it is made of still have theirs.
     """
     other = view.slot(first.base_offset)
     if other <= slot:
@@ -190,7 +205,7 @@ def _is_twice(view: LogView, slot: int, first: Any) -> bool:
 
 
 def _go_on_below(error: CorruptRecordError, next_base: int) -> None:
-    """Behind damage reading goes on at the next segment's base offset at the latest."""
+    """Let reading go on behind the damage at the next segment's base offset at the latest."""
     if error.next_offset is None or error.next_offset > next_base:
         error.next_offset = next_base
 
@@ -198,6 +213,8 @@ def _go_on_below(error: CorruptRecordError, next_base: int) -> None:
 def _fetch_segment(
     view: LogView,
     slot: int,
+    end: int,
+    below: int,
     offset: int,
     limit: int,
     max_bytes: int,
@@ -205,19 +222,21 @@ def _fetch_segment(
     gaps: MayBeMissing,
     more: bool,
 ) -> Fetched | None:
-    """Fetch from one segment. `more`: an earlier segment gave batches, and only what fits into `max_bytes` is
-    wanted.
+    """Fetch from one segment, which is visible up to byte `end` and offset `below`. `more`: an earlier
+    segment gave batches, and only what fits into `max_bytes` is wanted.
     """
-    segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
+    segment = view.segments[slot]
     handle = segment.handle
-    first = first_batch(view, slot, offset, limit, gaps, handle)
+    first = first_batch(view, slot, end, offset, limit, gaps, handle)
     while first is not None and not (more and first.size > max_bytes):
         position, size = first.position, first.size
         if max_bytes > size:
             size = max(size, min(max_bytes, end - position))
         data = segment.pool.files.pread(handle, size, position)
+        alone = max_bytes <= size or (size == end - position and below == view.end_offset)
         if (
-            max_bytes <= size
+            alone
+            and first.size == size
             and first.last_offset < below
             and lib.seg_sound(data, len(data), first, check_crcs)
         ):
@@ -236,23 +255,25 @@ def _fetch_segment(
 
 
 def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> Fetched:
-    """What a scan would give for the one batch that was looked for, whose header is known by now."""
+    """Return what a scan would give for the one batch that was looked for, whose header is known by now."""
     batches = np.frombuffer(bytearray(ffi.buffer(first)), BATCH)
     position = first.position
-    stop = ScanEnd(position + first.size, 0, first.last_offset, lib.SEG_FULL)
-    return Fetched(segment, data, position, batches, stop, first.attributes & CONTROL_FLAG != 0)
+    stop = _scan_end((position + first.size, 0, first.last_offset, lib.SEG_FULL))
+    return _fetched((segment, data, position, batches, stop, first.attributes & CONTROL_FLAG != 0))
 
 
 def _within(batches: NDArray[np.void], below: int) -> tuple[NDArray[np.void], ScanEnd]:
-    """The batches before the first whose offsets reach into the next segment, or behind the visible end."""
+    """Return the batches before the first whose offsets reach into the next segment, or behind the visible
+    end.
+    """
     n = int((batches["last_offset"] < below).argmin())
     last = int(batches["last_offset"][n - 1]) if n else -1
     return batches[:n], ScanEnd(int(batches["position"][n]), 0, last, lib.SEG_BAD_OFFSETS)
 
 
 def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> Any:
-    """Header of the batch that holds `offset`, where a damaged batch claims to hold it by a wrong header.
-    Raises CorruptRecordError where the damaged batch may really hold it.
+    """Return the header of the batch that holds `offset`, where a damaged batch claims to hold it by a wrong
+    header. Raises CorruptRecordError where the damaged batch may really hold it.
     """
     base = int(bad.base_offset)
     position = segment.pass_by(int(bad.position), base + 1, max(base, offset), end, reason)
@@ -262,7 +283,7 @@ def _behind(segment: Segment, bad: Any, offset: int, end: int, reason: str) -> A
 def to_records(
     found: list[Fetched], offset: int, max_bytes: int, times: tuple[int, int] | None = None
 ) -> Records:
-    """The records of what was fetched, without those before `offset`, control records, and those whose
+    """Return the records of what was fetched, without those before `offset`, control records, and those whose
     timestamps are outside `times` (first and last ms).
 
     Of batches that are many times as large once decompressed only the first ones are decoded, so that memory
@@ -289,7 +310,7 @@ def to_records(
 
 
 def without_control(records: Records) -> Records:
-    """The records that are not transaction markers."""
+    """Return the records that are not transaction markers."""
     attributes = records.batches["attributes"]
     n = len(attributes)
     if not (attributes.item(0) if n == 1 else np.bitwise_or.reduce(attributes)) & CONTROL_FLAG:
@@ -298,8 +319,8 @@ def without_control(records: Records) -> Records:
 
 
 def offset_for_time(view: LogView, timestamp: int) -> int | None:
-    """The first offset whose record has a timestamp (ms) at or after `timestamp`, None where there is none.
-    Raises CorruptRecordError where damage may hold that record.
+    """Return the first offset whose record has a timestamp (ms) at or after `timestamp`, None where there is
+    none. Raises CorruptRecordError where damage may hold that record.
     """
     for slot in range(view.slot(view.start_offset), len(view.segments)):
         segment, end = view.segments[slot], view.end_of(slot)
@@ -312,7 +333,7 @@ def offset_for_time(view: LogView, timestamp: int) -> int | None:
 
 
 def _search(view: LogView, slot: int, timestamp: int) -> int | None:
-    """As `offset_for_time`, in one segment."""
+    """Do what `offset_for_time` does, in one segment."""
     segment, end, below = view.segments[slot], view.end_of(slot), view.next_base(slot)
     at = start = segment.position_for_time(timestamp, end)
     files, offset = segment.pool.files, None
@@ -342,8 +363,8 @@ def _may_hold_it(segment: Segment, position: int, offset: int | None, back: int)
 
 
 def _first_in(view: LogView, slot: int, step: Step, i: int, timestamp: int) -> int | None:
-    """The offset of the first late record in batch `i` of a step; an offset at or above the view's end where
-    the record is not visible.
+    """Return the offset of the first late record in batch `i` of a step; an offset at or above the view's end
+    where the record is not visible.
     """
     path, batch = view.segments[slot].path, step.batches[i : i + 1]
     base, position = int(batch["base_offset"][0]), int(batch["position"][0])

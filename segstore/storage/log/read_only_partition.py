@@ -15,10 +15,11 @@ from segstore.config import TopicConfig
 from segstore.errors import StoreClosedError
 from segstore.index.sparse import MOST
 from segstore.mutex import Mutex
+from segstore.names import MAX_OFFSET
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.open import read_only_segments
 from segstore.storage.meta.published_ends import Ends
-from segstore.storage.segment.batch_scan import MOST_OFFSET, walk
+from segstore.storage.segment.batch_scan import walk
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import list_segments
@@ -44,9 +45,9 @@ class Follower:
         there: Callable[[], bool] = lambda: False,
         same: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`believed()`: where nothing is published, whether that means anything: that the partition was
-        deleted, or, where it is `there()`, that a writer has begun anew and has not opened the partition yet.
-        `same()`: whether the directory is still this topic's, and not that of another topic of its name.
+        """`believed()` says whether the published ends count. If they do and nothing is published, the
+        partition was deleted, or, where it is `there()`, a writer has begun anew and has not opened it yet.
+        `same()` says whether the directory is still this topic's, and not that of another topic of its name.
         """
         self._pool, self.directory, self._config = pool, directory, config
         self._published, self._log_start, self._believed = published, log_start, believed
@@ -59,7 +60,7 @@ class Follower:
 
     @property
     def view(self) -> LogView:
-        """The view that readers may see now."""
+        """Return the view that readers may see now."""
         ends, view = self._published(), self._view
         if view is not None and ends is not None and ends == self._seen:
             return view
@@ -108,8 +109,9 @@ class Follower:
         return after
 
     def _looked_at(self, view: LogView | None, ends: Ends | None) -> tuple[tuple[Segment, ...], Ends | None]:
-        """The segments, and the ends that were published after they were listed: below older ends compaction
-        may have replaced records by others that lie behind these ends, and the log would seem to miss them.
+        """Return the segments, and the ends that were published after they were listed: below older ends
+        compaction may have replaced records by others that lie behind these ends, and the log would seem to
+        miss them.
         """
         segments = self._segments(view)
         for _ in range(_TRIES):
@@ -126,7 +128,7 @@ class Follower:
         return StoreClosedError(f"{self.directory}: the topic was deleted")
 
     def _listed(self, ends: Ends | None, seen: Ends | None) -> bool:
-        """Whether the segments that are known are still those of the directory."""
+        """Return whether the segments that are known are still those of the directory."""
         if ends is not None:
             return seen is not None and ends.layout == seen.layout
         stamp = self._pool.files.modified(self.directory)
@@ -136,8 +138,8 @@ class Follower:
         return False
 
     def _within(self, view: LogView, ends: Ends) -> LogView:
-        """The view without what was published, not synced, and then lost in a power cut: those offsets are
-        given again.
+        """Return the view without what was published, not synced, and then lost in a power cut: those offsets
+        are given again.
 
         What was synced and is not there any more stays visible, so that its reader gets an error.
         """
@@ -153,7 +155,7 @@ class Follower:
         )
 
     def _segments(self, view: LogView | None) -> tuple[Segment, ...]:
-        """The segments as they are now; those that were known keep their indexes."""
+        """Return the segments as they are now; those that were known keep their indexes."""
         known = {s.base_offset: s for s in view.segments} if view else {}
         found = read_only_segments(self._pool, self.directory, self._config)
         if [s.base_offset for s in found] != list_segments(self._pool.files, self.directory):
@@ -162,9 +164,9 @@ class Follower:
             raise self._deleted()
         if not found:
             found = [Segment(self._pool, self.directory, self._log_start(), 0, writable=False, sealed=False)]
-        there = {s.base_offset: s.identity[:1] for s in found}
+        inodes = {s.base_offset: s.identity[:1] for s in found}
         for base, segment in known.items():
-            if there.get(base) != segment.identity[:1]:
+            if inodes.get(base) != segment.identity[:1]:
                 self._pool.forget(segment.path)  # an open file that was removed would take room for ever
         for s in found:
             if s.sealed and s.base_offset in known and not known[s.base_offset].sealed:
@@ -191,10 +193,12 @@ class Follower:
             size = 0  # no segment was found at all
         if size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
             active.attach(None)
-        active.size, active.visible = size, MOST_OFFSET if ends is None else ends.end
+        active.size, active.visible = size, MAX_OFFSET if ends is None else ends.end
 
     def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:
-        """A view up to the last whole, valid batch; batches that were checked before are not read again."""
+        """Return a view up to the last whole, valid batch; batches that were checked before are not read
+        again.
+        """
         last = segments[-1]
         position, end = 0, last.base_offset
         if before is not None and before.bases[-1] == last.base_offset and before.end_position <= last.size:
@@ -209,7 +213,7 @@ class Follower:
         return LogView(segments, tuple(s.base_offset for s in segments), start, end, position, -1)
 
     def _first_look(self, last: Segment) -> tuple[int, int]:
-        """Where checking CRCs begins: at the last index entry, or at the start of the segment."""
+        """Return where checking CRCs begins: at the last index entry, or at the start of the segment."""
         offsets = last.indexes[0]
         if not offsets.entries:
             return 0, last.base_offset

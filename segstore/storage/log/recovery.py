@@ -3,6 +3,9 @@
 On disk the log is cut, its indexes are rewritten, and what was cut is kept in `.segstore/quarantine`.
 Threads: one, before the partition is used.
 
+Before step 1, `open_partition` lets `segment_files.finish_renames` finish or undo a swap that a crash left
+half done.
+
 1. Batches below the recovery point were synced: they are not looked at, and never cut. Damage there is bit
    rot, which readers report.
 2. From the recovery point on every batch is checked, its CRC too, and indexed anew.
@@ -17,6 +20,7 @@ Threads: one, before the partition is used.
 
 from __future__ import annotations
 
+import bisect
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -28,10 +32,11 @@ from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import CorruptRecordError
 from segstore.files import Files
+from segstore.index.sparse import MOST_RELATIVE
 from segstore.logger import Logger
 from segstore.storage.segment import index_files
 from segstore.storage.segment.active import ActiveSegment
-from segstore.storage.segment.batch_scan import BAD, CHUNK, MOST_OFFSET, next_whole, walk, walk_past_damage
+from segstore.storage.segment.batch_scan import BAD, CHUNK, next_whole, walk, walk_past_damage
 from segstore.storage.segment.quarantine import keep
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import create_segment, remove_segment
@@ -43,7 +48,7 @@ log = Logger("segstore")
 
 
 def behind_last(segment: Segment) -> tuple[int, int]:
-    """The position behind a segment's last batch, and the offset there, by the index and the batch
+    """Return the position behind a segment's last batch, and the offset there, by the index and the batch
     headers.
     """
     offsets = segment.indexes[0]
@@ -57,8 +62,8 @@ def behind_last(segment: Segment) -> tuple[int, int]:
 
 
 def last_whole(files: Files, directory: str, bases: list[int]) -> int:
-    """The offset behind the last batch whose CRC holds, in the segments with these base offsets. Raises
-    OSError.
+    """Return the offset behind the last batch whose CRC holds, in the segments with these base offsets.
+    Raises OSError.
     """
     end = 0
     for end in reversed(bases):
@@ -104,12 +109,12 @@ class PartitionRecovery:
         self.pool = segments[0].pool
         self.files: Files = self.pool.files
         self.directory = segments[0].directory
-        self.name = os.path.basename(self.directory)
+        self.name = self.directory.rpartition("/")[2]
 
     def run(self) -> Recovered:
         """Do steps 1 to 5. Raises OSError."""
         bases = [s.base_offset for s in self.segments]
-        slot = max(sum(base <= self.recovery_point for base in bases) - 1, 0)
+        slot = max(bisect.bisect_right(bases, self.recovery_point) - 1, 0)
         end = self.segments[slot].base_offset
         done = Recovered(self.name, self.recovery_point, 0)
         while slot < len(self.segments):
@@ -119,7 +124,7 @@ class PartitionRecovery:
                     slot - 1, self.segments[slot - 1].size, end, "the next segment does not follow"
                 )
                 break
-            below = bases[slot + 1] if slot + 1 < len(bases) else MOST_OFFSET
+            below = bases[slot + 1] if slot + 1 < len(bases) else names.MAX_OFFSET
             valid, end, reason = self._recover_segment(segment, below)
             if valid < segment.size and end >= self.recovery_point:
                 done = self._cut(slot, valid, end, reason)
@@ -131,7 +136,7 @@ class PartitionRecovery:
         return end < base and end >= self.recovery_point and 0 <= self.gaps_end <= end
 
     def _in_order(self, batches: NDArray[np.void], end: int, below: int) -> int:
-        """How many leading batches can follow offset `end`: base offsets lie outside the CRC."""
+        """Return how many leading batches can follow offset `end`: base offsets lie outside the CRC."""
         bases, lasts = batches["base_offset"], batches["last_offset"]
         before = np.concatenate(([end], lasts[:-1] + 1))
         good = (bases >= before) & (lasts < below)
@@ -143,15 +148,17 @@ class PartitionRecovery:
         """Check and index a segment from the recovery point on; returns the valid bytes, the next offset, and
         why the valid bytes end there.
         """
-        position, end = self._start(segment)
+        start, end = self._start(segment)
+        position = start
         size, reason = segment.size, ""
-        active = ActiveSegment.reopened_at(segment, self.config, position, end)
+        active = self._reopened(segment, position, end)
         while position < size:
             for step in walk(self.files, segment.handle, position, size, check_crcs=True):
                 n = self._in_order(step.batches, end, below)
                 if n:
                     end = int(step.batches["last_offset"][n - 1]) + 1
-                    active.appended(step.batches[:n], end)
+                    last = step.batches[n - 1]
+                    active.appended(step.batches[:n], int(last["position"] + last["size"]), end)
                 position, reason = step.stop.position, BAD.get(step.stop.status, "")
                 if n < len(step.batches):
                     position, reason = int(step.batches["position"][n]), BAD[lib.SEG_BAD_OFFSETS]
@@ -165,11 +172,23 @@ class PartitionRecovery:
             position = found
         active.trim()
         segment.size = size
-        segment.attach(None)
+        if start or below != names.MAX_OFFSET:
+            segment.attach(None)
+        # Else the last segment keeps its indexes, which are new from their first entry on.
         return position, end, reason
 
+    def _reopened(self, segment: Segment, position: int, end: int) -> ActiveSegment:
+        """Return a segment of which the first `position` bytes are valid; without any its indexes are begun
+        anew.
+        """
+        if position:
+            return ActiveSegment.reopened_at(segment, self.config, position, end)
+        segment.size = 0
+        segment.attach(index_files.begin_anew(segment))
+        return ActiveSegment(segment, self.config, end, MOST_RELATIVE)
+
     def _start(self, segment: Segment) -> tuple[int, int]:
-        """The position where checking begins, and the offset there."""
+        """Return the position where checking begins, and the offset there."""
         if self.recovery_point <= segment.base_offset:
             return 0, segment.base_offset
         try:

@@ -16,13 +16,13 @@ from segstore.storage.segment.log_view import LogView
 
 
 def applies(config: TopicConfig) -> bool:
-    """Whether a topic's settings ever let a segment be removed by age or size."""
+    """Return whether a topic's settings ever let a segment be removed by age or size."""
     return "delete" in config.cleanup_policy and (config.retention_ms >= 0 or config.retention_bytes >= 0)
 
 
 def breached(view: LogView, config: TopicConfig, now_ms: int, files: Files) -> int:
-    """How many segments, from the oldest on, may be removed: those below the log start offset, then those
-    above retention.bytes, then those older than retention.ms. The active segment counts once it holds
+    """Return how many segments, from the oldest on, may be removed: those below the log start offset, then
+    those above retention.bytes, then those older than retention.ms. The active segment counts once it holds
     anything.
 
     A segment is as old as its largest timestamp; without timestamps, as its file (Kafka:
@@ -55,7 +55,7 @@ def _go_on(sizes: Sequence[int], count: int, goes: Callable[[int], bool]) -> int
 
 
 def stamp(view: LogView, slot: int, files: Files) -> int:
-    """When a segment's youngest record was made, in ms. Raises OSError."""
+    """Return when a segment's youngest record was made, in ms. Raises OSError."""
     segment = view.segments[slot]
     largest = segment.largest_timestamp(view.end_of(slot), view.next_base(slot))
     if largest is None or largest < 0:
@@ -64,5 +64,5 @@ def stamp(view: LogView, slot: int, files: Files) -> int:
 
 
 def freed(view: LogView, count: int) -> int:
-    """Bytes of the log that the first `count` segments take, indexes not counted."""
+    """Return how many bytes of the log the first `count` segments take, indexes not counted."""
     return sum(map(view.end_of, range(count)))

@@ -57,12 +57,13 @@ def end_transaction(
     """
     kind = COMMIT if commit else ABORT
     shown = show_end(logs, Marker(producer_id, producer_epoch, kind, coordinator_epoch), producer_epoch)
-    settle(shown)
+    flush_markers(shown)
     return [offset for _, offset in shown]
 
 
 def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -> list[Shown]:
-    """The first half of `end_transaction`: all markers are visible, and perhaps not durable before `settle`.
+    """Do the first half of `end_transaction`: make all markers visible, and perhaps not durable before
+    `flush_markers`.
 
     `transaction_epoch` is the epoch of the records that the marker is for. A transaction of a later epoch
     that is open in a partition is another one, and stays open.
@@ -72,27 +73,29 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
             f"producer {marker.producer_id}, epoch {marker.producer_epoch}: both must be 0 or more"
         )
     found = [log.partition_for_write() for log in logs]
-    partitions = sorted(set(found), key=lambda it: it.directory)
+    partitions = sorted(set(found), key=lambda partition: partition.directory)
     offsets = dict.fromkeys(partitions, -1)
 
     def end() -> None:
-        for it in partitions:
-            _settle_end(it)
-        due = [it for it in partitions if _is_due(it, marker, transaction_epoch)]
+        for partition in partitions:
+            _finish_appends(partition)
+        due = [partition for partition in partitions if _is_due(partition, marker, transaction_epoch)]
         together, written = Together(), None
         try:
             offsets.update(_write(due, marker, together))
             written = together
         finally:
             # What an interrupt kept hidden before is shown too.
-            Visible.show_all([it.visible for it in partitions if not it.visible.is_all], written)
+            Visible.show_all(
+                [partition.visible for partition in partitions if not partition.visible.is_all], written
+            )
 
     with os_errors():
-        holding([it.queue.token for it in partitions], end)
-    return [Shown(it, offsets[it]) for it in found]
+        holding([partition.queue.token for partition in partitions], end)
+    return [Shown(partition, offsets[partition]) for partition in found]
 
 
-def settle(shown: Sequence[Shown]) -> None:
+def flush_markers(shown: Sequence[Shown]) -> None:
     """Keep the flush settings of all the partitions, then raise the first error. Raises StorageError.
 
     All are flushed, also those that need no marker: markers written before may not be durable yet, where a
@@ -100,16 +103,16 @@ def settle(shown: Sequence[Shown]) -> None:
     """
     errors: list[StorageError] = []
     with os_errors():
-        for it, offset in dict(shown).items():
+        for partition, offset in dict(shown).items():
             try:
-                it.flushing.settle(offset + 1 or it.view.end_offset)
+                partition.flushing.flush_if_due(offset + 1 or partition.view.end_offset)
             except StorageError as error:
                 errors.append(error)
     if errors:
         raise first_of(errors)
 
 
-def _settle_end(partition: Partition) -> None:
+def _finish_appends(partition: Partition) -> None:
     """Write what is queued, and forget what an interrupt left unfinished; the caller holds the append token.
     What is known of producers agrees with the log then.
     """
@@ -131,20 +134,20 @@ def _write(partitions: Sequence[Partition], marker: Marker, together: Together) 
     before; where one can't be written, the others are taken back.
     """
     try:
-        return {it: it.writer.write_marker(marker, together) for it in partitions}
+        return {partition: partition.writer.write_marker(marker, together) for partition in partitions}
     except BaseException:
-        for it in partitions:
-            it.writer.take_back()
+        for partition in partitions:
+            partition.writer.take_back()
         raise
 
 
 def open_transactions(log: Writable) -> list[OpenTransaction]:
-    """The transactions that are open in a partition, by first offset. Raises ReadOnlyError,
+    """Return the transactions that are open in a partition, by first offset. Raises ReadOnlyError,
     StoreClosedError.
     """
     partition = log.partition_for_write()
     with partition.queue.token:
-        _settle_end(partition)
+        _finish_appends(partition)
         state = partition.producers.state
         found = []
         for producer_id, first in sorted(state.ongoing.items(), key=lambda item: item[1]):
@@ -154,28 +157,30 @@ def open_transactions(log: Writable) -> list[OpenTransaction]:
 
 
 def producer_epoch(log: Writable, producer_id: int) -> int:
-    """The epoch of a producer as a partition knows it, -1 for an unknown producer. Errors as
+    """Return the epoch of a producer as a partition knows it, -1 for an unknown producer. Errors as
     `open_transactions`.
     """
     partition = log.partition_for_write()
     with partition.queue.token:
-        _settle_end(partition)
+        _finish_appends(partition)
         entry = partition.producers.state.producers.get(producer_id)
         return -1 if entry is None else entry.producer_epoch
 
 
 def producer_epochs(log: Writable, producer_ids: Collection[int]) -> dict[int, int]:
-    """The epochs of those of these producers that a partition knows. Errors as `open_transactions`."""
+    """Return the epochs of those of these producers that a partition knows. Errors as `open_transactions`."""
     partition = log.partition_for_write()
     with partition.queue.token:
-        _settle_end(partition)
+        _finish_appends(partition)
         known = partition.producers.state.producers
         return {each: known[each].producer_epoch for each in known.keys() & set(producer_ids)}
 
 
 def max_producer_id(log: Writable) -> int:
-    """The largest producer id that a partition has known, -1 without any. Errors as `open_transactions`."""
+    """Return the largest producer id that a partition has known, -1 without any. Errors as
+    `open_transactions`.
+    """
     partition = log.partition_for_write()
     with partition.queue.token:
-        _settle_end(partition)
+        _finish_appends(partition)
         return partition.producers.state.max_producer_id

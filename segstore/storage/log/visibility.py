@@ -14,7 +14,7 @@ from segstore.errors import StoreClosedError
 from segstore.mutex import Mutex
 from segstore.storage.log.flusher import Flusher
 from segstore.storage.log.writer import LogWriter
-from segstore.storage.meta.published_ends import Ends, EndsWriter
+from segstore.storage.meta.published_ends import EndsWriter, Numbers
 from segstore.storage.segment.log_view import LogView, Together, Turning
 from segstore.threads import holding
 
@@ -33,105 +33,91 @@ class Publisher:
     def __init__(self, ends: EndsWriter, key: int, epoch: int) -> None:
         self._ends, self._key, self._epoch = ends, key, epoch
         self.lock = ends.lock  # under which the ends of all partitions are published
-        self._slots = [ends.claim(key)]
+        self._slot = ends.claim(key)
 
-    def publish(self, it: Visible) -> None:
+    def publish(self, view: LogView, flusher: Flusher, layout: int) -> None:
         """Publish a partition's view."""
-        self._ends.publish(self._slots, [self._ends_of(it)])
+        self._ends.publish_one(self._slot, self._ends_of(view, flusher, layout))
 
     @staticmethod
     def publish_all(partitions: Sequence[Visible]) -> None:
         """Publish the views of several partitions of one store at once."""
-        publishers = [it.publisher for it in partitions]
-        slots = [publisher._slots[0] for publisher in publishers]
-        ends = [publisher._ends_of(it) for publisher, it in zip(publishers, partitions, strict=True)]
+        publishers = [partition.publisher for partition in partitions]
+        ends = [
+            publisher._ends_of(each.view, each.flusher, each.segments.layout)
+            for publisher, each in zip(publishers, partitions, strict=True)
+        ]
         if publishers:
-            publishers[0]._ends.publish(slots, ends)
+            publishers[0]._ends.publish([publisher._slot for publisher in publishers], ends)
 
-    def _ends_of(self, it: Visible) -> Ends:
-        view = it.view
+    def _ends_of(self, view: LogView, flusher: Flusher, layout: int) -> Numbers:
         # The complement of the recovery point is published where a sync has failed.
-        synced = it.flusher.recovery_point ^ -int(it.flusher.failed)
+        synced = flusher.recovery_point ^ -int(flusher.failed)
         end = view.end_offset
-        return Ends(
-            self._key, view.start_offset, end, end, view.stable_offset, synced, it.layout, self._epoch
-        )
+        return self._key, view.start_offset, end, end, view.stable_offset, synced, layout, self._epoch
 
 
 # --- visibility ------------------------------------------------------------
 
 
 class Visible:
-    """What is visible of one partition: `start_offset` is the log start offset, `layout` a number that
-    changes with the list of segments. That list is shared with the writer.
-    """
+    """What is visible of one partition, whose log start offset is `start_offset`."""
 
-    def __init__(
-        self, writer: LogWriter, flusher: Flusher, publisher: Publisher, start_offset: int, layout: int
-    ) -> None:
+    def __init__(self, writer: LogWriter, flusher: Flusher, publisher: Publisher, start_offset: int) -> None:
         self._writer, self.flusher, self.publisher = writer, flusher, publisher
-        self.start_offset, self.layout = start_offset, layout
-        self._segments = writer.segments
+        self.segments, self.start_offset = writer.segments, start_offset
         self.publishing = Mutex()  # held to replace the view or to publish it
         self._untold = False  # whether an interrupt may have prevented the view's publication
-        self._freeze()
         self.current: LogView | Turning | None = self._look()
 
     @property
     def view(self) -> LogView:
-        """The view that readers may see now. Raises StoreClosedError where the topic was deleted."""
+        """Return the view that readers may see now. Raises StoreClosedError where the topic was deleted."""
         view = self.current
         if isinstance(view, LogView):
             return view
         if view is None:
-            raise StoreClosedError(f"{self._writer.directory}: the topic was deleted")
+            raise StoreClosedError(f"{self.segments.directory}: the topic was deleted")
         return view.view
 
     @property
     def is_all(self) -> bool:
-        """Whether all that was written is visible, in this process and to others; the caller holds the append
-        token.
+        """Return whether all that was written is visible, in this process and to others; the caller holds the
+        append token.
         """
         view = self.current
         if view is None:
             return True
-        shown = isinstance(view, LogView) and view.end_offset == self._writer.next_offset
+        shown = isinstance(view, LogView) and view.end_offset == self.segments.next_offset
         return shown and not self._untold
 
     # --- looking --------------------------------------------------------------------------
 
-    def _freeze(self) -> None:
-        self._frozen = tuple(self._segments), tuple(s.base_offset for s in self._segments)
-
     def _look(self) -> LogView:
-        end = self._writer.next_offset
-        segments, bases = self._frozen
-        stable = self._writer.producers.stable_offset(self.start_offset, end)
+        end = self.segments.active.next_offset
+        segments, bases = self.segments.lists or self.segments.list_anew()
+        stable = self._writer.producers.state.stable_offset(self.start_offset, end)
         return LogView(segments, bases, self.start_offset, end, segments[-1].size, stable)
 
-    def _freeze_anew(self, but: Together | None = None) -> None:
-        self._writer.recall(but)  # an append that was begun and not finished is not seen
-        if len(self._frozen[0]) != len(self._segments) or self._frozen[0][-1] is not self._segments[-1]:
-            self._freeze()
-
     def ahead(self) -> LogView:
-        """A view of all that was written, shown or not; the caller holds the append token."""
-        self._freeze_anew()
+        """Return a view of all that was written, shown or not; the caller holds the append token."""
+        self._writer.recall()
         return self._look()
 
     # --- showing --------------------------------------------------------------------------
 
     def show(self) -> None:
         """Make all that was written visible; the caller holds the append token."""
-        if self._writer.closed:  # or deleted: its slot in the published ends may be another's
+        if self.segments.closed:  # or deleted: its slot in the published ends may be another's
             return
-        self._freeze_anew()
+        if self._writer.owed is not None:
+            self._writer.recall()  # an append that was begun and not finished is not seen
         if isinstance(self.current, Turning):
             self._publish_turned()
         with self.publishing:
             self._untold = True
-            self.current = self._look()
-            self.publisher.publish(self)
+            self.current = view = self._look()
+            self.publisher.publish(view, self.flusher, self.segments.layout)
             self._untold = False
 
     @staticmethod
@@ -145,7 +131,7 @@ class Visible:
         """
         at_once = together or Together()
         for it in partitions:
-            it._freeze_anew(together)
+            it._writer.recall(together)
             it._publish_turned()
 
         def turn() -> None:
@@ -173,7 +159,7 @@ class Visible:
             self._publish_turned()
 
     def _published(self) -> bool:
-        """False where other partitions became visible together with this one, and must be published
+        """Return False where other partitions became visible together with this one, and must be published
         together.
         """
         with self.publishing:
@@ -181,7 +167,7 @@ class Visible:
             if isinstance(current, Turning) and current.together.done:
                 return False
             if current is not None:
-                self.publisher.publish(self)
+                self.publisher.publish(self.view, self.flusher, self.segments.layout)
         return True
 
     def withdraw(self) -> None:
@@ -197,31 +183,14 @@ class Visible:
         """
         self._writer.recall()
         self.start_offset = start
-        keep = next(
-            (i for i, s in enumerate(self._segments[1:]) if s.base_offset > start), len(self._segments) - 1
-        )
-        dropped = self._segments[:keep]
-        if dropped:
-            del self._segments[:keep]
-            self.layout += 1
-            self._freeze()
+        dropped = self.segments.drop_below(start)
         self.show()
         return dropped
-
-    def lies_in(self, segments: Sequence[Segment]) -> bool:
-        """Whether these segments are still sealed segments of the log, side by side. Any thread may call
-        this.
-        """
-        held = self._segments[:-1]
-        at = held.index(segments[0]) if segments[0] in held else 0
-        return held[at : at + len(segments)] == list(segments)
 
     def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
         """Let readers of this process see the segments `new` in place of `old`, which are part of the log."""
         self._writer.recall()
-        at = self._segments.index(old[0])
-        self._segments[at : at + len(old)] = new
-        self._freeze()
+        self.segments.replace(old, new)
         self.show()
 
 

@@ -8,26 +8,25 @@ is visible before `Visible.show` is called, after the bytes are written.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, repeat
 
-from segstore._native import lib
 from segstore.config import TopicConfig
 from segstore.errors import (
-    OffsetsExhaustedError,
     RecordTooLargeError,
+    ReentrantCallError,
     SegstoreError,
     StorageError,
-    StoreClosedError,
-    copy_of,
     is_refusal,
 )
+from segstore.files.gathered_write import GatheredWrite
 from segstore.files.overlapped_write import Pipeline
 from segstore.index.txn_index import AbortedTxn
-from segstore.records import Encoded, batch_ptr
+from segstore.records import Encoded
 from segstore.records.control import Marker, end_marker
-from segstore.records.encoded import checked
 from segstore.storage.handle_pool import HandlePool
+from segstore.storage.log.log_segments import LogSegments
 from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.producers.append_info import Claim
 from segstore.storage.producers.producer_state import Saved
@@ -36,15 +35,7 @@ from segstore.storage.producers.state_manager import Producers
 from segstore.storage.segment.active import ActiveSegment, Mark
 from segstore.storage.segment.log_view import Together
 from segstore.storage.segment.segment import Segment
-from segstore.storage.segment.segment_files import _make_files, _new_segment, remove_segment
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-
-_MOST_END = 2**63 - 1
-
+from segstore.storage.segment.segment_files import make_files, new_segment, remove_segment
 
 # The error of an append that was begun and not finished; the thread that waits for it raises a new error
 # like it.
@@ -52,92 +43,108 @@ INTERRUPTED = StorageError(errno.EINTR, "the append was interrupted")
 
 
 class Pending:
-    """Encoded batches that wait to be written, and their first offset or error. `claim` says which producer
-    wrote them.
+    """Encoded batches that wait to be written. `claim` says which producer wrote them; `result` is their
+    first offset, or the error with which writing failed, or None while they wait. Once `abandoned` they are
+    not written any more.
     """
 
-    __slots__ = ("chunks", "claim", "error", "first")
+    __slots__ = ("abandoned", "chunks", "claim", "result")
 
     def __init__(self, chunks: list[Encoded], claim: Claim | None) -> None:
         self.chunks, self.claim = chunks, claim
-        self.first = -1
-        self.error: BaseException | None = None
-
-    @property
-    def done(self) -> bool:
-        return self.first >= 0 or self.error is not None
+        self.result: int | BaseException | None = None
+        self.abandoned = False
 
 
 class Restore:
     """The state of the log before an append, from which the append can be taken back. Once `together` is done
     the append stays.
 
-    `segments` is how many segments there were; `aborts` the size in bytes of the active `.txnindex`, -1 where
-    the append leaves it as it is; `rolled` the segments made since, None before anything was taken back.
+    `aborts` is the size in bytes of the active `.txnindex`, -1 where the append leaves it as it is; `rolled`
+    the segments made since, None before anything was taken back; `pipe` makes the writes of a long append.
     """
 
-    __slots__ = ("aborts", "active", "mark", "pipe", "rolled", "saved", "segments", "together")
+    __slots__ = ("aborts", "active", "mark", "pipe", "rolled", "saved", "together")
 
-    def __init__(
-        self, writer: LogWriter, saved: Saved | None, together: Together, pipe: Pipeline | None = None
-    ) -> None:
-        self.segments, self.active, self.mark = len(writer.segments), writer.active, writer.active.mark()
-        self.saved, self.together, self.pipe = saved, together, pipe
+    def __init__(self, segments: LogSegments, saved: Saved | None, together: Together | None = None) -> None:
+        self.active = segments.active
+        self.mark = self.active.mark()
+        self.saved, self.together = saved, together
+        self.pipe: Pipeline | None = None
         self.aborts = -1
         self.rolled: list[Segment] | None = None
 
 
 class LogWriter:
-    """Writes one partition's log. The list `segments` is shared with the partition, which makes its views
-    from it.
-    """
+    """Writes one partition's log. `rolled` is called with the base offset of each new segment."""
 
     def __init__(
         self,
         pool: HandlePool,
-        directory: str,
         config: TopicConfig,
-        segments: list[Segment],
-        next_offset: int,
+        segments: LogSegments,
         epoch: int,
         clock: Callable[[], int],
         rolled: Callable[[int], None],
         producers: Producers,
     ) -> None:
-        self.pool, self.directory, self.config, self.producers = pool, directory, config, producers
+        self.pool, self.config, self.producers = pool, config, producers
         self.segments, self.epoch, self.clock, self.rolled = segments, epoch, clock, rolled
-        self.fenced: BaseException | None = None
-        # The state before an append, kept until all of the append is written. It is noted before anything
-        # changes: whatever fails or a signal handler raises, also while an append is taken back, this says
-        # what to undo.
-        self._owed: Restore | None = None
-        self.closed = False
-        self.removals = 0  # how many segments of failed appends were removed: the directory may not be synced
-        self.active = ActiveSegment(segments[-1], config, next_offset)
+        self.owed: Restore | None = None
+        """The state before an append, kept until all of the append is written. It is noted before anything
+        changes: whatever fails or a signal handler raises, also while an append is taken back, this says what
+        to undo."""
 
-    @property
-    def next_offset(self) -> int:
-        return self.active.next_offset
+    # --- queued appends -------------------------------------------------------------------
 
     def write_queued(self, pending: Pending) -> None:
         """Write a queued append, and note its offset or its error in it, also where an interrupt comes."""
-        if self._owed is not None:
+        if self.owed is not None:
             self.recall()
-        before = self.active.next_offset
-        pending.error = INTERRUPTED  # until the outcome is known: what was begun must not be written twice
+        before = self.segments.active.next_offset
+        pending.result = INTERRUPTED  # until the outcome is known: what was begun must not be written twice
         try:
-            pending.first = self.write(pending.chunks, pending.claim)
+            pending.result = self.write(pending.chunks, pending.claim)
         except BaseException as error:
-            if self._owed is None and self.active.next_offset > before:  # raised when all was written
-                pending.first, pending.error = before, None
+            if self.owed is None and self.segments.active.next_offset > before:  # raised when all was written
+                pending.result = before
                 raise
             if not isinstance(error, Exception):
                 raise
-            pending.error = error
-        else:
-            pending.error = None
+            pending.result = error
         finally:
             del pending  # it keeps the error, whose traceback has this frame
+
+    def write_together(self, group: Sequence[Pending]) -> bool:
+        """Write several queued appends, without claims, by one call of the system where they fit one segment,
+        and note their offsets; False where that failed. Nothing is written then, nor where an interrupt
+        comes: all of them wait again.
+        """
+        if self.owed is not None:
+            self.recall()
+        before = self.segments.active.next_offset
+        records = [sum(chunk.records for chunk in pending.chunks) for pending in group]
+        # Each of these takes effect in one call of C, in which no interrupt comes, and a second time not.
+        begin = map(setattr, group, repeat("result"), repeat(INTERRUPTED))
+        again = map(setattr, group, repeat("result"), repeat(None))
+        note = map(setattr, group, repeat("result"), accumulate(records, initial=before))
+        try:
+            self.check()
+            deque(begin, 0)
+            self._attempt([chunk for pending in group for chunk in pending.chunks], None)
+            deque(note, 0)
+        except BaseException as error:
+            if self.owed is None and self.segments.active.next_offset > before:  # raised when all was written
+                deque(note, 0)
+                raise
+            deque(again, 0)
+            # A call of ours that a signal handler made was refused: its thread is told.
+            if not isinstance(error, SegstoreError) or isinstance(error, ReentrantCallError):
+                raise
+            return False
+        return True
+
+    # --- appends --------------------------------------------------------------------------
 
     def write(self, chunks: Iterable[Encoded], claim: Claim | None = None) -> int:
         """Append all of the chunks, or nothing; returns the first offset. Raises StorageError; the log is as
@@ -146,7 +153,9 @@ class LogWriter:
         With a `claim`, the append is judged first, which raises the errors of `append_info.judge`. A repeated
         append is not written, and has the first offset of the batches that it repeats.
         """
-        self.check()
+        segments = self.segments
+        if self.owed is not None or segments.fenced is not None or segments.closed:
+            self.check()
         if claim is None:
             return self._attempt(chunks, None).mark.next_offset
         ready = list(chunks)
@@ -172,27 +181,22 @@ class LogWriter:
         return self._attempt([end_marker(marker, self.clock())], saved, marker, together).mark.next_offset
 
     def check(self) -> None:
-        """Raises StoreClosedError, or StorageError where nothing can be appended."""
-        if self.closed:
-            raise StoreClosedError(f"{self.directory} is closed, or its topic deleted")
-        if self.settled():
+        """Raise StoreClosedError, or StorageError where nothing can be appended."""
+        segments = self.segments
+        if not segments.closed and self.is_whole():
             return
-        if self.fenced is not None:
-            raise StorageError(f"{self.directory} is fenced for writing until it is reopened: {self.reason}")
-        raise StorageError(errno.ENOSPC, "no room even to take back an append that failed", self.directory)
+        segments.check()
+        raise StorageError(
+            errno.ENOSPC, "no room even to take back an append that failed", segments.directory
+        )
 
-    @property
-    def reason(self) -> str:
-        """Why the partition is fenced."""
-        return str(self.fenced) or type(self.fenced).__name__
-
-    def settled(self) -> bool:
-        """Whether the log on disk ends where it should. What a failed append has left is taken back now, if
-        that is still to be done and there is room again.
+    def is_whole(self) -> bool:
+        """Return whether the log on disk ends where it should. What a failed append has left is taken back
+        now, if that is still to be done and there is room again.
         """
-        if self._owed is not None:
+        if self.owed is not None:
             self.take_back()
-        return self.fenced is None and self._owed is None
+        return self.segments.fenced is None and self.owed is None
 
     def _attempt(
         self,
@@ -202,93 +206,103 @@ class LogWriter:
         together: Together | None = None,
     ) -> Restore:
         """Write the chunks, or take them back. Without `together` the append stays when this returns."""
-        pipe = Pipeline(self.pool.files)
-        restore = self._owed = Restore(self, saved, together or Together(), pipe)
-        aborted: list[AbortedTxn] = []
+        restore = self.owed = Restore(self.segments, saved, together)
         try:
-            with pipe:
-                for chunk in chunks:
-                    aborted += self._write_chunk(chunk, pipe, saved is not None, marker)
+            if isinstance(chunks, list):
+                aborted = self._write_ready(chunks, saved is not None, marker)
+            else:
+                aborted = self._write_long(chunks, restore, saved is not None, marker)
             if aborted:
-                segment = self.active.segment
-                if segment is restore.active.segment:  # else the `.txnindex` is removed with the segment
-                    restore.aborts = index_size(self.pool.files, segment)
-                add_aborted(self.pool.files, segment, aborted)
+                self._add_aborted(restore, aborted)
         except BaseException as error:
             self.take_back()
             if is_refusal(error) and not isinstance(error, SegstoreError):
                 raise StorageError(error.errno, error.strerror, error.filename) from error
             raise
         if together is None:
-            self._owed = None
+            self.owed = None
+        if restore.pipe is None:
+            for chunk in chunks:
+                if chunk.pooled:
+                    chunk.release()
         return restore
 
-    def _write_chunk(
-        self, chunk: Encoded, pipe: Pipeline, of_producer: bool, marker: Marker | None
+    def _write_ready(
+        self, chunks: list[Encoded], of_producer: bool, marker: Marker | None
     ) -> list[AbortedTxn]:
-        batches = chunk.batches
+        """Write chunks that are encoded: by one call of the system what goes into one segment."""
+        out = GatheredWrite()
+        aborted: list[AbortedTxn] = []
+        for chunk in chunks:
+            aborted += self._write_chunk(chunk, out, of_producer, marker)
+        out.drain(self.pool.files)
+        return aborted
+
+    def _write_long(
+        self, chunks: Iterable[Encoded], restore: Restore, of_producer: bool, marker: Marker | None
+    ) -> list[AbortedTxn]:
+        """Write chunks of a long append: the next one is encoded while one is written."""
+        aborted: list[AbortedTxn] = []
+        restore.pipe = Pipeline(self.pool.files)
+        with restore.pipe as pipe:
+            for chunk in chunks:
+                aborted += self._write_chunk(chunk, pipe, of_producer, marker)
+                pipe.then(chunk.release)
+        return aborted
+
+    def _write_chunk(
+        self, chunk: Encoded, out: GatheredWrite | Pipeline, of_producer: bool, marker: Marker | None
+    ) -> list[AbortedTxn]:
+        batches, headers = chunk.batches, chunk.headers
         aborted: list[AbortedTxn] = []
         stamp = self.clock() if self.config.message_timestamp_type == "LogAppendTime" else -1
         at = 0
         while at < chunk.size:
             size = chunk.size - at
-            fit = self.active.room(batches, size, self.clock())
+            active, part = self.segments.active, batches
+            fit = active.room(batches, size, self.clock)
             if not fit:
-                pipe.drain()
+                out.drain(self.pool.files)
                 self.roll()
                 continue
-            part, batches = batches[:fit], batches[fit:]
-            if len(batches):
+            if fit < len(batches):
+                part, batches = batches[:fit], batches[fit:]
                 size = int(part["size"].sum())
-            active = self.active
-            active.reserve(fit)
-            position = active.segment.size
-            after = lib.seg_assign(
-                chunk.ptr + at, size, batch_ptr(part), fit, active.next_offset, self.epoch, stamp, position
-            )
-            if after < 0:
-                self._check_offsets(part)
-            checked(after)
-            pipe.pwrite(active.handle, chunk.data[at : at + size], position)
-            active.appended(part, after)
+            active.append(part, headers, chunk, at, size, self.epoch, stamp, out)
             if of_producer:
                 aborted += self.producers.take(part, marker)
-            at += size
-        pipe.then(chunk.release)
+            at, headers = at + size, headers + fit
         return aborted
 
-    def _check_offsets(self, batches: NDArray[np.void]) -> None:
-        """Raises OffsetsExhaustedError where too few offsets are left."""
-        need = int((batches["last_offset"] - batches["base_offset"] + 1).sum())
-        left = _MOST_END - self.active.next_offset
-        if need > left:
-            raise OffsetsExhaustedError(
-                f"{self.directory} has {left:,} offsets left, and {need:,} are needed: the last one that a "
-                f"record may have is {_MOST_END - 1}"
-            )
+    def _add_aborted(self, restore: Restore, aborted: list[AbortedTxn]) -> None:
+        """Note aborted transactions in the active segment's `.txnindex`."""
+        segment = self.segments.active.segment
+        if segment is restore.active.segment:  # else the `.txnindex` is removed with the segment
+            restore.aborts = index_size(self.pool.files, segment)
+        add_aborted(self.pool.files, segment, aborted)
 
     def roll(self) -> None:
         """Seal the active segment and go on in a new one. Raises OSError."""
-        active = self.active
+        segments, active = self.segments, self.segments.active
         if not active.segment.size:
             raise RecordTooLargeError(
                 f"a batch is larger than segment.bytes={self.config.segment_bytes} allows"
             )
         # Trimmed first: to other processes the next segment's name says that this one is sealed.
         active.trim()
-        segment = _new_segment(self.pool, self.directory, active.next_offset, self.config)
-        self.segments.append(segment)  # first: `take_back` removes the files that were made, or fences
-        _make_files(segment)
-        self.active = ActiveSegment(segment, self.config, active.next_offset)
+        segment = new_segment(self.pool, segments.directory, active.next_offset, self.config)
+        segments.append(segment)  # first: `take_back` removes the files that were made, or fences
+        make_files(segment)
+        segments.activate(ActiveSegment(segment, self.config, active.next_offset))
         active.seal()
-        self.rolled(segment.base_offset)
+        self.rolled(segment.base_offset)  # a producer snapshot, and a flush in the background
 
     def roll_apart(self) -> None:
         """Roll outside of an append, after what a failed append left was taken back. Raises StorageError; the
         log is as before then.
         """
         self.check()
-        self._owed = Restore(self, None, Together())
+        self.owed = Restore(self.segments, None)
         try:
             self.roll()
         except BaseException as error:
@@ -296,13 +310,13 @@ class LogWriter:
             if is_refusal(error) and not isinstance(error, SegstoreError):
                 raise StorageError(error.errno, error.strerror, error.filename) from error
             raise
-        self._owed = None
+        self.owed = None
 
     # --- taking back ----------------------------------------------------------------------
 
     def put_back(self, restore: Restore) -> None:
         """Undo all that was written since `restore` was made, as `take_back` does."""
-        self._owed = restore
+        self.owed = restore
         self.take_back()
 
     def take_back(self) -> None:
@@ -313,35 +327,34 @@ class LogWriter:
 
         The end goes back in memory first: what failed is never visible, whatever the disk says.
         """
+        self.recall()  # in memory only: an OSError that comes here is a signal handler's
+        if self.owed is None:
+            return
         try:
-            self.recall()
-            if self._owed is None:
-                return
-            self._undo(self._owed)
+            self._undo(self.owed)
         except OSError as error:
             if not is_refusal(error):
                 raise
             if error.errno in NO_ROOM:
                 return
-            self.fenced = copy_of(error)
-        self._owed = None
+            self.segments.fence(error)
+        self.owed = None
 
     def recall(self, but: Together | None = None) -> None:
         """Let the log in memory end where it did before an append that was begun and not finished, unless
         that append belongs to `but`, which is just being finished; the disk is left as it is. May be
         repeated.
         """
-        owed = self._owed
-        if owed is None or owed.together is but:
+        owed = self.owed
+        if owed is None or (but is not None and owed.together is but):
             return
-        if owed.together.done:  # the append is finished
-            self._owed = None
+        if owed.together is not None and owed.together.done:  # the append is finished
+            self.owed = None
             return
-        behind = self.segments.index(owed.active.segment) + 1
         if owed.rolled is None:
-            owed.rolled = self.segments[behind:]
-        del self.segments[behind:]
-        self.active = owed.active
+            owed.rolled = self.segments.behind(owed.active.segment)
+        self.segments.cut_behind(owed.active.segment)
+        self.segments.activate(owed.active)
         owed.active.recall(owed.mark)
         self.producers.recall(owed.saved)
 
@@ -353,14 +366,14 @@ class LogWriter:
         for gone in reversed(rolled):
             self.producers.forget_snapshot(gone.base_offset)
             remove_segment(gone)
-            self.removals += 1
+            self.segments.removals += 1
         if restore.aborts >= 0:
             cut_index(self.pool.files, segment, restore.aborts)
         if segment.sealed:
-            self.pool.files.truncate(self.active.handle, mark.size)
+            self.pool.files.truncate(self.segments.active.handle, mark.size)
             self._reopen(restore, segment, mark)
         else:
-            self.active.rewind(mark)
+            self.segments.active.rewind(mark)
 
     def _reopen(self, restore: Restore, segment: Segment, mark: Mark) -> None:
         """Go on in a segment that a roll had sealed. Raises OSError; the segment is as before then."""
@@ -368,7 +381,7 @@ class LogWriter:
         segment.attach(None)
         try:
             # Both names change in one step: whatever is repeated from here on is done to the new object.
-            restore.active = self.active = ActiveSegment(segment, self.config, mark.next_offset)
+            restore.active = self.segments.active = ActiveSegment(segment, self.config, mark.next_offset)
         except BaseException:
             segment.sealed = True
             raise

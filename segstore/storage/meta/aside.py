@@ -27,18 +27,25 @@ _ALL = (
     *(os.path.join(names.OURS, n) for n in (names.PRODUCER_IDS, names.ADOPTED, names.ADOPTED_COPY)),
 )
 _MOST = 1 << 28
+_WATCHED = frozenset(place + ending for place in _PLACES for ending in ("", names.TEMPORARY))
 
 
-def check_readable(files: Files, root: str) -> None:
+def check_readable(files: Files, root: str) -> set[str]:
     """Read every small file that belongs to no topic. An error that may pass (EMFILE, EIO, EACCES) is raised
-    before anything was changed, and no file is taken for damaged because of it. Raises OSError.
+    before anything was changed, and no file is taken for damaged because of it. Returns what lies in the root
+    and in `.segstore`, as paths below the root: while the lock is held nobody else makes a small file there.
+    Raises OSError.
     """
-    for place in _ALL:
+    there = set(files.listdir(root))
+    if names.OURS in there:
+        there.update([f"{names.OURS}/{name}" for name in files.listdir(names.below(root, names.OURS))])
+    for place in sorted(there.intersection(_ALL)):
         try:
-            files.read_file(os.path.join(root, place), _MOST)
+            files.read_file(names.below(root, place), _MOST)
         except OSError as error:
             if error.errno not in NOT_A_FILE | {errno.ENOENT}:
                 raise
+    return there
 
 
 def free_lock(files: Files, root: str) -> str:
@@ -59,11 +66,14 @@ def set_aside(files: Files, root: str) -> list[tuple[str, str]]:
     """Move what is no file away from the places of small files, and from their temporary names; returns pairs
     of the old path and the new. Raises OSError.
     """
-    places = [os.path.join(root, place + ending) for place in _PLACES for ending in ("", names.TEMPORARY)]
-    taken = [path for path in places if files.exists(path) and not files.is_file(path)]
-    ours = os.path.join(root, names.OURS)
-    for directory in (ours, os.path.join(ours, names.TOPICS)):
-        if files.exists(directory) and not files.is_symlink(directory):
-            found = {os.path.join(directory, name) for name in files.irregular(directory)}
-            taken += sorted(path for path in found if path.endswith(names.TEMPORARY) and path not in taken)
-    return [(path, put_aside(files, root, path)) for path in taken]
+    odd = set(files.irregular(root))
+    taken = set[str]()
+    for place in (names.OURS, f"{names.OURS}/{names.TOPICS}"):
+        directory = names.below(root, place)
+        if place in odd and not files.is_symlink(directory):
+            for name in files.irregular(directory):
+                odd.add(f"{place}/{name}")
+                if name.endswith(names.TEMPORARY):
+                    taken.add(f"{place}/{name}")
+    paths = [names.below(root, place) for place in sorted(taken | (odd & _WATCHED))]
+    return [(path, put_aside(files, root, path)) for path in paths]

@@ -46,7 +46,7 @@ class CheckedCopy(NamedTuple):
     claims: frozenset[tuple[Key, int]] = frozenset()
 
     def standing(self, marker: int | None, published: int | None, copied: bool) -> Standing:
-        """Whether the copy is the last writer's, by the numbers of the clean shutdown marker and the
+        """Return whether the copy is the last writer's, by the numbers of the clean shutdown marker and the
         published ends, None where there are none. `copied` is False where the ends are an older segstore's,
         which made no copy.
         """
@@ -73,7 +73,7 @@ def _rows(lines: Mapping[Key, int]) -> list[list[Any]]:
 
 
 def read_copy(files: Files, root: str) -> tuple[CheckedCopy | None, str]:
-    """The copy; or None and why it can't be used, "" where it is missing. Raises OSError."""
+    """Return the copy; or None and why it can't be used, "" where it is missing. Raises OSError."""
     try:
         return _parse(unframe(files.read_file(path_of(root), _MOST))), ""
     except FileNotFoundError:

@@ -31,8 +31,8 @@ class Left(NamedTuple):
 
     @classmethod
     def of(cls, marker: int | None, nonce: int, *, ours: bool = False) -> Left:
-        """How a store was left, by the marker's number and that of the published ends. `ours`: whether a
-        segstore writer was here, which leaves no marker without a number.
+        """Return how a store was left, by the marker's number and that of the published ends. `ours`: whether
+        a segstore writer was here, which leaves no marker without a number.
         """
         clean = marker is not None and not (marker == 0 and ours)
         # After a broker that was killed, the published ends have a number and there is no marker.
@@ -40,8 +40,8 @@ class Left(NamedTuple):
 
 
 def read_marker(files: Files, root: str) -> int | None:
-    """The marker's number (0 where it holds none, or is no file), None where there is no marker. Raises
-    OSError.
+    """Return the marker's number (0 where it holds none, or is no file), None where there is no marker.
+    Raises OSError.
     """
     try:
         held = parse_json(files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096))
@@ -66,7 +66,7 @@ def take_marker(files: Files, root: str) -> int | None:
 
 
 def new_nonce() -> int:
-    """A number that no marker has had."""
+    """Return a number that no marker has had."""
     return secrets.randbits(62) | 1
 
 

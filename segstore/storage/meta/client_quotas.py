@@ -14,6 +14,7 @@ from typing import Any
 from segstore import names
 from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
+from segstore.integers import INT64_MAX
 from segstore.storage.meta.small_files import Copies, seal, unseal
 
 PRODUCER_BYTE_RATE = "producer_byte_rate"
@@ -21,7 +22,6 @@ CONSUMER_BYTE_RATE = "consumer_byte_rate"
 RATES = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE)
 DEFAULT = "<default>"
 """In place of a client id: all clients that have no rate of their own (Kafka: ConfigEntityName.Default)."""
-MOST_RATE = (1 << 63) - 1
 
 Limits = dict[str, dict[str, int]]
 """Bytes a second by client id or DEFAULT, then by the rate's name."""
@@ -31,19 +31,19 @@ _MOST_BYTES = 1 << 24
 
 
 def quota_path(root: str) -> str:
-    """The path of a store's quotas."""
+    """Return the path of a store's quotas."""
     return os.path.join(root, names.OURS, names.QUOTAS)
 
 
 def quota_copies(files: Files, root: str) -> Copies[Limits]:
-    """The two copies of the limits."""
+    """Return the two copies of the limits."""
     path = quota_path(root)
     return Copies(files, path, os.path.join(root, names.OURS, names.QUOTAS_COPY), _MOST_BYTES, parse_limits)
 
 
 def read_limits(files: Files, root: str) -> Limits:
-    """The limits; none where there is no file. Raises CorruptCheckpointError, StorageError where both copies
-    are damaged; OSError.
+    """Return the limits; none where there is no file. Raises CorruptCheckpointError, StorageError where both
+    copies are damaged; OSError.
     """
     return quota_copies(files, root).read() or {}
 
@@ -55,8 +55,8 @@ def write_limits(files: Files, root: str, limits: Mapping[str, Mapping[str, int]
 
 
 def parse_limits(data: bytes, where: str) -> tuple[Limits, bool]:
-    """The limits in the bytes, and whether these have a checksum. Raises CorruptCheckpointError, which names
-    `where`.
+    """Return the limits in the bytes, and whether these have a checksum. Raises CorruptCheckpointError, which
+    names `where`.
     """
     try:
         held, checked = unseal(data)
@@ -76,6 +76,6 @@ def _rates(client: str, rates: Any) -> dict[str, int]:
     if not client or not isinstance(rates, dict) or not rates:
         raise ValueError(f"client {client!r} must have a name and an object of rates")
     for name, rate in rates.items():
-        if name not in RATES or type(rate) is not int or not 1 <= rate <= MOST_RATE:
+        if name not in RATES or type(rate) is not int or not 1 <= rate <= INT64_MAX:
             raise ValueError(f"client {client!r} has {name}={rate!r}: no byte rate")
     return dict(rates)

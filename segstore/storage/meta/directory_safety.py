@@ -16,30 +16,37 @@ from segstore.storage.meta.topics import TopicFiles
 
 MOST_MODE = 0o664
 """The most that a new file may allow: a group may read and write, others read."""
-_INBOX = (names.OURS, names.INBOX)
+INBOX = f"{names.OURS}/{names.INBOX}"
+SEALED = f"{INBOX}/{names.SEALED}"
 PLACES = (
-    (names.OURS,),
-    (names.OURS, names.TOPICS),
-    (names.OURS, names.QUARANTINE),
-    _INBOX,
-    (*_INBOX, names.SEALED),
+    names.OURS,
+    f"{names.OURS}/{names.TOPICS}",
+    f"{names.OURS}/{names.QUARANTINE}",
+    INBOX,
+    SEALED,
 )
+"""Paths of directories below the root."""
 
 
-def check_places(files: Files, root: str) -> None:
-    """Check segstore's directories in the store at `root`. Raises OSError (ELOOP) where one is a symbolic
-    link.
+def check_places(files: Files, root: str) -> set[str]:
+    """Check segstore's directories in the store at `root`; returns those of PLACES that are there. Raises
+    OSError (ELOOP) where one is a symbolic link.
     """
+    base, there = names.below(root, ""), set[str]()
     for place in PLACES:
-        files.check_directory(os.path.join(root, *place))
+        if files.check_directory(base + place):
+            there.add(place)
+    return there
 
 
-def kept_mode(files: Files, root: str) -> int:
-    """The mode of files that are made in this store: that which was chosen when the store was made, as
-    `.segstore` has it.
+def kept_mode(files: Files, root: str, otherwise: int = FILE_MODE) -> int:
+    """Return the mode of files that are made in this store: that which was chosen when the store was made, as
+    `.segstore` has it; `otherwise` where there is no `.segstore`.
     """
-    ours = os.path.join(root, names.OURS)
-    return files.mode(ours) & MOST_MODE | FILE_MODE if files.exists(ours) else FILE_MODE
+    try:
+        return files.mode(names.below(root, names.OURS)) & MOST_MODE | FILE_MODE
+    except FileNotFoundError:
+        return otherwise
 
 
 # --- removing ----------------------------------------------------------------------------------

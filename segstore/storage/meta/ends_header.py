@@ -25,9 +25,9 @@ import struct
 import time
 from typing import NamedTuple
 
-from segstore._native import lib
+from segstore._native import crc32c, lib
 from segstore.files import Files
-from segstore.storage.meta.small_files import NOT_A_FILE, crc
+from segstore.storage.meta.small_files import NOT_A_FILE
 
 SIZE = lib.SEG_ENDS_HEADER
 CHECKED, UNCHECKED = lib.SEG_ENDS_CHECKED, lib.SEG_ENDS_UNCHECKED
@@ -35,7 +35,7 @@ MOST = 1 << 28  # bytes of the file: four million partitions
 
 PUBLICATIONS_AT, FORMAT_AT, NONCE_AT, GENERATION_AT, BOOT_AT = 8, 12, 16, 24, 32
 _CHECK_AT, _SPARE_AT = 48, 56
-_TRIES = 10  # milliseconds for a writer that changes the header just now
+_TRIES = 10  # milliseconds to wait for a writer that is changing the header
 
 
 class Header(NamedTuple):
@@ -59,18 +59,18 @@ class Found(NamedTuple):
 
 
 def pack(nonce: int, boot: int, generation: int = 0, *, doubt: bool) -> bytes:
-    """The bytes of the header from FORMAT_AT on."""
+    """Return the bytes of the header from FORMAT_AT on."""
     head, tail = struct.pack("=Iq", CHECKED, nonce), struct.pack("=qq", boot, doubt)
     return head + struct.pack("=q", generation) + tail + _check(head + tail + bytes(8)) + bytes(8)
 
 
 def _check(held: bytes) -> bytes:
-    number = crc(held)
+    number = crc32c(held)
     return struct.pack("=II", number, number ^ 0xFFFFFFFF)
 
 
 def parse(data: bytes) -> Header | None:
-    """The header; None where the check is wrong, or the file holds no published ends."""
+    """Return the header; None where the check is wrong, or the file holds no published ends."""
     form, nonce = struct.unpack_from("=Iq", data, FORMAT_AT)
     boot, doubt = struct.unpack_from("=qq", data, BOOT_AT)
     if form == CHECKED:
@@ -83,7 +83,7 @@ def parse(data: bytes) -> Header | None:
 
 
 def look(files: Files, path: str) -> Found:
-    """What lies at the path. Raises OSError."""
+    """Return what lies at the path. Raises OSError."""
     found = _look(files, path)
     for _ in range(_TRIES):
         if found.header is not None or found.size < SIZE:

@@ -10,26 +10,27 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from segstore.storage.meta.small_files import crc, parse_json
+from segstore._native import crc32c
+from segstore.storage.meta.small_files import parse_json
 
 
 def compact(held: Any) -> bytes:
-    """JSON without blanks."""
+    """Return JSON without blanks."""
     return json.dumps(held, separators=(",", ":")).encode()
 
 
 def frame(held: Mapping[str, Any]) -> bytes:
-    """A line for an object."""
+    """Return a line for an object."""
     body = compact(held)
-    return b"%08x %s\n" % (crc(body), body)
+    return b"%08x %s\n" % (crc32c(body), body)
 
 
 def unframe(line: bytes) -> dict[str, Any]:
-    """The object that `frame` was given. Raises ValueError, which says what is wrong."""
+    """Return the object that `frame` was given. Raises ValueError, which says what is wrong."""
     digits, _, body = line.removesuffix(b"\n").partition(b" ")
     if len(digits) != 8 or not line.endswith(b"\n"):
         raise ValueError("it is cut off, or no line with a CRC")
-    if digits != b"%08x" % crc(body):
+    if digits != b"%08x" % crc32c(body):
         raise ValueError("CRC mismatch")
     held = parse_json(body)
     if not isinstance(held, dict):

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping
 
 from segstore.errors import CorruptCheckpointError, InvalidArgumentError, InvalidTopicError
 from segstore.files import Files
+from segstore.integers import INT32_MAX
 from segstore.names import MAX_OFFSET, MAX_PARTITION, check_topic
 from segstore.storage.meta.small_files import NOT_A_FILE, reason
 
 Path = str | os.PathLike[str]
 
 VERSION = 0
-MAX_EPOCH = (1 << 31) - 1
 
 _NUMBER = re.compile(rb"[0-9]{1,19}")
 
@@ -31,7 +31,7 @@ _NUMBER = re.compile(rb"[0-9]{1,19}")
 
 
 def parse_offsets(data: bytes, where: Path) -> dict[tuple[str, int], int]:
-    """Offsets by (topic, partition). Raises CorruptCheckpointError with the line in `where`."""
+    """Return the offsets by (topic, partition). Raises CorruptCheckpointError with the line in `where`."""
     found: dict[tuple[str, int], int] = {}
     for line, (topic, partition, offset) in _entries(data, where, 3):
         key = _topic(topic, where, line), _number(partition, MAX_PARTITION, where, line)
@@ -42,32 +42,32 @@ def parse_offsets(data: bytes, where: Path) -> dict[tuple[str, int], int]:
 
 
 def format_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """The bytes that `parse_offsets` reads, in order of topic and partition."""
-    return _format(f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items()))
+    """Return the bytes that `parse_offsets` reads, in order of topic and partition."""
+    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
+    return _format(lines)
 
 
 def parse_leader_epochs(data: bytes, where: Path) -> list[tuple[int, int]]:
-    """Pairs of epoch and start offset as they are in the file. Raises CorruptCheckpointError with the line in
-    `where`.
+    """Return the pairs of epoch and start offset as they are in the file. Raises CorruptCheckpointError with
+    the line in `where`.
     """
     return [
-        (_number(epoch, MAX_EPOCH, where, line), _number(start, MAX_OFFSET, where, line))
+        (_number(epoch, INT32_MAX, where, line), _number(start, MAX_OFFSET, where, line))
         for line, (epoch, start) in _entries(data, where, 2)
     ]
 
 
 def format_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
-    """The bytes that `parse_leader_epochs` reads."""
-    return _format(f"{epoch} {start}" for epoch, start in epochs)
+    """Return the bytes that `parse_leader_epochs` reads."""
+    return _format([f"{epoch} {start}\n" for epoch, start in epochs])
 
 
-def _format(entries: Iterable[str]) -> bytes:
-    lines = list(entries)
-    return "".join(f"{line}\n" for line in (str(VERSION), str(len(lines)), *lines)).encode()
+def _format(lines: list[str]) -> bytes:
+    return "".join((f"{VERSION}\n{len(lines)}\n", *lines)).encode()
 
 
 def _entries(data: bytes, where: Path, width: int) -> list[tuple[int, list[bytes]]]:
-    """Line numbers (from 1) and fields of the entries."""
+    """Return the line numbers (from 1) and fields of the entries."""
     if not data:
         return []
     *lines, rest = data.split(b"\n")
@@ -107,15 +107,15 @@ def _shown(text: bytes) -> str:
 
 
 def read_offsets(files: Files, path: Path) -> dict[tuple[str, int], int]:
-    """Offsets by (topic, partition); none where the file is missing. Raises CorruptCheckpointError,
-    OSError.
+    """Return the offsets by (topic, partition); none where the file is missing. Raises
+    CorruptCheckpointError, OSError.
     """
     return parse_offsets(_read(files, path), path)
 
 
 def try_offsets(files: Files, path: Path) -> tuple[dict[tuple[str, int], int] | None, str]:
-    """As `read_offsets`, with a text that says why the file can't be used; None where the file is missing or
-    can't be used. Raises an OSError that may pass.
+    """Do what `read_offsets` does, with a text that says why the file can't be used; None where the file is
+    missing or can't be used. Raises an OSError that may pass.
     """
     try:
         data = files.read_file(path)
@@ -157,7 +157,7 @@ class LeaderEpochs:
 
     @classmethod
     def load(cls, files: Files, path: Path) -> LeaderEpochs:
-        """The epochs in the file; none where it is missing. As in Kafka, entries that do not rise are
+        """Return the epochs in the file; none where it is missing. As in Kafka, entries that do not rise are
         replaced by later ones.
 
         Raises CorruptCheckpointError, OSError.
@@ -170,17 +170,17 @@ class LeaderEpochs:
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
-        """Pairs of epoch and start offset, rising."""
+        """Return the pairs of epoch and start offset, rising."""
         return tuple(self._entries)
 
     @property
     def latest(self) -> int | None:
-        """The newest epoch, None where there is none."""
+        """Return the newest epoch, None where there is none."""
         return self._entries[-1][0] if self._entries else None
 
     @property
     def current(self) -> int:
-        """The epoch to write under: the newest, -1 where none is known."""
+        """Return the epoch to write under: the newest, -1 where none is known."""
         return self._entries[-1][0] if self._entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> None:
@@ -198,21 +198,11 @@ class LeaderEpochs:
         self._entries.append((epoch, start_offset))
 
     def epoch_for_offset(self, offset: int) -> int | None:
-        """The epoch of an offset; None below the first start offset."""
-        return next((epoch for epoch, start in reversed(self._entries) if start <= offset), None)
-
-    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest known epoch up to `epoch`, the offset behind its last); (-1, -1) where unknown.
-
-        An epoch before the first known one ends where that begins (Kafka: OffsetsForLeaderEpoch).
-        """
-        if self._entries and self._entries[-1][0] == epoch:
-            return epoch, log_end_offset
-        higher = next((start for known, start in self._entries if known > epoch), None)
-        if epoch < 0 or higher is None:
-            return -1, -1
-        floor = next((known for known, _ in reversed(self._entries) if known <= epoch), epoch)
-        return floor, higher
+        """Return the epoch of an offset; None below the first start offset."""
+        for epoch, start in reversed(self._entries):
+            if start <= offset:
+                return epoch
+        return None
 
     def truncate_from_end(self, end_offset: int) -> None:
         """Forget epochs that began at `end_offset` or later, since the log was cut there."""
@@ -223,8 +213,8 @@ class LeaderEpochs:
         """Forget epochs that ended at `start_offset` or before, since the log's beginning was deleted; the
         epoch of `start_offset` begins there. Returns whether this changes anything.
         """
-        before = self.entries
-        kept = [entry for entry in self._entries if entry[1] > start_offset]
-        gone = self._entries[: len(self._entries) - len(kept)]
+        before = self._entries
+        kept = [entry for entry in before if entry[1] > start_offset]
+        gone = before[: len(before) - len(kept)]
         self._entries = [(gone[-1][0], start_offset), *kept] if gone else kept
-        return self.entries != before
+        return self._entries != before

@@ -11,21 +11,21 @@ import zlib
 
 from segstore import names
 from segstore.files import Files
+from segstore.integers import INT64_MAX
 from segstore.storage.meta.small_files import unreadable
 
-MOST_ID = (1 << 63) - 1
 _MOST_BYTES = 256
-_DIGITS = len(str(MOST_ID))
+_DIGITS = len(str(INT64_MAX))
 
 
 def producer_id_path(root: str) -> str:
-    """The path of a store's producer id file."""
+    """Return the path of a store's producer id file."""
     return os.path.join(root, names.OURS, names.PRODUCER_IDS)
 
 
 def read_producer_id(files: Files, root: str) -> int | None:
-    """The id in the file; None where the file is missing or damaged, between which `damage` distinguishes.
-    Raises OSError.
+    """Return the id in the file; None where the file is missing or damaged, between which `damage`
+    distinguishes. Raises OSError.
     """
     try:
         return parse(files.read_file(producer_id_path(root), _MOST_BYTES))
@@ -36,7 +36,7 @@ def read_producer_id(files: Files, root: str) -> int | None:
 
 
 def damage(files: Files, root: str) -> str:
-    """What is wrong with the file, "" for nothing, also where there is no file. Raises OSError."""
+    """Return what is wrong with the file, "" for nothing, also where there is no file. Raises OSError."""
     path = producer_id_path(root)
     if not files.exists(path) or read_producer_id(files, root) is not None:
         return ""
@@ -51,11 +51,11 @@ def write_producer_id(files: Files, root: str, first: int) -> None:
 
 
 def parse(data: bytes) -> int | None:
-    """The id in the file's content; None for content that was never written."""
+    """Return the id in the file's content; None for content that was never written."""
     line, _, crc = data.rpartition(b" ")
     if crc != b"%08x\n" % zlib.crc32(line):
         return None
     version, _, number = line.partition(b" ")
-    if version != b"1" or not number.isdigit() or len(number) > _DIGITS or int(number) > MOST_ID:
+    if version != b"1" or not number.isdigit() or len(number) > _DIGITS or int(number) > INT64_MAX:
         return None
     return int(number)

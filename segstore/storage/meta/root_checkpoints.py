@@ -14,7 +14,7 @@ Threads: any; one lock, held while files are written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from segstore import names
 from segstore.files import Files
@@ -24,6 +24,7 @@ from segstore.storage.meta.clean_shutdown import read_marker
 from segstore.storage.meta.offset_checkpoints import try_offsets, write_offsets
 from segstore.storage.meta.published_ends import Ends, EndsReader
 
+_COPY = f"{names.OURS}/{names.CHECKPOINTS}"
 TopicPartitionKey = tuple[str, int]
 Lines = dict[TopicPartitionKey, int]
 Changes = Mapping[TopicPartitionKey, int | None]
@@ -31,7 +32,7 @@ Changes = Mapping[TopicPartitionKey, int | None]
 LOG_START_FILES = (
     names.LOG_STARTS,
     names.CLEAN_SHUTDOWN,
-    os.path.join(names.OURS, names.CHECKPOINTS),
+    _COPY,
     os.path.join(names.OURS, names.ENDS),
 )
 """The files that `read_log_start` reads, below the root."""
@@ -41,6 +42,7 @@ class RootCheckpoints:
     """The four checkpoints. `told` says what was wrong: the file's name below the root, the damage, and what
     is done about it.
 
+    `there` is what lies in the root and in `.segstore`, as paths below the root: other files are missing.
     `marker` and `published` are the numbers of the clean shutdown marker and the published ends as they were
     found, None where there was none. `copied`: whether the writer that published makes copies of the texts.
     """
@@ -49,6 +51,7 @@ class RootCheckpoints:
         self,
         files: Files,
         root: str,
+        there: Collection[str],
         marker: int | None = None,
         published: int | None = None,
         *,
@@ -57,9 +60,9 @@ class RootCheckpoints:
         self._files, self._root = files, root
         self._lock = Mutex()
         self.told: list[tuple[str, str, str]] = []
-        copy, damage = read_copy(files, root)
+        copy, damage = read_copy(files, root) if _COPY in there else (None, "")
         if damage or (copy is None and copied and marker and published == marker):
-            self.told.append((os.path.join(names.OURS, names.CHECKPOINTS), damage or "missing", "made anew"))
+            self.told.append((_COPY, damage or "missing", "made anew"))
         self.copied = copy is not None or bool(damage)
         """Whether a segstore writer has left a copy, sound or not."""
         standing = Standing.STALE if copy is None else copy.standing(marker, published, copied)
@@ -67,16 +70,18 @@ class RootCheckpoints:
         held = None if standing is Standing.STALE else copy
         self._current, self._copy = current, copy
         self._unwritten: set[str] = set()
-        self._held = {name: self._load(name, held, current) for name in names.OFFSET_CHECKPOINTS}
+        self._held = dict[str, Lines]()
+        for name in names.OFFSET_CHECKPOINTS:
+            known = held is not None or name in there
+            self._held[name] = self._load(name, held, current) if known else {}
         self._claims = dict(copy.claims) if copy is not None else {}
         self.recovery_points = OffsetCheckpoint(self, names.RECOVERY_POINTS)
         self.log_starts = OffsetCheckpoint(self, names.LOG_STARTS)
-        self.high_watermarks = OffsetCheckpoint(self, names.HIGH_WATERMARKS)
         self.cleaner_offsets = OffsetCheckpoint(self, names.CLEANER_OFFSETS)
 
     def _load(self, name: str, copy: CheckedCopy | None, current: bool) -> Lines:
-        text, damage = try_offsets(self._files, os.path.join(self._root, name))
-        lines = settled(name, text, None if copy is None else copy.offsets[name], current)
+        text, damage = try_offsets(self._files, names.below(self._root, name))
+        lines = believed(name, text, None if copy is None else copy.offsets[name], current)
         if damage:
             source = "its copy with a checksum" if copy is not None else "what the logs tell"
             self.told.append((name, damage, f"made anew from {source}"))
@@ -87,11 +92,13 @@ class RootCheckpoints:
         return lines
 
     def is_checked(self, name: str, key: TopicPartitionKey) -> bool:
-        """Whether a copy with a checksum had the same offset of a partition when the store was opened."""
+        """Return whether a copy with a checksum had the same offset of a partition when the store was
+        opened.
+        """
         return _is_checked(name, key, self._held[name].get(key), self._copy, self._current)
 
     def lines(self, name: str) -> Mapping[TopicPartitionKey, int]:
-        """The lines of one of the files."""
+        """Return the lines of one of the files."""
         return self._held[name]
 
     def update(self, changes: Mapping[str, Changes], nonce: int = 0) -> None:
@@ -119,7 +126,7 @@ class RootCheckpoints:
             self._claims[key] = log_start
 
     def is_claim(self, key: TopicPartitionKey) -> bool:
-        """Whether this partition's log start offset was a claim when it was first read."""
+        """Return whether this partition's log start offset was a claim when it was first read."""
         at = self._claims.get(key)
         return at is not None and at == self._held[names.LOG_STARTS].get(key)
 
@@ -153,11 +160,11 @@ class OffsetCheckpoint:
         self._all.update({self._name: changes})
 
 
-def settled(
+def believed(
     name: str, text: Mapping[TopicPartitionKey, int] | None, copy: Lines | None, current: bool
 ) -> Lines:
-    """The lines that are believed, given those of the text `name` and of its copy, None where one can't be
-    used. `current`: whether the copy is the last writer's.
+    """Return the lines that are believed, given those of the text `name` and of its copy, None where one
+    can't be used. `current`: whether the copy is the last writer's.
     """
     if copy is None or text is None or current:
         return dict(copy if copy is not None else text or {})
@@ -173,8 +180,8 @@ def _is_checked(
 
 
 def agreed_start(said: int | None, checked: bool, published: Ends | None, ends_checked: bool) -> int:
-    """The log start offset that is believed, of the checkpoints' (None without one) and the published one,
-    each with a checksum or without: one with a checksum, and of two alike the smaller one, which keeps more
+    """Return the log start offset to use, of the checkpoints' `said` (None without one) and the published
+    one. The published one wins where it alone has a checksum; else the smaller one does, which keeps more
     records.
     """
     if published is None:
@@ -187,7 +194,7 @@ def agreed_start(said: int | None, checked: bool, published: Ends | None, ends_c
 def differences(
     text: Mapping[TopicPartitionKey, int], counts: Mapping[TopicPartitionKey, int]
 ) -> Iterator[str]:
-    """Sentences on what a text says and what is believed instead."""
+    """Yield sentences on what a text says and what is believed instead."""
     for key in sorted(text.keys() | counts.keys()):
         says, taken = (str(held[key]) if key in held else "nothing" for held in (text, counts))
         if says != taken:
@@ -198,8 +205,9 @@ def differences(
 def read_log_start(
     files: Files, root: str, key: TopicPartitionKey, ends: EndsReader | None, published: Ends | None
 ) -> int:
-    """The log start offset of a partition that is believed, for a reader that changes nothing: `published` is
-    what the last writer has published of the partition in `ends`. Raises an OSError that may pass.
+    """Return the log start offset of a partition that is believed, for a reader that changes nothing:
+    `published` is what the last writer has published of the partition in `ends`. Raises an OSError that may
+    pass.
     """
     text, _ = try_offsets(files, os.path.join(root, names.LOG_STARTS))
     copy, _ = read_copy(files, root)
@@ -209,6 +217,6 @@ def read_log_start(
         standing = copy.standing(read_marker(files, root), nonce, ends is None or ends.checked)
     lines = None if copy is None or standing is Standing.STALE else copy.offsets[names.LOG_STARTS]
     current = standing is Standing.CURRENT
-    said = settled(names.LOG_STARTS, text, lines, current).get(key)
+    said = believed(names.LOG_STARTS, text, lines, current).get(key)
     checked = _is_checked(names.LOG_STARTS, key, said, copy, current)
     return agreed_start(said, checked, published, ends is not None and ends.checked)

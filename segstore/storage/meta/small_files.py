@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from segstore import names
-from segstore._native import ffi, lib
+from segstore._native import crc32c
 from segstore.errors import CorruptCheckpointError, StorageError, copy_of
 from segstore.files import Files
 
@@ -37,23 +37,18 @@ _NAMELESS = re.compile(rb',\n "[^"\n]{6}": "[0-9a-f]{8}"\n}\n\Z')
 _TAIL = re.compile(rb',\n "crc32c": "([0-9a-f]{8})"\n}\n\Z')
 
 
-def crc(data: bytes) -> int:
-    """CRC-32C."""
-    return int(lib.seg_crc32c(0, ffi.from_buffer("uint8_t[]", data), len(data)))
-
-
 # --- the form -----------------------------------------------------------------------------
 
 
 def seal(held: Mapping[str, Any]) -> bytes:
-    """The bytes that `unseal` reads. The mapping has at least one member."""
+    """Return the bytes that `unseal` reads. The mapping has at least one member."""
     head = json.dumps(held, indent=1).encode().removesuffix(b"\n}")
-    return b'%s,\n "%s": "%08x"\n}\n' % (head, CHECKSUM.encode(), crc(head))
+    return b'%s,\n "%s": "%08x"\n}\n' % (head, CHECKSUM.encode(), crc32c(head))
 
 
 def parse_json(data: bytes) -> Any:
-    """The JSON value. Raises ValueError where the data is no JSON, or nested too deeply; RecursionError where
-    the caller's own calls are too deep, which is no fault of the data.
+    """Return the JSON value. Raises ValueError where the data is no JSON, or nested too deeply;
+    RecursionError where the caller's own calls are too deep, which is no fault of the data.
     """
     try:
         return json.loads(data)
@@ -64,7 +59,7 @@ def parse_json(data: bytes) -> Any:
 
 
 def _nesting(data: bytes) -> int:
-    """How many brackets are open at once."""
+    """Return how many brackets are open at once."""
     open_now = most = 0
     for bracket in re.findall(rb'"(?:[^"\\]|\\.)*"|[\[{\]}]', data, re.DOTALL):
         open_now += (bracket in (b"[", b"{")) - (bracket in (b"]", b"}"))
@@ -73,8 +68,8 @@ def _nesting(data: bytes) -> int:
 
 
 def unseal(data: bytes) -> tuple[Any, bool]:
-    """The JSON value without its checksum, and whether it had one. Raises ValueError where the checksum does
-    not match.
+    """Return the JSON value without its checksum, and whether it had one. Raises ValueError where the
+    checksum does not match.
     """
     held = parse_json(data)
     tail = _TAIL.search(data)
@@ -82,7 +77,7 @@ def unseal(data: bytes) -> tuple[Any, bool]:
         if isinstance(held, dict) and (CHECKSUM in held or _NAMELESS.search(data)):
             raise ValueError("its checksum is not where it must be")
         return held, False
-    if int(tail[1], 16) != crc(data[: tail.start()]):
+    if int(tail[1], 16) != crc32c(data[: tail.start()]):
         raise ValueError("its checksum does not fit")
     del held[CHECKSUM]
     return held, True
@@ -108,7 +103,7 @@ class Copy(Generic[T]):
         return 0 if self.content is None else 1 + self.checked
 
     def wrong(self, right: Copy[T]) -> str:
-        """How this copy differs from the one that is believed."""
+        """Return how this copy differs from the one that is believed."""
         if self.error is not None:
             return reason(self.error)
         return (
@@ -127,29 +122,44 @@ class Copies(Generic[T]):
         self._files, self.paths, self._most, self._parse = files, (path, copy), most, parse
 
     def read(self) -> T | None:
-        """The content; None where there is neither file. Raises CorruptCheckpointError, StorageError,
+        """Return the content; None where there is neither file. Raises CorruptCheckpointError, StorageError,
         OSError.
         """
-        first = self._look(self.paths[0])
-        right = first if first.checked else self._right(first, self._look(self.paths[1]))
-        return right.content
+        return self.believed().content
 
-    def look(self) -> tuple[Copy[T], list[Copy[T]]]:
-        """The copy that is believed, and those that differ from it. Errors as `read`."""
-        first, second = (self._look(path) for path in self.paths)
+    def believed(self) -> Copy[T]:
+        """Return the copy that is believed. If the first one has a checksum, it is the one, and the other is
+        not read. Errors as `read`.
+        """
+        first = self._look(self.paths[0])
+        return first if first.checked else self._right(first, self._look(self.paths[1]))
+
+    def look(self, known: Copy[T] | None = None) -> tuple[Copy[T], list[Copy[T]]]:
+        """Return the copy that is believed, and those that differ from it. Errors as `read`. `known` is a
+        copy that nobody can have changed since it was read.
+        """
+        first = known
+        if first is None or first.path != self.paths[0]:
+            first = self._look(self.paths[0])
+        second = self._look(self.paths[1], first)
         right = self._right(first, second)
         return right, [one for one in (first, second) if one.data != right.data]
 
     def _right(self, first: Copy[T], second: Copy[T]) -> Copy[T]:
-        right = max(first, second, key=lambda one: one.rank)
+        if first.checked:
+            return first
+        right = second if second.rank > first.rank else first
         error = first.error or second.error
         if not right.rank and error is not None:
             raise copy_of(error)
         return right
 
-    def _look(self, path: str) -> Copy[T]:
+    def _look(self, path: str, other: Copy[T] | None = None) -> Copy[T]:
+        """Return the copy at `path`; one that is equal to the `other` has its content."""
         try:
             data = self._files.read_file(path, self._most)
+            if other is not None and other.content is not None and data == other.data:
+                return Copy(path, data, other.content, other.checked)
             content, checked = self._parse(data, path)
         except FileNotFoundError:
             return Copy(path)
@@ -173,7 +183,7 @@ class Copies(Generic[T]):
 
 
 def unreadable(error: CorruptCheckpointError | OSError, path: str) -> CorruptCheckpointError | StorageError:
-    """The error that says what is wrong with a small file. An error that may pass is raised."""
+    """Return the error that says what is wrong with a small file. An error that may pass is raised."""
     if not isinstance(error, OSError):
         return error
     if error.errno not in NOT_A_FILE:
@@ -185,7 +195,7 @@ def unreadable(error: CorruptCheckpointError | OSError, path: str) -> CorruptChe
 
 
 def reason(error: Exception) -> str:
-    """What an error says of a file, without the file's name."""
+    """Return what an error says of a file, without the file's name."""
     if isinstance(error, CorruptCheckpointError):
         return f"line {error.line}: {error.reason}" if error.line else error.reason
     return str(error.strerror or error) if isinstance(error, OSError) else str(error)

@@ -7,13 +7,13 @@ Threads: any; one lock.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from segstore import names
 from segstore.errors import CorruptCheckpointError
 from segstore.files import Files
+from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex
 from segstore.storage.meta.root_checkpoints import TopicPartitionKey
 from segstore.storage.meta.small_files import reason, seal, unreadable, unseal
@@ -40,7 +40,7 @@ class SweepStates:
     """What is known of each partition's sweeps."""
 
     def __init__(self, files: Files, root: str) -> None:
-        self._files, self._path = files, os.path.join(root, names.OURS, names.SWEEPS)
+        self._files, self._path = files, states_path(root)
         self._lock = Mutex()
         self._held = read_states(files, root)
         self._changed = False
@@ -74,12 +74,12 @@ class SweepStates:
 
 
 def format_states(held: Mapping[TopicPartitionKey, SweepState]) -> bytes:
-    """The bytes that `parse_states` reads."""
+    """Return the bytes that `parse_states` reads."""
     return seal({"sweeps": [[*key, state._asdict()] for key, state in sorted(held.items())]})
 
 
 def parse_states(data: bytes, where: str) -> dict[TopicPartitionKey, SweepState]:
-    """The notes; an older segstore wrote the list alone. Raises CorruptCheckpointError, which names
+    """Return the notes; an older segstore wrote the list alone. Raises CorruptCheckpointError, which names
     `where`.
     """
     try:
@@ -91,13 +91,13 @@ def parse_states(data: bytes, where: str) -> dict[TopicPartitionKey, SweepState]
 
 
 def states_path(root: str) -> str:
-    """The path of a store's notes."""
-    return os.path.join(root, names.OURS, names.SWEEPS)
+    """Return the path of a store's notes."""
+    return names.below(root, f"{names.OURS}/{names.SWEEPS}")
 
 
 def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
-    """The notes; none where the file is damaged or missing: `damaged_states` says which. Raises an OSError
-    that may pass.
+    """Return the notes; none where the file is damaged or missing: `damaged_states` says which. Raises an
+    OSError that may pass.
     """
     path = states_path(root)
     try:
@@ -110,7 +110,7 @@ def read_states(files: Files, root: str) -> dict[TopicPartitionKey, SweepState]:
 
 
 def damaged_states(files: Files, root: str) -> tuple[str, str]:
-    """The file's path, and what is wrong with it: "" for nothing, also where there is no file. Raises
+    """Return the file's path, and what is wrong with it: "" for nothing, also where there is no file. Raises
     OSError.
     """
     path = states_path(root)
@@ -130,7 +130,7 @@ def _state(held: Mapping[str, Any]) -> SweepState:
     numbers = (held.get("swept_ms", NEVER), held.get("deleted_bytes", 0), held.get("compacted_bytes", 0))
     swept, deleted, compacted = map(int, numbers)
     # A compaction may need more bytes than before: a batch that keeps only its last offset is a new batch.
-    if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted < 1 << 63 and abs(compacted) < 1 << 63):
+    if not (NEVER <= swept <= _LATEST_MS and 0 <= deleted <= INT64_MAX and abs(compacted) <= INT64_MAX):
         raise ValueError(f"no such time or size: {swept}, {deleted}, {compacted}")
     # A path in the error's text may be no valid UTF-8.
     text = None if error is None else str(error).encode("utf-8", "backslashreplace").decode()

@@ -68,15 +68,16 @@ class TopicInfo:
 
     @property
     def gapped(self) -> bool:
-        """Whether there may be gaps anywhere, also in a broker's topic, whose compactions segstore's settings
-        don't show.
+        """Return whether there may be gaps anywhere, also in a broker's topic, whose compactions segstore's
+        settings don't show.
         """
         return not self.ours or "compact" in self.settings.cleanup_policy
 
     def gaps_end(self, partition: int, cleaned: int | None, flushed: int | None = None) -> int:
-        """The offset below which compaction may have left gaps, -1 for anywhere. `cleaned` is the cleaner's
-        offset, which is below that of `compacted` where a compaction was stopped. `flushed` is the recovery
-        point in segstore's own checkpoint, which is written before a compaction changes anything below it.
+        """Return the offset below which compaction may have left gaps, -1 for anywhere. `cleaned` is the
+        cleaner's offset, which is below that of `compacted` where a compaction was stopped. `flushed` is the
+        recovery point in segstore's own checkpoint, which is written before a compaction changes anything
+        below it.
         """
         if self.gapped and (flushed is None or not self.ours):
             return -1
@@ -84,13 +85,13 @@ class TopicInfo:
 
 
 def check_not_internal(topic: object, why: str) -> None:
-    """Raises InvalidTopicError where only the engine itself may do this to the topic; `why` explains it."""
+    """Raise InvalidTopicError where only the engine itself may do this to the topic; `why` explains it."""
     if isinstance(topic, str) and topic in INTERNAL:
         raise InvalidTopicError(f"topic {topic!r} is internal, which anybody may read: {why}")
 
 
 def format_settings(info: TopicInfo, *, deleting: bool = False) -> bytes:
-    """The bytes that `parse_settings` reads."""
+    """Return the bytes that `parse_settings` reads."""
     held = {
         "version": VERSION,
         "topic_id": info.topic_id,
@@ -116,8 +117,8 @@ class Settings(NamedTuple):
 
 
 def parse_settings(topic: str, data: bytes, where: str) -> tuple[Settings, bool]:
-    """The content of the file, and whether it has a checksum. Raises CorruptCheckpointError, which names
-    `where`.
+    """Return the content of the file, and whether it has a checksum. Raises CorruptCheckpointError, which
+    names `where`.
     """
     try:
         held, checked = unseal(data)
@@ -154,6 +155,8 @@ def _ids(held: Mapping[str, Any]) -> tuple[int, ...]:
     ids = held.get("partition_ids", range(count))
     if not isinstance(ids, (list, range)) or len(ids) != count:
         raise ValueError(f"partition_ids must be a list of {count}")
+    if isinstance(ids, range):
+        return tuple(ids)
     found = tuple(_whole("partition_ids", each, names.MAX_PARTITION) for each in ids)
     if any(a >= b for a, b in itertools.pairwise(found)):
         raise ValueError("partition_ids must rise")
@@ -162,6 +165,8 @@ def _ids(held: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _compacted(held: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
     pairs = held.get("compacted", [])
+    if pairs == []:
+        return ()
     if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
         raise ValueError("compacted must be a list of pairs")
     return tuple(

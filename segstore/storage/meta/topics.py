@@ -34,7 +34,7 @@ from segstore.errors import (
 )
 from segstore.files import Files
 from segstore.logger import Logger
-from segstore.storage.meta.small_files import NOT_A_FILE, Copies, unreadable
+from segstore.storage.meta.small_files import NOT_A_FILE, Copies, Copy, unreadable
 from segstore.storage.meta.topic_info import (
     HELD,
     INTERNAL,
@@ -64,18 +64,19 @@ class TopicFiles:
 
     def __init__(self, files: Files, root: str) -> None:
         self._files, self._root = files, root
-        self._directory = os.path.join(root, names.OURS, names.TOPICS)
+        self._base = names.below(root, "")
+        self._directory = f"{self._base}{names.OURS}/{names.TOPICS}"
 
     def settings(self, topic: str) -> Copies[Settings]:
-        """The two copies of a topic's settings."""
-        stem = os.path.join(self._directory, topic)
+        """Return the two copies of a topic's settings."""
+        stem = f"{self._directory}/{topic}"
         return Copies(self._files, stem + _FORM, stem + _COPY, _MOST_SETTINGS, partial(parse_settings, topic))
 
     def partition_path(self, topic: str, partition: int) -> str:
-        return os.path.join(self._root, names.partition_dir(topic, partition))
+        return self._base + names.partition_dir(topic, partition)
 
     def version(self) -> tuple[int, int]:
-        """A pair that changes whenever a topic is made, altered or deleted: time stamps of the two
+        """Return a pair that changes whenever a topic is made, altered or deleted: time stamps of the two
         directories. Raises OSError.
         """
         return self._files.modified(self._root), self._files.modified(self._directory)
@@ -84,48 +85,54 @@ class TopicFiles:
         """Make the directory for settings. Raises OSError."""
         self._files.ensure_directory(self._directory)
 
-    def load(self) -> tuple[dict[str, TopicInfo], list[str]]:
-        """Topics by name, and the names of topics whose deletion was begun and not finished.
+    def load(self, copies: dict[str, Copy[Settings]] | None = None) -> tuple[dict[str, TopicInfo], list[str]]:
+        """Return the topics by name, and the names of topics whose deletion was begun and not finished.
+        `copies` gets the copies of settings that are believed, by topic.
 
         Where another process makes and deletes topics meanwhile, the directories are read again.
         """
         for left in reversed(range(_TRIES)):
-            settled = self._settled()
+            stated = self._with_settings()
             try:
-                looked = self._look(settled)
+                looked = self._look(stated, {} if copies is None else copies)
             except FileNotFoundError:
                 if not left:
                     raise
                 continue
-            if set(self._settled()) == set(settled):
+            if set(self._with_settings()) == set(stated):
                 break
         return looked
 
-    def _look(self, settled: list[str]) -> tuple[dict[str, TopicInfo], list[str]]:
+    def _look(
+        self, stated: list[str], copies: dict[str, Copy[Settings]]
+    ) -> tuple[dict[str, TopicInfo], list[str]]:
         found: dict[str, list[int]] = {}
         for name in self._files.directories(self._root):
             parsed = names.parse_partition_dir(name)
             if parsed is not None:
                 found.setdefault(parsed[0], []).append(parsed[1])
-        foreign = found.keys() - set(settled)
+        foreign = found.keys() - set(stated)
         topics = {name: self._foreign(name, sorted(found[name])) for name in foreign}
         dying = []
-        for topic in settled:
-            info, deleting = self._read(topic, sorted(found.get(topic, ())))
+        for topic in stated:
+            info, deleting = self._read(topic, sorted(found.get(topic, ())), copies)
             if deleting:
                 dying.append(topic)
             else:
                 topics[topic] = info
         return topics, dying
 
-    def _settled(self) -> list[str]:
-        if not self._files.exists(self._directory):
+    def _with_settings(self) -> list[str]:
+        try:
+            found = self._files.listdir(self._directory)
+        except (FileNotFoundError, NotADirectoryError):
+            if self._files.exists(self._directory):
+                raise
             return []
-        found = self._files.listdir(self._directory)
         return sorted({n.removesuffix(s) for n in found for s in (_FORM, _COPY) if n.endswith(s)})
 
     def _foreign(self, topic: str, ids: list[int]) -> TopicInfo:
-        """A topic without settings, with the id that the first partition with one has."""
+        """Return a topic without settings, with the id that the first partition with one has."""
         error = None
         for number in ids:
             try:
@@ -140,11 +147,11 @@ class TopicFiles:
         return TopicInfo(topic, tuple(ids), "", ours=False)
 
     def read_id(self, topic: str, partition: int) -> str:
-        """The topic's id by a partition's metadata, "" where there is none in them. Raises
+        """Return the topic's id by a partition's metadata, "" where there is none in them. Raises
         CorruptCheckpointError, StorageError where the path holds something else; OSError.
         """
         directory = self.partition_path(topic, partition)
-        path = os.path.join(directory, names.PARTITION_METADATA)
+        path = f"{directory}/{names.PARTITION_METADATA}"
         try:
             self._files.check_directory(directory)
             data = self._files.read_file(path, _MOST_METADATA)
@@ -156,14 +163,14 @@ class TopicFiles:
             raise unreadable(error, path) from error
 
     def told_id(self, topic: str, partition: int) -> str:
-        """As `read_id`, but "" also where the metadata can't be read."""
+        """Do what `read_id` does, but "" also where the metadata can't be read."""
         try:
             return self.read_id(topic, partition)
         except (CorruptCheckpointError, StorageError):
             return ""
 
     def read_ids(self, topic: str, ids: Collection[int]) -> Counter[str]:
-        """How many partitions' metadata have which id."""
+        """Return how many partitions' metadata have which id."""
         told: Counter[str] = Counter()
         for number in ids:
             told[self.told_id(topic, number)] += 1
@@ -171,7 +178,7 @@ class TopicFiles:
         return told
 
     def _logs(self, topic: str, ids: Collection[int]) -> bool:
-        """Whether there is a log of any of these partitions."""
+        """Return whether there is a log of any of these partitions."""
         directories = [self.partition_path(topic, number) for number in ids]
         return any(not self._files.is_symlink(path) and self._has_log(path) for path in directories)
 
@@ -179,12 +186,13 @@ class TopicFiles:
         parsed = map(names.parse_segment_file, self._files.listdir(directory))
         return any(found is not None and found[1] == names.LOG for found in parsed)
 
-    def _read(self, topic: str, ids: list[int]) -> Settings:
+    def _read(self, topic: str, ids: list[int], copies: dict[str, Copy[Settings]]) -> Settings:
         try:
             names.check_topic(topic)
-            held = self.settings(topic).read()
+            copies[topic] = self.settings(topic).believed()
         except (CorruptCheckpointError, InvalidTopicError, OSError) as error:
             return Settings(self._without_settings(topic, ids, error), False)
+        held = copies[topic].content
         if held is None:
             raise FileNotFoundError(errno.ENOENT, "The topic was deleted meanwhile", topic)
         return held
@@ -192,7 +200,7 @@ class TopicFiles:
     def _without_settings(
         self, topic: str, ids: list[int], error: CorruptCheckpointError | InvalidTopicError | OSError
     ) -> TopicInfo:
-        """What the directories say of a topic whose settings can't be read."""
+        """Return what the directories say of a topic whose settings can't be read."""
         path = self.settings(topic).paths[0]
         if isinstance(error, InvalidTopicError):
             error = CorruptCheckpointError(path, 0, f"no topic settings: {error}")
@@ -235,7 +243,7 @@ class TopicFiles:
         return gone
 
     def buried(self) -> list[str]:
-        """Paths of the directories of deleted partitions. Raises OSError."""
+        """Return the paths of the directories of deleted partitions. Raises OSError."""
         found = filter(names.is_deleted_dir, self._files.directories(self._root))
         return [os.path.join(self._root, name) for name in sorted(found)]
 
@@ -273,7 +281,7 @@ class TopicFiles:
 def _advised(
     error: CorruptCheckpointError | StorageError, path: str
 ) -> CorruptCheckpointError | StorageError:
-    """The error for settings of a topic without logs, with what can be done."""
+    """Return the error for settings of a topic without logs, with what can be done."""
     stem = os.path.basename(path).removesuffix(_FORM)
     advice = (
         f"the topic has no log: restore the file from a backup, or remove {stem}{_FORM} and {stem}{_COPY}"
@@ -284,19 +292,21 @@ def _advised(
 
 
 def new_topic(name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-    """A topic that does not exist yet. Raises ConfigError, InvalidTopicError."""
+    """Return a topic that does not exist yet. Raises ConfigError, InvalidTopicError."""
     settings = TopicConfig.parse(config)
     return TopicInfo(names.check_topic(name), tuple(range(partitions)), names.new_topic_id(), settings)
 
 
 def with_config(info: TopicInfo, config: Mapping[str, Any]) -> TopicInfo:
-    """The topic with some settings changed; the value None restores the default. Raises ConfigError."""
+    """Return the topic with some settings changed; the value None restores the default. Raises
+    ConfigError.
+    """
     return replace(info, settings=info.settings.replace(config), ours=True, lost=None)
 
 
 def find_topic(topics: Mapping[str, TopicInfo], name: str, partition: int | None = None) -> TopicInfo:
-    """The topic. Raises UnknownTopicOrPartitionError, which names what exists; InvalidTypeError; the topic's
-    own `error`.
+    """Return the topic. Raises UnknownTopicOrPartitionError, which names what exists; InvalidTypeError; the
+    topic's own `error`.
     """
     if not isinstance(name, str):
         raise InvalidTypeError(f"topic must be a str, not {type(name).__name__}")

@@ -45,7 +45,7 @@ class Outcomes(NamedTuple):
     ongoing: dict[int, int]
 
     def of(self, records: Records) -> NDArray[np.int8]:
-        """For each record COMMITTED (also for records outside of transactions), ABORTED or OPEN."""
+        """Return for each record COMMITTED (also for records outside of transactions), ABORTED or OPEN."""
         batches = records.batches
         found = np.full(len(batches), COMMITTED, np.int8)
         if not (batches["attributes"] & TRANSACTIONAL_FLAG).any():
@@ -66,11 +66,13 @@ class Viewed(Protocol):
     aborted_transactions: AbortedTransactions
 
     def with_view(self, use: Callable[[LogView], T]) -> T:
-        """The result of `use` for the view. Raises StorageError, StoreClosedError, CorruptRecordError."""
+        """Return the result of `use` for the view. Raises StorageError, StoreClosedError,
+        CorruptRecordError.
+        """
 
 
 def outcomes(log: Viewed) -> Outcomes:
-    """How transactions ended, up to the log's current end. Raises StorageError, CorruptRecordError."""
+    """Return how transactions ended, up to the log's current end. Raises StorageError, CorruptRecordError."""
     return log.with_view(log.aborted_transactions.outcomes)
 
 
@@ -107,13 +109,13 @@ class AbortedTransactions:
         self._found = _Found(None, 0, -1, np.empty((0, 4), np.int64))
 
     def stable_offset(self, view: LogView) -> int:
-        """The last stable offset of a log whose writer publishes none."""
+        """Return the last stable offset of a log whose writer publishes none."""
         self._replay(view)
         unstable = self._state.first_unstable_offset
         return view.end_offset if unstable is None else min(max(unstable, view.start_offset), view.end_offset)
 
     def outcomes(self, view: LogView) -> Outcomes:
-        """How the transactions up to the view's end ended."""
+        """Return how the transactions up to the view's end ended."""
         self._replay(view)
         # Open transactions are copied first: one that ends meanwhile is among the aborted ones too, or
         # committed.
@@ -121,8 +123,8 @@ class AbortedTransactions:
         return Outcomes(self._found.aborted, ongoing)
 
     def without(self, view: LogView, records: Records) -> Records:
-        """The records that do not belong to an aborted transaction, up to the first record of which that is
-        not known. Raises CorruptRecordError where that is the very first record.
+        """Return the records that do not belong to an aborted transaction, up to the first record of which
+        that is not known. Raises CorruptRecordError where that is the very first record.
         """
         batches = records.batches
         open_to_doubt = (batches["attributes"] & (TRANSACTIONAL_FLAG | CONTROL_FLAG)) == TRANSACTIONAL_FLAG
@@ -148,7 +150,7 @@ class AbortedTransactions:
         return records.take(~bad[records.batch_indexes()]) if bad.any() else records
 
     def _replay(self, view: LogView) -> NDArray[np.int64]:
-        """All aborted transactions up to the view's end, by the control batches."""
+        """Return all aborted transactions up to the view's end, by the control batches."""
         with self._lock:
             if self._found.end_offset > view.end_offset:
                 self._forget()
@@ -187,7 +189,7 @@ class AbortedTransactions:
 
 
 def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
-    """The records before those of a batch. Raises CorruptRecordError where there are none."""
+    """Return the records before those of a batch. Raises CorruptRecordError where there are none."""
     n = int(np.searchsorted(records.batch_indexes(), batch))
     if n:
         return records[:n]
@@ -200,15 +202,16 @@ def _up_to(view: LogView, records: Records, batch: int, reason: str) -> Records:
 
 # --- commits -----------------------------------------------------------------------------------
 
-# Which transactions were committed by a partition's markers: what a power cut left of a decision to commit.
+# Which transactions a partition's markers committed. After a power cut these markers may be all that is left
+# of the coordinator's decision.
 
 log = Logger("segstore")
 
 
 def committed(source: Viewed, producer_ids: Collection[int]) -> set[tuple[int, int]]:
-    """(producer id, epoch) of each transaction of these producers that was committed by a marker with the
-    next epoch (KIP-890). Transactions whose markers have their own epoch are left out: there one epoch may
-    have many transactions. Raises StorageError.
+    """Return (producer id, epoch) of each transaction of these producers that was committed by a marker with
+    the next epoch (KIP-890). Transactions whose markers have their own epoch are left out: there one epoch
+    may have many transactions. Raises StorageError.
     """
     return source.with_view(lambda view: _committed(view, producer_ids))
 
@@ -231,7 +234,7 @@ def _committed(view: LogView, producer_ids: Collection[int]) -> set[tuple[int, i
 
 
 def _commits(segment: Segment, marker: NDArray[np.void]) -> bool:
-    """Whether a marker commits; False for a marker that compaction has emptied, or that is damaged."""
+    """Return whether a marker commits; False for a marker that compaction has emptied, or that is damaged."""
     try:
         return bool(marker["count"][0]) and read_marker(segment, marker)[0] == COMMIT
     except CorruptRecordError as error:

@@ -42,8 +42,8 @@ class Claim:
 
 
 def claim_of(template: Template, sequenced: bool) -> Claim | None:
-    """The claim for a batch header, None for records without a producer id. Raises InvalidArgumentError for a
-    header that no producer writes.
+    """Return the claim for a batch header, None for records without a producer id. Raises
+    InvalidArgumentError for a header that no producer writes.
     """
     if template.producer_id < 0:
         if template.attributes & TRANSACTIONAL_FLAG:
@@ -57,7 +57,7 @@ def claim_of(template: Template, sequenced: bool) -> Claim | None:
 
 
 def judge(state: ProducerState, claim: Claim, chunks: Sequence[Encoded]) -> int | None:
-    """The first offset of the batches that an append repeats; None where the append is to be written.
+    """Return the first offset of the batches that an append repeats; None where the append is to be written.
 
     Raises InvalidProducerEpochError, OutOfOrderSequenceError, DuplicateSequenceError, InvalidTxnStateError.
     """
@@ -86,7 +86,7 @@ def judge(state: ProducerState, claim: Claim, chunks: Sequence[Encoded]) -> int 
 
 
 def check_epoch(entry: ProducerEntry, producer_id: int, producer_epoch: int) -> None:
-    """Raises InvalidProducerEpochError for an epoch that is over."""
+    """Raise InvalidProducerEpochError for an epoch that is over."""
     if producer_epoch < entry.producer_epoch:
         raise InvalidProducerEpochError(
             f"producer {producer_id} has epoch {producer_epoch}, but {entry.producer_epoch} is known here: "
@@ -95,7 +95,7 @@ def check_epoch(entry: ProducerEntry, producer_id: int, producer_epoch: int) -> 
 
 
 def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
-    """First and last sequence of each batch."""
+    """Return the first and the last sequence of each batch."""
     found = []
     for chunk in chunks:
         pairs = zip(chunk.batches["base_sequence"].tolist(), chunk.batches["count"].tolist(), strict=True)
@@ -106,7 +106,7 @@ def _sequences(chunks: Sequence[Encoded]) -> list[tuple[int, int]]:
 def _repeated(
     entry: ProducerEntry, template: Template, batches: list[tuple[int, int]]
 ) -> list[BatchMetadata]:
-    """The retained batches that these batches, which do not follow the last one, repeat. Raises
+    """Return the retained batches that these batches, which do not follow the last one, repeat. Raises
     OutOfOrderSequenceError, DuplicateSequenceError where not all of them are retained.
     """
     known = {(batch.first_sequence, batch.last_sequence): batch for batch in entry.batches}

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from crc32c import crc32c
 from numpy.typing import NDArray
 
+from segstore._native import crc32c
 from segstore.errors import CorruptCheckpointError
 from segstore.index.txn_index import AbortedTxn
 from segstore.records.control import ABORT, COMMIT
@@ -63,14 +63,14 @@ class SnapshotEntry(NamedTuple):
 
 
 def format_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    """The content of a snapshot file, in order of producer id."""
+    """Return the content of a snapshot file, in order of producer id."""
     packed = [_ENTRY.pack(*entry) for entry in sorted(entries)]
     body = struct.pack(">i", len(packed)) + b"".join(packed)
     return struct.pack(">hI", VERSION, crc32c(body)) + body
 
 
 def parse_snapshot(data: bytes, where: str) -> list[SnapshotEntry]:
-    """The entries of a snapshot. Raises CorruptCheckpointError, which names `where` (Kafka:
+    """Return the entries of a snapshot. Raises CorruptCheckpointError, which names `where` (Kafka:
     CorruptSnapshotException).
     """
     if len(data) < _HEADER.size:
@@ -116,7 +116,7 @@ class BatchMetadata(NamedTuple):
 
     @property
     def first_sequence(self) -> int:
-        """The sequence of the batch's first record."""
+        """Return the sequence of the batch's first record."""
         return (self.last_sequence - self.offset_delta) % SEQUENCES
 
     @property
@@ -166,11 +166,11 @@ class ProducerEntry:
 
     @property
     def last_sequence(self) -> int:
-        """The last sequence of the current epoch, -1 where there is none."""
+        """Return the last sequence of the current epoch, -1 where there is none."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def copy(self) -> ProducerEntry:
-        """Another entry of the same content."""
+        """Return another entry of the same content."""
         return ProducerEntry(
             self.producer_epoch,
             self.coordinator_epoch,
@@ -206,8 +206,8 @@ class ProducerState:
 
     @classmethod
     def load(cls, data: bytes, map_end_offset: int = 0, where: str = "snapshot") -> ProducerState:
-        """The state in the bytes of the snapshot at `map_end_offset`. Raises CorruptCheckpointError, which
-        names `where`.
+        """Return the state in the bytes of the snapshot at `map_end_offset`. Raises CorruptCheckpointError,
+        which names `where`.
         """
         state = cls(map_end_offset)
         for saved in parse_snapshot(data, where):
@@ -225,11 +225,11 @@ class ProducerState:
         return state
 
     def dump(self) -> bytes:
-        """The bytes of a snapshot at `map_end_offset`."""
+        """Return the bytes of a snapshot at `map_end_offset`."""
         return format_snapshot(self.entries())
 
     def entries(self) -> list[SnapshotEntry]:
-        """The entries of a snapshot; each has the last of its producer's batches."""
+        """Return the entries of a snapshot; each has the last of its producer's batches."""
         none = BatchMetadata(NO_SEQUENCE, _NO_OFFSET, 0, NO_TIMESTAMP)
         saved = []
         for producer_id, e in self.producers.items():
@@ -250,15 +250,19 @@ class ProducerState:
 
     @property
     def ongoing(self) -> dict[int, int]:
-        """First offset of each open transaction by producer id."""
+        """Return the first offset of each open transaction by producer id."""
         return dict(self._ongoing)
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset of the oldest open transaction, None without one; this is the last stable
+        """Return the first offset of the oldest open transaction, None without one; this is the last stable
         offset.
         """
         return min(self._ongoing.values()) if self._ongoing else None
+
+    def stable_offset(self, start: int, end: int) -> int:
+        """Return Kafka's last stable offset of a log from `start` to `end`."""
+        return min(max(min(self._ongoing.values()), start), end) if self._ongoing else end
 
     def update(self, batches: NDArray[np.void], read_control: ReadControl) -> list[AbortedTxn]:
         """Take in batches of the log (a BATCH array, offsets rising); returns the transactions that they
@@ -281,7 +285,7 @@ class ProducerState:
         return aborted
 
     def _new(self, batches: NDArray[np.void]) -> list[int]:
-        """The indexes of the batches that are a producer's, and not known."""
+        """Return the indexes of the batches with a producer id that are not in the state yet."""
         if len(batches) == 1:  # the usual append: arrays of one element are slow
             batch = batches[0]
             return [0] if batch["producer_id"] >= 0 and batch["base_offset"] >= self.map_end_offset else []
@@ -290,8 +294,8 @@ class ProducerState:
         return found
 
     def save(self, producer_id: int) -> Saved:
-        """The state to give to `restore` when batches of this producer alone, taken in from now on, are
-        undone.
+        """Return the state to give to `restore` when batches of this producer alone, taken in from now on,
+        are undone.
         """
         entry = self.producers.get(producer_id)
         kept = None if entry is None else entry.copy()

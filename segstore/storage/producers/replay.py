@@ -67,7 +67,9 @@ def take_in(
 
 
 def read_marker(segment: Segment, batch: NDArray[np.void]) -> tuple[int, int]:
-    """The result of `parse_control` for a control batch (an array of one). Raises CorruptRecordError."""
+    """Return the result of `parse_control` for a control batch (an array of one). Raises
+    CorruptRecordError.
+    """
     position, size = int(batch["position"][0]), int(batch["size"][0])
     data = segment.pool.files.pread(segment.handle, size, position)
     whole, stop = scan(data, position)
@@ -85,8 +87,8 @@ log = Logger("segstore")
 
 
 def index_size(files: Files, segment: Segment) -> int:
-    """Bytes of a segment's transaction index that are whole entries; 0 where there is no file. Raises
-    OSError.
+    """Return how many bytes of a segment's transaction index are whole entries; 0 where there is no file.
+    Raises OSError.
     """
     try:
         size = files.size(segment.file(names.TXN_INDEX))
@@ -127,16 +129,18 @@ def mend(
     damaged, or that differ from segments that had to be replayed. Raises OSError.
 
     `state_at(offset)` is the state in a snapshot at that offset or below. Entries of transactions that ended
-    below `synced` were synced; an entry of one behind that, which the log does not have, may be what a power
-    cut left.
+    below `synced` are on disk. A later entry whose transaction the log lacks may be left from records that a
+    power cut took.
     """
-    ends = [*(s.base_offset for s in segments[1:]), end_offset]
+    ends = [*[s.base_offset for s in segments[1:]], end_offset]
     for slot, segment in enumerate(segments):
         since, found = state.map_end_offset, None
         if ends[slot] > since:
             found = replay(state, segment, segment.size, {})
         path = segment.file(names.TXN_INDEX)
         data = files.read_file(path) if files.exists(path) else b""
+        if not data and not found and since <= segment.base_offset:
+            continue  # nothing was aborted, as in most segments
         held = parse(data, segment.base_offset)
         held = held[held["last_offset"] < ends[slot]]
         if found is None and len(held) * ENTRY.itemsize == len(data):
@@ -157,7 +161,7 @@ def mend(
 
 
 def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) -> list[AbortedTxn]:
-    """The transactions that the last of these segments aborts."""
+    """Return the transactions that the last of these segments aborts."""
     found: list[AbortedTxn] = []
     for segment, end in zip(segments, ends, strict=False):
         found = replay(state, segment, segment.size, {}) if end > state.map_end_offset else []
@@ -165,8 +169,8 @@ def _aborted_in(state: ProducerState, segments: list[Segment], ends: list[int]) 
 
 
 def merged(held: list[AbortedTxn], found: list[AbortedTxn]) -> list[AbortedTxn]:
-    """The entries of both, by last offset. Where compaction, deletion or repair took batches of a
-    transaction, the log's entry says less than the one that was there, which then stays.
+    """Return the entries of both, by last offset. Where compaction, deletion or repair took batches of a
+    transaction, the entry made from the log is incomplete, so the existing one stays.
     """
     kept = {txn.last_offset: txn for txn in held}
     for txn in found:

@@ -8,7 +8,6 @@ the holder of the partition's append token.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -58,7 +57,7 @@ class Producers:
         clock: Callable[[], int],
         expiration_ms: int,
     ) -> Producers:
-        """The state at the log's end: the newest readable snapshot and the batches behind it, without
+        """Return the state at the log's end: the newest readable snapshot and the batches behind it, without
         producers that have expired. `recovery_point` is None after a clean shutdown. Where the log was
         replayed, `.txnindex` files are made to agree with it. Raises OSError.
         """
@@ -87,11 +86,11 @@ class Producers:
     # --- what an append does -------------------------------------------------------------
 
     def judge(self, claim: Claim, chunks: Sequence[Encoded]) -> int | None:
-        """As `append_info.judge`."""
+        """Do what `append_info.judge` does."""
         return judge(self.state, claim, chunks)
 
     def save(self, producer_id: int) -> Saved:
-        """The state to give to `recall`, taken before an append of this producer."""
+        """Return the state to give to `recall`, taken before an append of this producer."""
         return self.state.save(producer_id)
 
     def take(self, batches: NDArray[np.void], marker: Marker | None) -> list[AbortedTxn]:
@@ -110,11 +109,6 @@ class Producers:
 
     # --- what is known -------------------------------------------------------------------
 
-    def stable_offset(self, start: int, end: int) -> int:
-        """Kafka's last stable offset of a log from `start` to `end`."""
-        unstable = self.state.first_unstable_offset
-        return end if unstable is None else min(max(unstable, start), end)
-
     def expire(self, after_ms: int) -> int:
         """Forget producers that wrote nothing for `after_ms` (producer.id.expiration.ms); returns how
         many.
@@ -124,7 +118,7 @@ class Producers:
     # --- snapshots -----------------------------------------------------------------------
 
     def last_records(self) -> dict[int, tuple[int, int]]:
-        """By producer id: the last offset of the producer's last data batch, -1 for none, and its epoch
+        """Return by producer id the last offset of the producer's last data batch, -1 for none, and its epoch
         (Kafka: UnifiedLog.lastRecordsOfActiveProducers).
         """
         entries = self.state.producers.items()
@@ -143,19 +137,19 @@ class Producers:
 
 
 def snapshots(files: Files, directory: str) -> list[int]:
-    """Offsets of the snapshots in a directory, in order."""
-    parsed = map(names.parse_segment_file, files.listdir(directory))
-    return sorted(p[0] for p in parsed if p is not None and p[1] == names.SNAPSHOT)
+    """Return the offsets of the snapshots in a directory, in order."""
+    found = names.segment_files(files.listdir(directory))
+    return sorted([offset for offset, suffix in found if suffix == names.SNAPSHOT])
 
 
 def state_at(files: Files, directory: str, offset: int) -> ProducerState:
-    """The state in the snapshot at `offset`; an empty one where there is none that can be read."""
+    """Return the state in the snapshot at `offset`; an empty one where there is none that can be read."""
     state = _newest(files, directory, [offset])
     return state if state.map_end_offset == offset else ProducerState(offset)
 
 
 def _newest(files: Files, directory: str, taken: list[int]) -> ProducerState:
-    """The state of the newest of these snapshots that can be read."""
+    """Return the state of the newest of these snapshots that can be read."""
     for offset in reversed(taken):
         with contextlib.suppress(SegstoreError, FileNotFoundError):
             return _read(files, directory, offset)
@@ -201,4 +195,4 @@ def _drop_snapshots_above(files: Files, directory: str, offset: int) -> list[int
 
 
 def _path(directory: str, offset: int) -> str:
-    return os.path.join(directory, names.segment_file(offset, names.SNAPSHOT))
+    return f"{directory}/{names.segment_file(offset, names.SNAPSHOT)}"

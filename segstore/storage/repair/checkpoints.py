@@ -53,7 +53,7 @@ def put_right(files: Files, root: str) -> Iterator[Repaired]:
 
 
 def _published(files: Files, root: str, marker: int | None, ids: dict[Key, str]) -> dict[Key, Ends]:
-    """What the last writer published, by partition, where that was segstore."""
+    """Return what the last writer published, by partition, where that was segstore."""
     ends = open_reader(files, os.path.join(root, names.OURS, names.ENDS))
     if ends is None or marker == 0 or ends.nonce != (marker or 0):
         return {}

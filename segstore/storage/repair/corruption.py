@@ -22,10 +22,10 @@ from segstore import names
 from segstore._native import ffi, lib
 from segstore.errors import CorruptRecordError, SegstoreError
 from segstore.index import txn_index
+from segstore.index.sparse import MOST_RELATIVE
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import BATCH, HEADER_SIZE, batch_ptr, decode
 from segstore.records.encoded import checked
-from segstore.storage.cleaner.cleaner import MOST_RELATIVE
 from segstore.storage.cleaner.rewrite import Output
 from segstore.storage.cleaner.swap import remove_strays, swap, undo
 from segstore.storage.finding import Repaired
@@ -53,8 +53,8 @@ class Stretch(NamedTuple):
 
 
 def stretches(segment: Segment, below: int, gaps_end: int) -> list[Stretch]:
-    """The corrupt stretches of a segment whose offsets are below `below`; below `gaps_end` compaction may
-    have left gaps (-1: anywhere). Raises OSError.
+    """Return the corrupt stretches of a segment whose offsets are below `below`; below `gaps_end` compaction
+    may have left gaps (-1: anywhere). Raises OSError.
     """
     search = _Search(segment, below, gaps_end)
     while search.position < segment.size:
@@ -91,7 +91,7 @@ class _Search:
             self._skip(reason or "the file was cut")
 
     def _good(self, step: Step) -> tuple[int, str]:
-        """How many leading batches can belong to this segment and can be decoded, and why no more."""
+        """Return how many leading batches can belong to this segment and can be decoded, and why no more."""
         batches = step.batches
         beyond = np.flatnonzero(batches["last_offset"] >= self.below)
         n, reason = (int(beyond[0]), BAD[lib.SEG_BAD_OFFSETS]) if len(beyond) else (len(batches), "")
@@ -129,12 +129,14 @@ class _Search:
         self.position, self.expected, self._last = end, base, None
 
     def _follows(self, before: int) -> bool:
-        """Whether a whole batch lies at `position` that would follow offset `before`."""
+        """Return whether a whole batch lies at `position` that would follow offset `before`."""
         found = self._next(self.position, before)
         return found[0] == self.position < self.segment.size
 
     def _next(self, position: int, least: int | None = None) -> tuple[int, int]:
-        """The position of the next whole batch that can belong to this segment, and its base offset."""
+        """Return the position of the next whole batch that can belong to this segment, and its base
+        offset.
+        """
         size, header = self.segment.size, ffi.new("seg_batch *")
         least = self.expected if least is None else least
         while True:
@@ -238,7 +240,9 @@ def _copy(partition: Partition, segment: Segment, found: list[Stretch], output: 
 
 
 def empty_batch(first: int, last: int, leader_epoch: int) -> tuple[memoryview, NDArray[np.void]]:
-    """The bytes and the header of a batch without records (Kafka: DefaultRecordBatch.writeEmptyHeader)."""
+    """Return the bytes and the header of a batch without records (Kafka:
+    DefaultRecordBatch.writeEmptyHeader).
+    """
     data, batches = bytearray(HEADER_SIZE), np.zeros(1, BATCH)
     for name in ("base_timestamp", "max_timestamp", "producer_id", "base_sequence", "producer_epoch"):
         batches[name] = -1
@@ -249,7 +253,7 @@ def empty_batch(first: int, last: int, leader_epoch: int) -> tuple[memoryview, N
 
 
 def _aborted(segment: Segment, below: int) -> list[AbortedTxn]:
-    """The entries of the segment's `.txnindex`, since a marker may be among what is lost."""
+    """Return the entries of the segment's `.txnindex`, since a marker may be among what is lost."""
     path = segment.file(names.TXN_INDEX)
     files = segment.pool.files
     data = files.read_file(path) if files.exists(path) else b""

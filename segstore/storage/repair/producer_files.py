@@ -66,7 +66,7 @@ class ProducerFiles:
         return os.path.join(self._directory, names.segment_file(offset, names.SNAPSHOT))
 
     def _replay(self, segment: Segment) -> list[AbortedTxn]:
-        """The transactions that the segment's markers abort."""
+        """Return the transactions that the segment's markers abort."""
         found: list[AbortedTxn] = []
         files, damaged, position = self._files, dict[int, CorruptRecordError](), 0
         for step in walk_past_damage(files, segment.handle, segment.size, check_crcs=True, sparse=False):

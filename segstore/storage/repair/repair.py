@@ -6,7 +6,7 @@
 3. The store is opened for writing, which settles what a crash left, and each partition with it. On request
    corrupt stretches are taken out of the logs. The store is closed cleanly.
 4. `check` finds what is left; indexes and snapshots that it reports are made anew, with the lock held.
-5. The store is opened once more, so that what is published agrees.
+5. The store is opened once more, so that the published ends agree with the repaired files.
 
 Threads: one. Each file is replaced in one step.
 """
@@ -188,12 +188,12 @@ def _open_all(store: Store) -> None:
 
 
 def _cut(done: Recovered) -> Repaired:
-    """What opening did to a partition after an unclean shutdown."""
+    """Return what opening did to a partition after an unclean shutdown."""
     kept = f", kept in {', '.join(done.quarantined)}" if done.quarantined else ""
     message = f"the log is good up to here, then: {done.reason}"
     return Repaired(done.partition, None, done.end_offset, message, f"{done.cut_bytes} bytes cut off{kept}")
 
 
 def _is_damage(finding: Finding) -> bool:
-    """Whether the finding is on a log: those that take damage out report it themselves."""
+    """Return whether the finding is on a log: those that take damage out report it themselves."""
     return finding.path.endswith(names.LOG) and finding.position is not None

@@ -1,5 +1,8 @@
 """The active segment of a partition: its log, offset index and time index while they are written.
 
+It says what fits, gives batches their offsets, hands their bytes to what writes them, and indexes them;
+`storage/log/writer.py` appends to it, rolls, and takes back what fails.
+
 Invariant: bytes of the log from `segment.size` on belong to no batch; they are overwritten, or cut off by
 `rewind` or recovery. Room in the indexes is reserved before the log is written, so that a full disk shows
 there first. Threads: one at a time, the holder of the partition's append token.
@@ -8,21 +11,29 @@ there first. Threads: one at a time, the holder of the partition's append token.
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
 
 from segstore import names
-from segstore._native import ffi
+from segstore._native import ffi, lib
 from segstore.config import TopicConfig
+from segstore.errors import OffsetsExhaustedError
 from segstore.files import Files, Handle
+from segstore.files.gathered_write import Write
 from segstore.index import ActiveOffsetIndex, ActiveTimeIndex, IndexBuilder
+from segstore.index.sparse import MOST_RELATIVE
+from segstore.integers import INT64_MAX
+from segstore.records import Encoded
+from segstore.records.encoded import checked
 from segstore.storage.segment.batch_scan import walk
 from segstore.storage.segment.segment import Segment
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-MOST_RELATIVE = 2**31 - 1  # offsets and positions in a segment are int32
 State = tuple[int, int, int, int]
 
 
@@ -35,6 +46,15 @@ class Mark(NamedTuple):
     rolled_ms: int
 
 
+_mark: Callable[[tuple[Any, ...]], Mark] = partial(tuple.__new__, Mark)  # a call of C
+
+
+class Writes(Protocol):
+    """Takes writes: an open file, the bytes, and their position."""
+
+    def append(self, write: Write, /) -> None: ...
+
+
 class ActiveSegment:
     """The last segment of a partition, open for appending."""
 
@@ -44,12 +64,14 @@ class ActiveSegment:
         """Open the files: `segment.size` bytes are valid, and `next_offset` is the offset behind them. Raises
         OSError.
         """
-        self.segment, self.config, self.next_offset = segment, config, next_offset
+        self.segment, self.next_offset = segment, next_offset
         files: Files = segment.pool.files
         self._files = files
         self._builder = IndexBuilder(segment.base_offset, config.index_interval_bytes)
         # Kafka's segment.jitter.ms: partitions that began together don't all roll together.
         self._jitter = random.random()
+        self.configure(config)
+        self._reserved = 0  # batches for which both indexes have room on disk
         self.rolled_ms = -1  # timestamp of the first batch (Kafka: rollingBasedTimestamp)
         self._born_ms: int | None = None  # by the clock: when the first batch came, or was found
         self._open_indexes(index_bytes or config.segment_index_bytes)
@@ -63,22 +85,32 @@ class ActiveSegment:
         segment.attach(None)
         return cls(segment, config, next_offset, index_bytes=MOST_RELATIVE)
 
+    def configure(self, config: TopicConfig) -> None:
+        """Use changed settings from the next append on."""
+        most, jitter = config.max_segment_ms, config.segment_jitter_ms
+        self.config = config
+        self._by_clock = config.message_timestamp_type == "LogAppendTime"
+        # How old the segment may become, in ms. The jitter takes off less than that, whatever is set (Kafka:
+        # LogConfig.randomSegmentJitter): else each record would get a segment of its own.
+        self._most_ms = most - int(self._jitter * min(jitter, most)) if jitter else most
+        # A batch that is so much later than the first one needs no second look; by the clock each one does.
+        self._young_ms = -1 if self._by_clock else self._most_ms
+
     # --- opening -----------------------------------------------------------------------
 
     def _open_indexes(self, index_bytes: int) -> None:
         segment = self.segment
         offsets, times = segment.indexes
-        last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
-        timestamp, relative = times.entry(-1) if times.entries else (-1, -1)
-        self._offsets = ActiveOffsetIndex(
-            self._files, segment.file(names.INDEX), index_bytes, offsets.entries
-        )
-        self._times = ActiveTimeIndex(self._files, segment.file(names.TIME_INDEX), index_bytes, times.entries)
-        largest = timestamp, segment.base_offset + relative if times.entries else -1
+        n_offsets, n_times = offsets.entries, times.entries
+        last, position = offsets.entry(-1) if n_offsets else (-1, 0)
+        timestamp, relative = times.entry(-1) if n_times else (-1, -1)
+        self._offsets = ActiveOffsetIndex(self._files, segment.file(names.INDEX), index_bytes, n_offsets)
+        self._times = ActiveTimeIndex(self._files, segment.file(names.TIME_INDEX), index_bytes, n_times)
+        largest = timestamp, segment.base_offset + relative if n_times else -1
         self._builder.state = (segment.size - position if last >= 0 else segment.size, *largest, timestamp)
         # A power cut may have taken time index entries: the largest timestamp is looked for from the last
         # one's batch on.
-        told = offsets.lookup(relative) if times.entries else None
+        told = offsets.lookup(relative) if n_times else None
         self._recall_largest(told[1] if told else 0)
         segment.attach((self._offsets, self._times))
 
@@ -99,89 +131,122 @@ class ActiveSegment:
 
     @property
     def handle(self) -> Handle:
-        """The open log. It is not kept, so that idle partitions hold no descriptor."""
+        """Return the open log. It is not kept, so that idle partitions hold no descriptor."""
         return self.segment.pool.get(self.segment.path, write=True)
 
     # --- appending ---------------------------------------------------------------------
 
     def mark(self) -> Mark:
-        return Mark(self.segment.size, self.next_offset, self._builder.state, self.rolled_ms)
+        return _mark((self.segment.size, self.next_offset, self._builder.state, self.rolled_ms))
 
-    def room(self, batches: NDArray[np.void], nbytes: int, now_ms: int) -> int:
-        """How many of these batches, `nbytes` in all, which get the next offsets, fit into the segment; 0:
-        roll first.
+    def room(self, batches: NDArray[np.void], nbytes: int, clock: Callable[[], int]) -> int:
+        """Return how many of these batches, `nbytes` in all, which get the next offsets, fit into the
+        segment; 0: roll first. For these there is room in the indexes, on disk, when this returns. Raises
+        OSError where the disk has none; nothing has changed then.
 
         As org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
         """
-        size, config = self.segment.size, self.config
-        if not size:
-            self._born_ms = now_ms
-        n = len(batches)
-        if size and self._is_old(batches, now_ms):
+        n, segment = len(batches), self.segment
+        if not segment.size:
+            self._born_ms = clock()
+        elif not (0 <= batches["max_timestamp"].item(0) - self.rolled_ms <= self._young_ms) and self._is_old(
+            batches, clock
+        ):
             return 0
+        if n <= self._reserved and segment.size + nbytes <= self.config.segment_bytes:
+            more = np.add.reduce(batches["last_offset"] - batches["base_offset"]) + n - 1
+            ahead = self.next_offset - segment.base_offset + more
+            if ahead <= MOST_RELATIVE:
+                return n
+        return self._room_for_some(batches)
+
+    def _room_for_some(self, batches: NDArray[np.void]) -> int:
         if self._offsets.is_full(1) or self._times.is_full(1):
             return 0
         spare = min(
             self._offsets.max_entries - self._offsets.entries, self._times.max_entries - self._times.entries
         )
-        span = int(batches["last_offset"][-1]) - int(batches["base_offset"][0])
-        ahead = self.next_offset - self.segment.base_offset + span
-        if n < spare and size + nbytes <= config.segment_bytes and ahead <= MOST_RELATIVE:
-            return n
-        return self._room_for_some(batches, min(n, max(spare - 1, 1)))
-
-    def _room_for_some(self, batches: NDArray[np.void], n: int) -> int:
+        n = min(len(batches), max(spare - 1, 1))
         ends = batches["size"][:n].cumsum(dtype="int64")
         n = int(ends.searchsorted(self.config.segment_bytes - self.segment.size, side="right"))
-        span = (
-            batches["last_offset"][:n]
-            - batches["base_offset"][0]
-            + (self.next_offset - self.segment.base_offset)
-        )
-        return int(span.searchsorted(MOST_RELATIVE, side="right"))
+        offsets = batches["last_offset"][:n] - batches["base_offset"][:n] + 1
+        last = offsets.cumsum() - 1 + (self.next_offset - self.segment.base_offset)
+        n = int(last.searchsorted(MOST_RELATIVE, side="right"))
+        if n:
+            self._offsets.reserve(n)
+            self._times.reserve(n + 1)
+            self._reserved = min(self._offsets.reserved, self._times.reserved - 1, spare - 1)
+        return n
 
-    def _is_old(self, batches: NDArray[np.void], now_ms: int) -> bool:
+    def _is_old(self, batches: NDArray[np.void], clock: Callable[[], int]) -> bool:
         if self.rolled_ms < 0:
             return False
         # Kafka measures by record timestamps where there are any, else by the clock, which also stamps
         # the records of a LogAppendTime topic.
         latest = int(batches["max_timestamp"][0])
-        if latest < 0 or self.config.message_timestamp_type == "LogAppendTime":
-            latest = now_ms
-        return latest - self.rolled_ms > self._most_ms()
-
-    def _most_ms(self) -> int:
-        """How old the segment may become, in ms, by the current settings. The jitter takes off less than
-        that, whatever is set (Kafka: LogConfig.randomSegmentJitter): else each record would get a segment of
-        its own.
-        """
-        most, jitter = self.config.max_segment_ms, self.config.segment_jitter_ms
-        return most - int(self._jitter * min(jitter, most)) if jitter else most
+        if latest < 0 or self._by_clock:
+            latest = clock()
+        return latest - self.rolled_ms > self._most_ms
 
     def outlived(self, now_ms: int) -> bool:
-        """Whether the segment was begun more than segment.ms ago by the clock, whatever its records say: an
-        idle log must not keep old records for ever. The age of a reopened segment counts from the first call
-        of this.
+        """Return whether the segment was begun more than segment.ms ago by the clock, whatever its records
+        say: an idle log must not keep old records for ever. The age of a reopened segment counts from the
+        first call of this.
         """
         if not self.segment.size:
             return False
         if self._born_ms is None or now_ms < self._born_ms:  # the clock was set back
             self._born_ms = now_ms
-        return now_ms - self._born_ms > self._most_ms()
+        return now_ms - self._born_ms > self._most_ms
 
-    def reserve(self, n: int) -> None:
-        """Reserve room in the indexes for `n` batches. Raises OSError; nothing has changed then."""
-        self._offsets.reserve(n)
-        self._times.reserve(n + 1)
+    def append(
+        self,
+        batches: NDArray[np.void],
+        headers: Any,
+        chunk: Encoded,
+        at: int,
+        size: int,
+        epoch: int,
+        stamp: int,
+        out: Writes,
+    ) -> None:
+        """Append batches for which there is room: those with these `headers`, `size` bytes from byte `at` of
+        the chunk on. They get the next offsets, the leader epoch, and with a `stamp` of 0 ms or more
+        LogAppendTime; `out` gets the write of their bytes, and the indexes their entries.
 
-    def appended(self, batches: NDArray[np.void], next_offset: int) -> None:
-        """Index these batches, which were written at `segment.size`, and move the end behind them."""
+        Raises OffsetsExhaustedError, InvalidArgumentError; nothing has changed then.
+        """
+        position = self.segment.size
+        after = lib.seg_assign(
+            chunk.ptr + at, size, headers, len(batches), self.next_offset, epoch, stamp, position
+        )
+        if after < 0:
+            self._check_offsets(batches)
+            checked(after)
+        handle = self.segment.pool.get(self.segment.path, write=True)
+        out.append((handle, chunk.buffer.data[at : at + size], position))
+        self.appended(batches, position + size, after)
+
+    def _check_offsets(self, batches: NDArray[np.void]) -> None:
+        """Raises OffsetsExhaustedError where too few offsets are left."""
+        need = int((batches["last_offset"] - batches["base_offset"] + 1).sum())
+        left = INT64_MAX - self.next_offset
+        if need > left:
+            raise OffsetsExhaustedError(
+                f"{self.segment.directory} has {left:,} offsets left, and {need:,} are needed: the last one"
+                f" that a record may have is {INT64_MAX - 1}"
+            )
+
+    def appended(self, batches: NDArray[np.void], size: int, next_offset: int) -> None:
+        """Index these batches, which lie in the log, and move the end behind them: to byte `size`."""
+        self._reserved -= len(batches)
         offset_entries, time_entries = self._builder.add(batches)
-        self._offsets.append(offset_entries)
-        self._times.append(time_entries)
+        if offset_entries:
+            self._offsets.append(offset_entries)
+            self._times.append(time_entries)
         if self.rolled_ms < 0:
             self.rolled_ms = int(batches["max_timestamp"][0])
-        self.segment.size = int(batches["position"][-1] + batches["size"][-1])
+        self.segment.size = size
         self.next_offset = next_offset
 
     def rewind(self, mark: Mark) -> None:
@@ -198,6 +263,7 @@ class ActiveSegment:
 
     def recall(self, mark: Mark) -> None:
         """Let the log end at `mark` in memory, so that the bytes behind belong to no batch again."""
+        self._reserved = 0
         self._builder.state = mark.builder
         self.segment.size, self.next_offset, self.rolled_ms = mark.size, mark.next_offset, mark.rolled_ms
 
@@ -207,6 +273,7 @@ class ActiveSegment:
         """Add the closing time index entry and trim both index files, as Kafka does at a roll and at close.
         Raises OSError.
         """
+        self._reserved = 0
         closing = self._builder.last_time_entry()
         self._times.append(closing)
         self._offsets.seal()

@@ -12,6 +12,7 @@ import numpy as np
 
 from segstore._native import ffi, lib
 from segstore.files import Files, Handle
+from segstore.names import MAX_OFFSET
 from segstore.records import BATCH, HEADER_SIZE, ScanEnd, batch_ptr, scan
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 CHUNK = 4 << 20
 LARGE = 16 << 10  # batches above this many bytes: reading headers alone is faster than reading all
 AT_A_TIME = 4096
-MOST_OFFSET = 2**63 - 1
 MOST_SEARCHED = 64 << 20  # bytes searched at once for a whole batch behind damage
 BAD = {
     lib.SEG_SHORT: "the file ends within the batch",
@@ -52,7 +52,7 @@ def walk(
     sparse: bool = False,
     least: int = 0,
 ) -> Iterator[Step]:
-    """Steps of whole batches from `position` to `end`, about `chunk` bytes each.
+    """Yield steps of whole batches from `position` to `end`, about `chunk` bytes each.
 
     No batch begins below offset `least`, or below the batch before it. `sparse`: of large batches only the
     headers are read; the steps with those have no data. All of the range was read when the last step's
@@ -61,14 +61,16 @@ def walk(
     """
     size = chunk
     while position < end:
-        asked = min(size, end - position)
-        data = files.pread(handle, asked, position)
-        batches, stop = _rising(*scan(data, position, check_crcs=check_crcs), least, position)
+        length = min(size, end - position)
+        data = files.pread(handle, length, position)
+        batches, stop = scan(data, position, check_crcs=check_crcs)
+        if len(batches) and batches["base_offset"][0] < least:  # which a scan does not check
+            batches, stop = batches[:0], ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
         step_start, least = position, max(least, stop.last_offset + 1)
         yield Step(position, data, batches, stop)
         if stop.status == lib.SEG_SHORT:
             missing = max(stop.need, HEADER_SIZE)
-            if stop.position + missing > end or len(data) < asked:
+            if stop.position + missing > end or len(data) < length:
                 return
             size = max(chunk, missing)
         elif stop.status not in (lib.SEG_END, lib.SEG_FULL) or not data:  # the file is shorter than `end`
@@ -81,19 +83,8 @@ def walk(
                 position, least = step.stop.position, step.stop.last_offset + 1
 
 
-def _rising(
-    batches: NDArray[np.void], stop: ScanEnd, least: int, position: int
-) -> tuple[NDArray[np.void], ScanEnd]:
-    """The scanned batches, or none of them where the first begins below offset `least`, which a scan does not
-    check.
-    """
-    if len(batches) and batches["base_offset"][0] < least:
-        return batches[:0], ScanEnd(position, 0, -1, lib.SEG_BAD_OFFSETS)
-    return batches, stop
-
-
 def _headers_alone(files: Files, handle: Handle, position: int, end: int, least: int) -> Step:
-    """Up to AT_A_TIME batches' headers, each read by itself; the step ends early at bytes that are no
+    """Return up to AT_A_TIME batches' headers, each read by itself; the step ends early at bytes that are no
     header.
     """
     batches = np.empty(AT_A_TIME, BATCH)
@@ -105,15 +96,15 @@ def _headers_alone(files: Files, handle: Handle, position: int, end: int, least:
 
 
 def next_whole(files: Files, handle: Handle, position: int, end: int, least_offset: int) -> int | None:
-    """The position of the first whole, valid batch at or behind `position` whose base offset is at least
-    `least_offset`, None where there is none.
+    """Return the position of the first whole, valid batch at or behind `position` whose base offset is at
+    least `least_offset`, None where there is none.
 
     This finds the way behind a damaged batch: every byte is tried, and only a CRC that holds counts.
     """
     size = CHUNK
     while position < end:
         data = files.pread(handle, min(size, end - position), position)
-        found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), 0, least_offset, MOST_OFFSET)
+        found = lib.seg_resync(ffi.from_buffer("uint8_t[]", data), len(data), 0, least_offset, MAX_OFFSET)
         if found >= 0:
             return position + int(found)
         if position + len(data) >= end or not data:
@@ -136,8 +127,9 @@ def walk_past_damage(
     start: int = 0,
     chunk: int = CHUNK,
 ) -> Iterator[Step]:
-    """Steps over the rest of a file from byte `start` on, whose batches may be damaged anywhere; `sparse` and
-    `chunk` as in `walk`. A step that does not begin where the one before stopped comes behind damage.
+    """Yield steps over the rest of a file from byte `start` on, whose batches may be damaged anywhere;
+    `sparse` and `chunk` as in `walk`. A step that does not begin where the one before stopped comes behind
+    damage.
     """
     position, least = start, 0
     while position < end:

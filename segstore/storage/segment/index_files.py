@@ -14,10 +14,11 @@ from segstore import names
 from segstore._native import lib
 from segstore.files import Files, Handle
 from segstore.index import IndexBuilder, SealedOffsetIndex, SealedTimeIndex, replace_index
+from segstore.index.sparse import MOST_RELATIVE
 from segstore.logger import Logger
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.meta.small_files import NO_ROOM, NOT_A_FILE
-from segstore.storage.segment.batch_scan import MOST_OFFSET, walk, walk_past_damage
+from segstore.storage.segment.batch_scan import walk, walk_past_damage
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 log = Logger("segstore")
 
 DEFAULT_INTERVAL = 4096
-MOST_RELATIVE = 2**31 - 1  # offsets in a segment are int32
 _TAIL = 65536
 Indexes = tuple[SealedOffsetIndex, SealedTimeIndex]
+_NO_ENTRIES = SealedOffsetIndex.of(b""), SealedTimeIndex.of(b"")
 
 
 class Indexed(Protocol):
@@ -45,15 +46,15 @@ class Indexed(Protocol):
 
     @property
     def handle(self) -> Handle:
-        """The open log."""
+        """Return the open log."""
 
     def file(self, suffix: str) -> str:
-        """Path of one of the segment's files."""
+        """Return the path of one of the segment's files."""
 
 
 def load(segment: Indexed) -> Indexes:
-    """The segment's indexes, rebuilt first where they are missing, too short, out of order, or point outside
-    of the log.
+    """Return the segment's indexes, rebuilt first where they are missing, too short, out of order, or point
+    outside of the log.
     """
     found = _from_files(segment)
     return rebuild(segment) if found is None else found
@@ -72,7 +73,7 @@ def _from_files(segment: Indexed) -> Indexes | None:
         if error.errno not in NOT_A_FILE | {errno.ENOENT, errno.EIO}:
             raise
         return None
-    later = segment.visible < MOST_OFFSET
+    later = segment.visible < names.MAX_OFFSET
     if (not later and (offsets.damaged or times.damaged)) or not _whole(segment, offsets, times):
         return None
     if segment.sealed and segment.size and not times.entries and not _timeless(segment):
@@ -81,7 +82,9 @@ def _from_files(segment: Indexed) -> Indexes | None:
 
 
 def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex) -> bool:
-    """Whether no batch behind the last entry should have an entry, and every entry's batch still exists."""
+    """Return whether no batch behind the last entry should have an entry, and every entry's batch still
+    exists.
+    """
     last, position = offsets.entry(-1) if offsets.entries else (-1, 0)
     end = last  # relative offset of the last batch
     builder = IndexBuilder(segment.base_offset, segment.interval)
@@ -107,9 +110,9 @@ def _whole(segment: Indexed, offsets: SealedOffsetIndex, times: SealedTimeIndex)
 
 
 def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative: int) -> bool:
-    """Whether the batch with this offset has that largest timestamp, and ends at the offset: a power cut may
-    leave half of an entry. True where damage hides the batch. In a segment that is only read, the offset may
-    be that of any of the batch's records: some brokers write the record's own.
+    """Return whether the batch with this offset has that largest timestamp, and ends at the offset: a power
+    cut may leave half of an entry. True where damage hides the batch. In a segment that is only read, the
+    offset may be that of any of the batch's records: some brokers write the record's own.
     """
     hint = offsets.lookup(relative)
     position, target = hint[1] if hint else 0, segment.base_offset + relative
@@ -123,8 +126,8 @@ def _is_right(segment: Indexed, offsets: SealedOffsetIndex, stamp: int, relative
 
 
 def _fitting(segment: Indexed, batches: NDArray[np.void]) -> NDArray[np.void]:
-    """The leading batches whose offsets can be this segment's: a base offset lies outside the CRC, and may
-    have any value.
+    """Return the leading batches whose offsets can be this segment's: a base offset lies outside the CRC, and
+    may have any value.
     """
     most = min(segment.base_offset + MOST_RELATIVE, segment.visible - 1)
     good = (batches["base_offset"] >= segment.base_offset) & (batches["last_offset"] <= most)
@@ -132,13 +135,15 @@ def _fitting(segment: Indexed, batches: NDArray[np.void]) -> NDArray[np.void]:
 
 
 def _timeless(segment: Indexed) -> bool:
-    """Whether no batch of the segment has a timestamp."""
+    """Return whether no batch of the segment has a timestamp."""
     steps = walk(segment.pool.files, segment.handle, 0, segment.size, check_crcs=False)
     return all((step.batches["max_timestamp"][step.batches["count"] > 0] < 0).all() for step in steps)
 
 
 def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
-    """Entries of both indexes for the first `end` bytes of the log, the closing time index entry included."""
+    """Return the entries of both indexes for the first `end` bytes of the log, the closing time index entry
+    included.
+    """
     builder = IndexBuilder(segment.base_offset, segment.interval)
     made = [
         builder.add(_fitting(segment, s.batches))
@@ -147,6 +152,17 @@ def build(files: Files, segment: Indexed, end: int) -> tuple[bytes, bytes]:
     ]
     times = b"".join(t for _, t in made) + builder.last_time_entry()
     return b"".join(o for o, _ in made), times
+
+
+def begin_anew(segment: Indexed) -> Indexes:
+    """Return indexes without entries for a segment that is indexed from its first batch on. The files are
+    removed, not cut: other processes may have them mapped. Raises OSError.
+    """
+    for suffix in (names.INDEX, names.TIME_INDEX):
+        path = segment.file(suffix)
+        if segment.pool.files.exists(path):
+            segment.pool.files.unlink(path)
+    return _NO_ENTRIES
 
 
 def sync(segment: Indexed) -> None:

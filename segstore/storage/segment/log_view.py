@@ -28,21 +28,27 @@ class LogView(NamedTuple):
     stable_offset: int
 
     def check(self, offset: int, where: str) -> None:
-        """Raises OffsetOutOfRangeError where `offset` is not in [start, end]."""
+        """Raise OffsetOutOfRangeError where `offset` is not in [start, end]."""
         if not self.start_offset <= offset <= self.end_offset:
             raise OffsetOutOfRangeError(offset, self.start_offset, self.end_offset, where)
 
     def slot(self, offset: int) -> int:
-        """The number of the segment that holds `offset`, or would hold it."""
+        """Return the number of the segment that holds `offset`, or would hold it."""
         return bisect_right(self.bases, offset, 1) - 1
 
     def next_base(self, slot: int) -> int:
-        """The offset below which all visible batches of segment `slot` lie."""
+        """Return the offset below which all visible batches of segment `slot` lie."""
         slot += 1
         return self.end_offset if slot == len(self.bases) else min(self.bases[slot], self.end_offset)
 
+    def bounds(self, slot: int) -> tuple[int, int]:
+        """Return `end_of` and `next_base` of segment `slot`."""
+        if slot == len(self.segments) - 1:
+            return self.end_position, self.end_offset
+        return self.segments[slot].size, min(self.bases[slot + 1], self.end_offset)
+
     def end_of(self, slot: int) -> int:
-        """The byte up to which segment `slot` is visible."""
+        """Return the byte up to which segment `slot` is visible."""
         return self.end_position if slot == len(self.segments) - 1 else self.segments[slot].size
 
 

@@ -40,7 +40,7 @@ def note(files: Files, path: str, said: dict[str, object]) -> None:
 
 
 def _free_name(directory: str, segment: Segment, position: int, end: int) -> str:
-    """A path that no file has, or whose file has these very bytes: after a crash the same copy is made
+    """Return a path that no file has, or whose file has these very bytes: after a crash the same copy is made
     again.
     """
     partition = os.path.basename(segment.directory)

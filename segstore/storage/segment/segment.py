@@ -20,7 +20,7 @@ from segstore.index import OffsetIndex, TimeIndex
 from segstore.mutex import Mutex
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.segment import index_files
-from segstore.storage.segment.batch_scan import BAD, MOST_OFFSET, next_whole, walk
+from segstore.storage.segment.batch_scan import BAD, next_whole, walk
 
 _FIRST_BAD = -10100  # seg_seek gives -(10100 + SEG_SHORT or SEG_BAD_*)
 _TIME_CHUNK = 1 << 20
@@ -43,9 +43,10 @@ class Segment:
         interval: int = index_files.DEFAULT_INTERVAL,
     ) -> None:
         self.pool, self.directory, self.base_offset, self.size = pool, directory, base_offset, size
-        self.path = self.file(names.LOG)
+        self._stem = f"{directory}/{names.segment_file(base_offset, '')}"
+        self.path = self._stem + names.LOG
         self.writable, self.sealed, self.interval = writable, sealed, interval
-        self.visible = MOST_OFFSET
+        self.visible = names.MAX_OFFSET
         self.durable = False  # its log was synced under another name, and has not changed since
         self.unsynced_aborts = False  # its `.txnindex` has grown since it was synced
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
@@ -57,15 +58,15 @@ class Segment:
         self._loading = Mutex()
 
     def file(self, suffix: str) -> str:
-        """Path of one of the segment's files."""
-        return os.path.join(self.directory, names.segment_file(self.base_offset, suffix))
+        """Return the path of one of the segment's files."""
+        return self._stem + suffix
 
     @property
     def handle(self) -> Handle:
-        """The open log; it stays open for as long as it is referred to."""
-        held = self._held
-        if held is not None:
-            return held
+        """Return the open log; it stays open for as long as it is referred to."""
+        open_handle = self._held
+        if open_handle is not None:
+            return open_handle
         handle = self.pool.get(self.path)
         if self.identity and (self._known is None or self._known() is not handle):
             handle = self._checked(handle)
@@ -73,8 +74,8 @@ class Segment:
         return self._held or handle
 
     def _checked(self, handle: Handle) -> Handle:
-        """A handle of this very file: the one given, or a new one. Raises FileNotFoundError where compaction
-        has replaced the file.
+        """Return a handle of this very file: the one given, or a new one. Raises FileNotFoundError where
+        compaction has replaced the file.
         """
         files, n = self.pool.files, len(self.identity)
         if files.identity(handle)[:n] != self.identity:
@@ -112,7 +113,7 @@ class Segment:
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """The offset index and the time index, loaded from their files where the writer's are not
+        """Return the offset index and the time index, loaded from their files where the writer's are not
         attached.
         """
         found = self._indexes
@@ -132,26 +133,29 @@ class Segment:
                 self._indexes, self._largest = index_files.rebuild(self), None
 
     def locate(self, target: int, end: int, handle: Handle | None = None) -> Any:
-        """Header (`seg_batch *`) of the batch that holds offset `target`, or of the first batch behind it,
-        below byte `end`.
+        """Return the header (`seg_batch *`) of the batch that holds offset `target`, or of the first batch
+        behind it, below byte `end`.
 
         None where there is no such batch. Raises CorruptRecordError where `target` lies in bytes that are no
         batch.
         """
         out = ffi.new("seg_batch *")
         hint = (self._indexes or self.indexes)[0].lookup(target - self.base_offset)
-        if hint is None or hint[1] >= end:
-            return self.locate_from(0, target, end, out)
-        relative, position = hint
-        code = self._seek(handle or self.handle, position, end, target, out)
-        if out.position == position and (code < 0 or out.last_offset != self.base_offset + relative):
+        if hint is not None and hint[1] >= end:
+            hint = None
+        position = hint[1] if hint is not None else 0
+        code = self.pool.files.seek_batch(handle or self.handle, position, end, target, out)
+        if code < 0:
+            self._check_read(code)
+        wrong = code < 0 or (hint is not None and out.last_offset != self.base_offset + hint[0])
+        if wrong and hint is not None and out.position == position:
             self.distrust()
             return self.locate_from(0, target, end, out)
         return (out if code else None) if code >= 0 else self.locate_from(position, target, end, out)
 
     def locate_from(self, position: int, target: int, end: int, out: Any) -> Any:
-        """As `locate`, but the search begins at byte `position`, where a batch begins that is not behind the
-        wanted one.
+        """Do what `locate` does, but the search begins at byte `position`, where a batch begins that is not
+        behind the wanted one.
         """
         while True:
             code = self._seek(self.handle, position, end, target, out)
@@ -163,8 +167,8 @@ class Segment:
             position = self.pass_by(bad, least, target, end, reason)
 
     def pass_by(self, bad: int, least: int, target: int, end: int, reason: str) -> int:
-        """The position of the first whole batch behind the damaged one at byte `bad`, with an offset of at
-        least `least`.
+        """Return the position of the first whole batch behind the damaged one at byte `bad`, with an offset
+        of at least `least`.
 
         Raises CorruptRecordError where `target` lies before that batch, or where there is none (without
         `next_offset`).
@@ -178,8 +182,8 @@ class Segment:
         return found
 
     def check_before(self, position: int, target: int, back: int) -> None:
-        """Raises CorruptRecordError where a batch below byte `position`, from the index entry for `target`
-        on, fails its CRC: that batch may be the one that holds `target`. Reading goes on at offset `back`.
+        """Raise CorruptRecordError where a batch below byte `position`, from the index entry for `target` on,
+        fails its CRC: that batch may be the one that holds `target`. Reading goes on at offset `back`.
         """
         hint = self.indexes[0].lookup(target - self.base_offset)
         start = 0 if hint is None or hint[1] >= position else hint[1]
@@ -188,7 +192,7 @@ class Segment:
             raise CorruptRecordError(self.path, bad, target, BAD[lib.SEG_BAD_CRC], back)
 
     def _first_damage(self, start: int, position: int) -> tuple[int, int]:
-        """The position of the first batch from byte `start` to `position` that fails its CRC, else
+        """Return the position of the first batch from byte `start` to `position` that fails its CRC, else
         `position`; and the least offset that a batch there may have.
         """
         at, least = start, self.base_offset
@@ -206,15 +210,21 @@ class Segment:
         return int(out.last_offset)
 
     def _seek(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
-        """`Files.seek_batch`. Raises StorageError where the disk refuses to read, which is no damage."""
         code = self.pool.files.seek_batch(handle, position, end, target, out)
-        if _FIRST_BAD < code < 0:
-            raise StorageError(-code, os.strerror(-code), self.path)
+        if code < 0:
+            self._check_read(code)
         return code
 
+    def _check_read(self, code: int) -> None:
+        """Raise StorageError where a result of `Files.seek_batch` says that the disk refuses to read, which
+        is no damage.
+        """
+        if _FIRST_BAD < code < 0:
+            raise StorageError(-code, os.strerror(-code), self.path)
+
     def last_offset_before(self, position: int) -> int:
-        """The last offset of the batches below a position; one less than the base offset where there is
-        none.
+        """Return the last offset of the batches below a position; one less than the base offset where there
+        is none.
         """
         last = self.base_offset - 1
         for step in walk(self.pool.files, self.handle, 0, position, check_crcs=False):
@@ -222,8 +232,8 @@ class Segment:
         return last
 
     def largest_timestamp(self, end: int, below: int) -> int | None:
-        """The largest timestamp (ms) of the batches below byte `end` and offset `below`, -1 without any; None
-        where damage may hide it.
+        """Return the largest timestamp (ms) of the batches below byte `end` and offset `below`, -1 without
+        any; None where damage may hide it.
 
         It is in the last time index entry, or in the batches behind that entry's batch.
         """
@@ -257,7 +267,7 @@ class Segment:
         return timestamp, int(found.position)
 
     def position_for_time(self, timestamp: int, end: int) -> int:
-        """A position before which no batch has a timestamp of at least `timestamp` (ms)."""
+        """Return a position before which no batch has a timestamp of at least `timestamp` (ms)."""
         hint = self.indexes[1].lookup(timestamp - 1)
         if hint is None:
             return 0
@@ -265,7 +275,9 @@ class Segment:
         return 0 if found is None or found.max_timestamp != hint[0] else int(found.position)
 
     def _of_entry(self, relative: int, end: int) -> Any:
-        """Header of the batch that a time index entry points to; None where the batch is gone or damaged."""
+        """Return the header of the batch that a time index entry points to; None where the batch is gone or
+        damaged.
+        """
         try:
             return self.locate(self.base_offset + relative, end)
         except CorruptRecordError:

@@ -24,25 +24,37 @@ from segstore.storage.segment.batch_scan import walk
 from segstore.storage.segment.segment import Segment
 
 Found = dict[int, set[str]]  # base offset -> suffixes
+_SUFFIXES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
+_PLAIN = frozenset(_SUFFIXES)
+_INDEXES = _PLAIN - {names.LOG}
+
+
+def _ending(ending: str) -> frozenset[str]:
+    return frozenset(suffix + ending for suffix in (*_SUFFIXES, names.SNAPSHOT))
+
+
+_TEMPORARY, _DELETED = _ending(names.TEMPORARY), _ending(names.DELETED)
+_CLEANED, _SWAP = _ending(names.CLEANED), _ending(names.SWAP)
 
 
 def scan_directory(files: Files, directory: str) -> Found:
-    """The files of segments in a directory: suffixes by base offset."""
+    """Return the files of segments in a directory: suffixes by base offset."""
     found: Found = defaultdict(set)
-    for name in files.listdir(directory):
-        parsed = names.parse_segment_file(name)
-        if parsed is not None:
-            found[parsed[0]].add(parsed[1])
+    for base, suffix in names.segment_files(files.listdir(directory)):
+        found[base].add(suffix)
     return found
 
 
 def list_segments(files: Files, directory: str) -> list[int]:
-    """Base offsets of the segments, in order."""
-    found = scan_directory(files, directory)
-    return sorted(base for base, suffixes in found.items() if names.LOG in suffixes)
+    """Return the base offsets of the segments, in order."""
+    return _logs(scan_directory(files, directory))
 
 
-def settle(files: Files, directory: str) -> tuple[list[int], list[str]]:
+def _logs(found: Found) -> list[int]:
+    return sorted([base for base, suffixes in found.items() if names.LOG in suffixes])
+
+
+def finish_renames(files: Files, directory: str) -> tuple[list[int], list[str]]:
     """Finish or undo what a crash left half done; returns the base offsets of the segments, and the paths of
     `.deleted` files, which the caller removes when their time has come. Raises OSError.
     """
@@ -51,19 +63,21 @@ def settle(files: Files, directory: str) -> tuple[list[int], list[str]]:
     changed |= _finish_swaps(files, directory, found)
     deleted = []
     for base, suffixes in found.items():
-        orphans = {s for s in suffixes if s.endswith(".tmp")}
+        orphans = suffixes & _TEMPORARY
         if names.LOG not in suffixes:
-            orphans |= suffixes & {names.INDEX, names.TIME_INDEX, names.TXN_INDEX}
-        _remove(files, directory, base, orphans, found)
-        deleted += [_path(directory, base, s) for s in sorted(suffixes) if s.endswith(names.DELETED)]
-        changed |= bool(orphans)
+            orphans |= suffixes & _INDEXES
+        if orphans:
+            _remove(files, directory, base, orphans, found)
+            changed = True
+        if suffixes & _DELETED:
+            deleted += [_path(directory, base, suffix) for suffix in sorted(suffixes & _DELETED)]
     if changed:
         files.sync_dir(directory)
-    return sorted(base for base, suffixes in found.items() if names.LOG in suffixes), deleted
+    return _logs(found), deleted
 
 
 def _path(directory: str, base: int, suffix: str) -> str:
-    return os.path.join(directory, names.segment_file(base, suffix))
+    return f"{directory}/{names.segment_file(base, suffix)}"
 
 
 def _remove(files: Files, directory: str, base: int, suffixes: set[str], found: Found) -> None:
@@ -73,7 +87,7 @@ def _remove(files: Files, directory: str, base: int, suffixes: set[str], found: 
 
 
 def _undo_cleaned(files: Files, directory: str, found: Found) -> bool:
-    cleaned = [base for base, suffixes in found.items() if any(s.endswith(names.CLEANED) for s in suffixes)]
+    cleaned = [base for base, suffixes in found.items() if suffixes & _CLEANED]
     if not cleaned:
         return False
     least = min(cleaned)
@@ -86,10 +100,10 @@ def _undo_cleaned(files: Files, directory: str, found: Found) -> bool:
 
 
 def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
-    half = sorted(b for b, suffixes in found.items() if any(s.endswith(names.SWAP) for s in suffixes))
+    half = sorted([base for base, suffixes in found.items() if suffixes & _SWAP])
     if not half:
         return False
-    # All are of one rewrite: all files of an original segment between two of them may be gone.
+    # All come from one rewrite, so all files of an original segment between two of them may be gone already.
     last = half[-1]
     log = names.LOG + names.SWAP if names.LOG + names.SWAP in found[last] else names.LOG
     end = _end_offset(files, _path(directory, last, log), last) if log in found[last] else last
@@ -107,9 +121,6 @@ def _finish_swaps(files: Files, directory: str, found: Found) -> bool:
     return True
 
 
-_PLAIN = frozenset((names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX))
-
-
 def _log_first(suffix: str) -> tuple[bool, str]:
     return not suffix.startswith(names.LOG), suffix
 
@@ -122,14 +133,11 @@ def _end_offset(files: Files, path: str, base: int) -> int:
     return end
 
 
-_SUFFIXES = names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX
-
-
 def create_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
     """Make the files of an empty segment. Raises OSError; what was made is removed again then."""
-    segment = _new_segment(pool, directory, base_offset, config)
+    segment = new_segment(pool, directory, base_offset, config)
     try:
-        _make_files(segment)
+        make_files(segment)
     except OSError:
         with contextlib.suppress(OSError):
             remove_segment(segment)
@@ -137,12 +145,14 @@ def create_segment(pool: HandlePool, directory: str, base_offset: int, config: T
     return segment
 
 
-def _new_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
+def new_segment(pool: HandlePool, directory: str, base_offset: int, config: TopicConfig) -> Segment:
+    """Return a segment for appending, which has no files yet."""
     interval = config.index_interval_bytes
     return Segment(pool, directory, base_offset, 0, writable=True, sealed=False, interval=interval)
 
 
-def _make_files(segment: Segment) -> None:
+def make_files(segment: Segment) -> None:
+    """Make the empty log and index files of a new segment. Raises OSError."""
     pool = segment.pool
     # A reader may have opened a deleted topic's log of that name at the last moment.
     pool.forget(segment.path)
@@ -164,15 +174,15 @@ def bury_segment(segment: Segment, now_ms: int) -> list[str]:
     """
     files, pool = segment.pool.files, segment.pool
     pool.forget(segment.path)
-    there = []
+    paths = []
     for suffix in _SUFFIXES:
         with contextlib.suppress(FileNotFoundError):
             # Another user's file keeps the time of its last write, since only its owner may set one.
             with contextlib.suppress(PermissionError):
                 files.set_modified(segment.file(suffix), now_ms * 1_000_000)
             files.rename(segment.file(suffix), segment.file(suffix + names.DELETED))
-            there.append(segment.file(suffix + names.DELETED))
-    return there
+            paths.append(segment.file(suffix + names.DELETED))
+    return paths
 
 
 def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
@@ -180,11 +190,13 @@ def take_own(files: Files, root: str, directory: str, *, every: bool) -> None:
     segment, which recovery may cut. A file that was adopted from the inbox may have its name there too until
     the adoption ends. Raises OSError.
     """
-    segments = list_segments(files, directory)
-    for base in segments if every else segments[-1:]:
-        for suffix in (names.LOG, names.INDEX, names.TIME_INDEX, names.TXN_INDEX):
-            path = os.path.join(directory, names.segment_file(base, suffix))
-            if files.exists(path) and files.links(path) > 1 and files.inode(path) not in _staged(files, root):
+    found = scan_directory(files, directory)
+    bases = _logs(found)
+    for base in bases if every else bases[-1:]:
+        stem = _path(directory, base, "")
+        for suffix in sorted(found[base] & _PLAIN):
+            path = stem + suffix
+            if files.links(path) > 1 and files.inode(path) not in _staged(files, root):
                 files.take_own(path)
 
 

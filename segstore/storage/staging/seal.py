@@ -134,7 +134,7 @@ class _Sealing:
     # --- one round --------------------------------------------------------------------------
 
     def _outcome(self) -> Adoption | None:
-        """The adoption; None where nothing has happened yet. Raises the errors of `seal`."""
+        """Return the adoption; None where nothing has happened yet. Raises the errors of `seal`."""
         # In this order: the id is recorded, and the result written, before the manifest is removed.
         gone = self._stem and not self._files.exists(self._folder.manifest(self._stem))
         known = self._recorded()
@@ -154,7 +154,7 @@ class _Sealing:
         return None
 
     def _has_intent(self) -> bool:
-        """Whether records whose id is recorded may not be visible yet: the writer publishes them, then
+        """Return whether records whose id is recorded may not be visible yet: the writer publishes them, then
         removes the intent, and may have died before.
         """
         digest = digest_of(self._id)
@@ -202,10 +202,10 @@ def adopt(store: Store, id_: str, messages: Iterable[Staged]) -> Adoption:
     """Append all files that these messages name at once, in the process that has the store open for writing.
     See `seal`.
 
-    Nothing is sealed: where this fails nothing is tried again, and the staged files are removed. Raises
-    UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError, StorageError:
-    nothing was appended then; ReadOnlyError, StoreClosedError, InvalidTypeError, InvalidArgumentError.
-    Threads: any.
+    No manifest is sealed, so an adoption that fails is not tried again, and its staged files are removed.
+    Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError, InvalidRecordError,
+    StorageError: nothing was appended then; ReadOnlyError, StoreClosedError, InvalidTypeError,
+    InvalidArgumentError. Threads: any.
     """
     staged = files_of(messages)
     with os_errors():

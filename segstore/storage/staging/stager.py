@@ -25,12 +25,14 @@ from segstore.errors import IllegalStateError, StorageError
 from segstore.files import Files, Handle
 from segstore.files.locks import boot_id
 from segstore.files.overlapped_write import Pipeline
+from segstore.index.sparse import MOST_RELATIVE
 from segstore.records import Encoded, batch_ptr
 from segstore.records.encoded import checked
 from segstore.storage.context import Clock, os_errors, wall_clock
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import Staged, StagedFile
-from segstore.storage.log.validator import encode_columns
+from segstore.storage.log.append import encode_columns
+from segstore.storage.log.validator import LogValidator
 from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.meta.published_ends import EndsReader, open_reader, slot_key
 from segstore.storage.meta.topic_info import check_not_internal
@@ -65,11 +67,11 @@ def wait_until_past(files: Files, probe: Handle, ns: int) -> bool:
 # --- stager ------------------------------------------------------------
 
 BATCH_BYTES = 1 << 19
-"""Plain bytes of a batch, by default: the adoption writes 12 bytes into each batch."""
+"""The default size of a batch in plain bytes. It is large: the adoption writes 12 bytes into each batch."""
 _AHEAD_BYTES = 1 << 22
-"""Bytes written to a file before the disk is told to begin with them, while more is being encoded."""
+"""After so many bytes the disk begins to write them, while more are being encoded."""
 _MOST_GUESSED = 1 << 62
-_MOST_OFFSETS = 2**31 - 1  # a staged file may become a segment, whose offsets are int32
+_MOST_OFFSETS = MOST_RELATIVE  # a staged file may become a segment, whose offsets are int32
 
 
 class _Output:
@@ -84,7 +86,7 @@ class _Output:
         self.size = self.records = self.batches = self.changed = self.begun = 0
 
     def room(self, part: Any) -> int:
-        """How many of these batches still fit into the file."""
+        """Return how many of these batches still fit into the file."""
         sizes, spans = part["size"].cumsum(dtype="int64"), part["count"].cumsum(dtype="int64")
         fit = int(sizes.searchsorted(self.info.settings.segment_bytes - self.size, side="right"))
         return min(fit, int(spans.searchsorted(_MOST_OFFSETS - self.records, side="right")))
@@ -101,7 +103,7 @@ class Stager:
     def __init__(
         self, path: str | os.PathLike[str], *, clock: Clock = wall_clock, files: Files | None = None
     ) -> None:
-        """A stager for the existing store at `path`. Raises StorageError, InvalidTypeError."""
+        """Make a stager for the existing store at `path`. Raises StorageError, InvalidTypeError."""
         self._root = os.path.abspath(arguments.path("path", path))
         self._files, self._clock = files or Files(), clock
         self.name = secrets.token_hex(16)
@@ -154,8 +156,9 @@ class Stager:
         number = arguments.whole("partition", partition, 0, names.MAX_PARTITION)
         with os_errors():
             info = self._topic(topic, number)
+            validator, now = LogValidator(info.settings), self._clock()
             n, chunks = encode_columns(
-                info.settings, self._clock(), values, keys, timestamps, headers, compression, batch_bytes
+                validator, now, values, keys, timestamps, headers, compression, batch_bytes
             )
             try:
                 with Pipeline(self._files) as pipe:
@@ -171,7 +174,9 @@ class Stager:
             raise IllegalStateError(f"stager {self.name} is {'finished' if self._finished else 'closed'}")
 
     def _topic(self, name: str, partition: int) -> TopicInfo:
-        """The topic as it was when the stager first read it; a topic that is not known is looked up again."""
+        """Return the topic as it was when the stager first read it; a topic that is not known is looked up
+        again.
+        """
         check_not_internal(name, "nothing is staged for it")
         if self._topics is None or (isinstance(name, str) and name not in self._topics):
             self._topics = TopicFiles(self._files, self._root).load()[0]
@@ -193,7 +198,7 @@ class Stager:
             )
             checked(after)
             records = int(after) - output.base
-            pipe.pwrite(output.handle, chunk.data[at : at + size], output.size)
+            pipe.append((output.handle, chunk.data[at : at + size], output.size))
             self._begin_sync(output, output.size + size, pipe)
             output.size, output.records, output.batches = output.size + size, records, output.batches + fit
             at += size
@@ -216,8 +221,8 @@ class Stager:
         return output
 
     def _place(self, info: TopicInfo, partition: int) -> tuple[int, int]:
-        """Base offset and leader epoch behind what was staged for the partition before, else behind its
-        published end.
+        """Return the base offset and the leader epoch with which the next staged file begins: behind what
+        this stager staged for the partition so far, else at the partition's published end.
         """
         for output in reversed(self._done):
             if (output.info.name, output.partition) == (info.name, partition):

@@ -59,7 +59,9 @@ class Client(Protocol):
     turn: Turn
 
     def entered(self) -> bool:
-        """Whether this very thread is within one of the client's calls, or runs one of its callbacks."""
+        """Return whether this very thread is within one of the client's calls, or runs one of its
+        callbacks.
+        """
 
     def begin_to_close(self) -> None:
         """Take no more records; this waits for nothing."""
@@ -70,7 +72,7 @@ class Client(Protocol):
         """
 
     def unwritten(self) -> Unwritten:
-        """The records that could not be written; called once the store is closed."""
+        """Return the records that could not be written; called once the store is closed."""
 
 
 R = TypeVar("R")
@@ -123,7 +125,7 @@ class Clients:
                 self._busy = False
 
     def _is_free(self) -> bool:
-        """Whether no other thread closes."""
+        """Return whether no other thread closes."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
             return True
@@ -144,7 +146,7 @@ class Clients:
         ends.told()
 
     def unwritten(self) -> UnwrittenRecordsError | None:
-        """Which of the producers' records are not in the log, now that the store is closed; this is
+        """Return which of the producers' records are not in the log, now that the store is closed; this is
         logged.
         """
         counts: Counter[tuple[str, int]] = Counter()

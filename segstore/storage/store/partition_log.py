@@ -14,11 +14,11 @@ from segstore.errors import CorruptRecordError, SegstoreError, StorageError, Sto
 from segstore.mutex import check_apart
 from segstore.records import Records, empty_records
 from segstore.storage.context import os_errors
-from segstore.storage.log import read as reader
+from segstore.storage.log import read
+from segstore.storage.log.append import append_columns, append_one
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.read import Gaps
 from segstore.storage.log.read_only_partition import Follower
-from segstore.storage.log.validator import append_columns, append_one
 from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
 from segstore.storage.segment.log_view import LogView
@@ -58,28 +58,30 @@ class PartitionLog:
 
     @property
     def start_offset(self) -> int:
-        """The log start offset: the first that may be read."""
+        """Return the log start offset: the first that may be read."""
         return self._source.view.start_offset
 
     @property
     def end_offset(self) -> int:
-        """The log end offset: the offset that the next record gets."""
+        """Return the log end offset: the offset that the next record gets."""
         return self._source.view.end_offset
 
     @property
     def high_watermark(self) -> int:
-        """The offset up to which every in-sync replica has the log: without replicas, the log end offset."""
+        """Return the offset up to which every in-sync replica has the log: without replicas, the log end
+        offset.
+        """
         return self._source.view.end_offset
 
     @property
     def size(self) -> int:
-        """Bytes of the log as stored, indexes not counted (Kafka: UnifiedLog.size)."""
+        """Return the size of the log in bytes, as stored, indexes not counted (Kafka: UnifiedLog.size)."""
         view = self._source.view
         return sum(map(view.end_of, range(len(view.segments))))
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset below which every transaction is committed or aborted (Kafka: LSO)."""
+        """Return the offset below which every transaction is committed or aborted (Kafka: LSO)."""
         return self._stable(self._source.view)
 
     def _stable(self, view: LogView) -> int:
@@ -158,7 +160,9 @@ class PartitionLog:
         check_not_internal(self.topic, "only consumer groups and transactions write it")
 
     def partition_for_write(self) -> Partition:
-        """The partition, for other ways of appending. Raises ReadOnlyError, StoreClosedError, ForkedError."""
+        """Return the partition, for other ways of appending. Raises ReadOnlyError, StoreClosedError,
+        ForkedError.
+        """
         self._context.check_writable()
         assert isinstance(self._source, Partition)
         return self._source
@@ -174,8 +178,8 @@ class PartitionLog:
         check_crcs: bool = True,
         times: tuple[int, int] | None = None,
     ) -> Records:
-        """Records from `offset` on, in whole batches up to `max_bytes` (as stored), and at least one batch
-        where there is any.
+        """Return the records from `offset` on, in whole batches up to `max_bytes` (as stored), and at least
+        one batch where there is any.
 
         Control records are left out; `read_committed` leaves out aborted records too and ends at the last
         stable offset. At the log's end the result is empty. With `times`, first and last ms, only records
@@ -197,15 +201,34 @@ class PartitionLog:
             check_crcs = arguments.switch("check_crcs", check_crcs)
         if times is not None:
             times = arguments.span("times", times)
+        return self.read_view(None, offset, max_bytes, committed, check_crcs, times)
+
+    @property
+    def view(self) -> LogView:
+        """Return what is visible now. Raises StoreClosedError where the topic was deleted."""
+        return self._source.view
+
+    def read_view(
+        self,
+        view: LogView | None,
+        offset: int,
+        max_bytes: int,
+        committed: bool,
+        check_crcs: bool,
+        times: tuple[int, int] | None = None,
+    ) -> Records:
+        """Do as `read`, of a view, by default the current one; of a later view where files were removed
+        meanwhile.
+        """
         try:
-            return self._read(self._source.view, offset, max_bytes, committed, check_crcs, times)
+            return self._read(view or self._source.view, offset, max_bytes, committed, check_crcs, times)
         except (OSError, CorruptRecordError):
             return self.with_view(
                 lambda view: self._read(view, offset, max_bytes, committed, check_crcs, times)
             )
 
     def with_view(self, use: Callable[[LogView], T]) -> T:
-        """The result of `use` for the log's current view; for its next view where files were removed
+        """Return the result of `use` for the log's current view; for its next view where files were removed
         meanwhile. Raises StorageError, StoreClosedError, CorruptRecordError.
         """
         tries, doubted = 0, False
@@ -228,7 +251,7 @@ class PartitionLog:
                 self._source.refresh()
             except SegstoreError:
                 raise
-            except OSError as error:
+            except OSError as error:  # `os_errors` would be a sixth of the calls of a small transfer
                 raise StorageError(error.errno, error.strerror, error.filename) from error
 
     def _read(
@@ -240,15 +263,16 @@ class PartitionLog:
         check_crcs: bool,
         times: tuple[int, int] | None,
     ) -> Records:
-        view.check(offset, self._name)
+        if not view.start_offset <= offset <= view.end_offset:
+            view.check(offset, self._name)
         limit = self._stable(view) if committed else view.end_offset
         at = offset
         while at < limit:
-            found = reader.fetch(view, at, limit, max_bytes, check_crcs, self._gaps)
+            found = read.fetch(view, at, limit, max_bytes, check_crcs, self._gaps)
             if not found:
                 at = limit
                 break
-            records = reader.to_records(found, offset, max_bytes, times)
+            records = read.to_records(found, offset, max_bytes, times)
             if committed:
                 records = self.aborted_transactions.without(view, records)
             if len(records) or times is not None:
@@ -264,11 +288,10 @@ class PartitionLog:
         The batches are those from the one that holds `offset` on, up to `max_bytes`, at least one where there
         is any. `sink` is a file descriptor, or has fileno(); a file is written at its current position, a
         non-blocking sink is waited for. `method`: sendfile; splice (through a pipe); mmap (mapped file and
-        write); read (read and write through a buffer); copy_file_range (to files); zerocopy (MSG_ZEROCOPY)
-        and io_uring (its send_zc), to TCP; auto (what the measured figures recommend for the sink and the
-        size: sendfile, which takes 0.3 to 0.9 of read's CPU at 64 KiB; read where the sink is a device or
-        appends. The figures are in `storage.transfer.transfer`). `segstore.transfer_methods()` says what is
-        available, docs/transfer.md what each does.
+        write); read (read and write through a buffer); copy_file_range (to files); auto (what the measured
+        figures recommend for the sink: sendfile, which takes 0.3 to 0.9 of read's CPU at 64 KiB; read where
+        the sink is a device or appends. The figures are in `storage.transfer.methods`).
+        `segstore.transfer_methods()` says what is available, docs/transfer.md what each does.
 
         Raises SinkError, SinkClosedError, with whole and partial batches sent. Raises InvalidArgumentError,
         InvalidTypeError, OffsetOutOfRangeError: nothing was sent then. Raises StorageError of the disk;
@@ -278,19 +301,19 @@ class PartitionLog:
         target = descriptor(sink)
         offset = arguments.whole("offset", offset, None)
         most = arguments.whole("max_bytes", max_bytes, 0)
-        arguments.one_of("method", method, METHODS)
+        by = METHODS[arguments.one_of("method", method, METHODS)]
 
         def send(view: LogView) -> tuple[int, int]:
             view.check(offset, self._name)
-            return transfer(view, target, offset, most, method, self._context.files, self._gaps)
+            return transfer(view, target, offset, most, by, self._context.files, self._gaps)
 
         return self.with_view(send)
 
     def offset_for_time(self, timestamp_ms: int) -> int | None:
-        """The first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None where there is
-        none.
+        """Return the first offset whose record has a timestamp (ms) of `timestamp_ms` or later; None where
+        there is none.
         """
         self._context.check_open()
         # -1 stands for no timestamp: smaller numbers ask for the same.
         timestamp = max(arguments.whole("timestamp_ms", timestamp_ms, None), -1)
-        return self.with_view(lambda view: reader.offset_for_time(view, timestamp))
+        return self.with_view(lambda view: read.offset_for_time(view, timestamp))

@@ -103,20 +103,20 @@ class PartitionLoader:
             self._context.tell(metadata, "missing or empty", "made anew from the topic's settings")
 
     def _identified(self, info: TopicInfo, partition: int) -> bool:
-        """Whether the partition's metadata have the topic's id; they are made anew where the id in them is
-        wrong. Raises OSError.
+        """Return whether the partition's metadata have the topic's id; they are made anew where the id in
+        them is wrong. Raises OSError.
         """
         try:
-            held = self._topic_files.read_id(info.name, partition)
-            wrong = f"topic id {held}, but the topic's is {info.topic_id}"
+            found_id = self._topic_files.read_id(info.name, partition)
+            wrong = f"topic id {found_id}, but the topic's is {info.topic_id}"
         except (CorruptCheckpointError, StorageError) as error:
-            held, wrong = "?", reason(error)
-        if held and info.topic_id and held != info.topic_id:
+            found_id, wrong = "?", reason(error)
+        if found_id and info.topic_id and found_id != info.topic_id:
             path = os.path.join(
                 self._topic_files.partition_path(info.name, partition), names.PARTITION_METADATA
             )
             self._context.remake(path, names.partition_metadata(info.topic_id), wrong, "the topic's settings")
-        return bool(held)
+        return bool(found_id)
 
     def load(self, info: TopicInfo, partition: int, start_moved: Callable[[int], None]) -> Partition:
         """Open a partition, recover it where that is needed, and publish its ends. Raises StorageError,
@@ -136,7 +136,8 @@ class PartitionLoader:
             raise
         if opened.claimed:
             self._checkpoints.claim((info.name, partition), opened.start_offset)
-        context.graveyard.put_found(opened.buried, info.settings.file_delete_delay_ms)
+        if opened.buried:
+            context.graveyard.put_found(opened.buried, info.settings.file_delete_delay_ms)
         epochs = self._begin_epoch(directory, opened, expected.clean, published)
         self._tell(directory, opened, expected)
         point = None if opened.recovered is None else opened.recovered.recovery_point
@@ -168,15 +169,15 @@ class PartitionLoader:
             self.recovered.append(done)
 
     def _tell_producers(self, directory: str, base: int) -> None:
-        """Report that what the log can't say of producers is lost: only snapshots have that, and there is
-        none.
+        """Report that producers without batches in the log are lost: only a snapshot knows them, and none is
+        left.
         """
         path = os.path.join(directory, names.segment_file(base, names.SNAPSHOT))
         done = "producers are known by the batches that are left: one that has none is taken for a new one"
         self._context.tell(path, "there is no sound snapshot, and the log does not begin at offset 0", done)
 
     def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
-        checkpoints, told = self._checkpoints, list[str]()
+        checkpoints, messages = self._checkpoints, list[str]()
         flushed = checkpoints.recovery_points.get(key)
         known = flushed if self._left.gaps_known else None
         # The complement of the recovery point is published where a sync has failed.
@@ -189,8 +190,8 @@ class PartitionLoader:
         return Expected(
             clean=self.clean or key in self._made,
             recovery_point=recovery_point,
-            log_start=self._log_start(key, published, told),
-            quarantine=os.path.join(self._context.root, names.OURS, names.QUARANTINE),
+            log_start=self._log_start(key, published, messages),
+            quarantine=names.below(self._context.root, f"{names.OURS}/{names.QUARANTINE}"),
             gaps_end=info.gaps_end(key[1], checkpoints.cleaner_offsets.get(key), known),
             suspect=suspect,
             recovery_point_checked=checked
@@ -199,20 +200,20 @@ class PartitionLoader:
             log_start_checked=checked or checkpoints.is_checked(names.LOG_STARTS, key),
             log_start_claimed=checkpoints.is_claim(key),
             now_ms=self._context.clock(),
-            told=tuple(told),
+            told=tuple(messages),
         )
 
-    def _log_start(self, key: TopicPartitionKey, published: Ends | None, told: list[str]) -> int:
-        """The log start offset that is taken where the published one and the checkpoint's disagree."""
-        said = self._checkpoints.log_starts.get(key)
+    def _log_start(self, key: TopicPartitionKey, published: Ends | None, messages: list[str]) -> int:
+        """Return the log start offset that is taken where the published one and the checkpoint's disagree."""
+        checkpoint_start = self._checkpoints.log_starts.get(key)
         checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
-        taken = agreed_start(said, checked, published, self._ends.was_checked)
+        taken = agreed_start(checkpoint_start, checked, published, self._ends.was_checked)
         # A kill between the checkpoint and the publication leaves the published offset behind.
-        behind = published is not None and published.start < (said or 0) and not self.clean
-        if published is not None and published.start != (said or 0) and not behind:
-            told.append(
-                f"log start offset {published.start} is published, but {said or 0} is in the checkpoint:"
-                f" {taken} is taken"
+        behind = published is not None and published.start < (checkpoint_start or 0) and not self.clean
+        if published is not None and published.start != (checkpoint_start or 0) and not behind:
+            messages.append(
+                f"log start offset {published.start} is published, but {checkpoint_start or 0} is in the"
+                f" checkpoint: {taken} is taken"
             )
         return taken
 
@@ -240,11 +241,11 @@ class PartitionLoader:
     def _begin_epoch(
         self, directory: str, opened: Opened, clean: bool, published: Ends | None
     ) -> LeaderEpochs:
-        """The leader epochs, of which the latest is the one to write under: a new epoch after an unclean
-        shutdown, and where the file had to be made anew, durable before any append. Epochs before the log
-        start offset, which a crash has left, are removed.
+        """Return the leader epochs, of which the latest is the one to write under: a new epoch after an
+        unclean shutdown, and where the file had to be made anew, durable before any append. Epochs before the
+        log start offset, which a crash has left, are removed.
         """
-        path = os.path.join(directory, names.LEADER_EPOCHS)
+        path = f"{directory}/{names.LEADER_EPOCHS}"
         epochs, wrong = load_epochs(self._context.files, path, opened)
         latest, changed = epochs.latest, False
         if latest is None or wrong or not clean or opened.recovered is not None:
@@ -286,7 +287,9 @@ class Partitions:
     # --- one ------------------------------------------------------------------------------
 
     def get(self, topic: str, partition: int) -> Partition:
-        """The partition, opened if it was not. Raises UnknownTopicOrPartitionError, StorageError."""
+        """Return the partition; open it if it is not open. Raises UnknownTopicOrPartitionError,
+        StorageError.
+        """
         found = self._open.get((topic, partition))
         if found is None:
             with self.lock:
@@ -324,8 +327,8 @@ class Partitions:
         """
         with self.lock:
             self._context.check_open()
-            held = self._topics().get(info.name)
-            if held is None or held.topic_id != info.topic_id:
+            topic = self._topics().get(info.name)
+            if topic is None or topic.topic_id != info.topic_id:
                 raise StoreClosedError(f"{names.partition_dir(info.name, partition)}: the topic was deleted")
             self._checkpoints.log_starts.update({(info.name, partition): start})
 
@@ -343,7 +346,7 @@ class Partitions:
                 self._get(info.name, number)
 
     def ends_of(self, info: TopicInfo) -> dict[int, tuple[LogView, int]]:
-        """Views and recovery points of the partitions that could be opened."""
+        """Return the views and recovery points of the partitions that could be opened."""
         return {n: (p.view, p.recovery_point) for n, p in self._of(info).items()}
 
     def _of(self, info: TopicInfo) -> dict[int, Partition]:
@@ -358,7 +361,7 @@ class Partitions:
     # --- all ------------------------------------------------------------------------------
 
     def keys(self) -> list[TopicPartitionKey]:
-        """The keys of the partitions that are open."""
+        """Return the keys of the partitions that are open."""
         return list(self._open)
 
     def expire_producers(self, after_ms: int) -> None:
@@ -393,12 +396,12 @@ class Partitions:
             self.checkpoint_held(nonce)
 
     def checkpoint_held(self, nonce: int) -> None:
-        """As `checkpoint`; the caller holds the lock."""
-        held = self._open
+        """Do what `checkpoint` does; the caller holds the lock."""
+        partitions = self._open
         changes = {
-            names.RECOVERY_POINTS: {k: p.recovery_point for k, p in held.items()},
-            names.LOG_STARTS: {k: p.view.start_offset for k, p in held.items()},
-            names.HIGH_WATERMARKS: {k: p.view.end_offset for k, p in held.items()},
+            names.RECOVERY_POINTS: {k: p.recovery_point for k, p in partitions.items()},
+            names.LOG_STARTS: {k: p.view.start_offset for k, p in partitions.items()},
+            names.HIGH_WATERMARKS: {k: p.view.end_offset for k, p in partitions.items()},
         }
         self._checkpoints.update(changes, nonce)
 
@@ -412,6 +415,6 @@ class Partitions:
                 errors.append(error)
         return errors
 
-    def settled(self) -> bool:
-        """Whether the next open has nothing to finish or to take back in any partition."""
-        return not self._broken and all(p.settled() for p in self._open.values())
+    def is_clean(self) -> bool:
+        """Return whether the next open has nothing to finish or to take back in any partition."""
+        return not self._broken and all(p.is_clean() for p in self._open.values())

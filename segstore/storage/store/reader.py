@@ -29,7 +29,7 @@ POLL_SECONDS = 0.005
 _BELIEF_NS = 100_000_000  # how long ends are believed without another look at the marker
 _BLIND_SECONDS = 1.0  # the longest sleep before a look at whether the ends are still a writer's
 _LAST_WAKE = 1.0  # seconds in which a woken thread leaves `wait`; threads of a parent process never do
-_PATIENCE = 50  # milliseconds for a writer that opens or closes the store just now
+_PATIENCE = 50  # milliseconds to wait for a writer that is opening or closing the store
 
 
 class _Belief(NamedTuple):
@@ -69,24 +69,24 @@ class StoreReader:
 
     @property
     def topics(self) -> dict[str, TopicInfo]:
-        """All topics by name. Raises OSError, CorruptCheckpointError."""
+        """Return all topics by name. Raises OSError, CorruptCheckpointError."""
         # The stamps are taken first: what changes meanwhile is looked at again. A fresh stamp proves
         # nothing, since a change within the same tick of the file system's clock would not move it.
-        now, version, held = time.time_ns(), self._topic_files.version(), self._topics
-        if version == held.version and held.settled and now - max(version) > _TICK_NS:
-            return held.found
+        now, version, topics = time.time_ns(), self._topic_files.version(), self._topics
+        if version == topics.version and topics.settled and now - max(version) > _TICK_NS:
+            return topics.found
         # A checkpoint changes the root's stamp too: the names show whether partitions came or were deleted.
-        there = self._partitions_there()
-        since = held.since_ns if there == held.names else now
-        same = there == held.names and version[1] == held.version[1] and held.settled
+        directories = self._partitions_there()
+        since = topics.since_ns if directories == topics.names else now
+        same = directories == topics.names and version[1] == topics.version[1] and topics.settled
         if not same or now - version[1] <= _TICK_NS:
             # A directory that has just been made may not have all its files yet.
             settled = now - max(since, version[1]) > _TICK_NS
-            self._topics = held = _Topics(version, there, since, settled, self._topic_files.load()[0])
-            self._forget_all_but(held.found)
+            self._topics = topics = _Topics(version, directories, since, settled, self._topic_files.load()[0])
+            self._forget_all_but(topics.found)
         elif now - version[0] > _TICK_NS:
-            self._topics = held._replace(version=version)
-        return held.found
+            self._topics = topics._replace(version=version)
+        return topics.found
 
     def _forget_all_but(self, found: dict[str, TopicInfo]) -> None:
         """Forget partitions of deleted topics, which would keep their files mapped for as long as this store
@@ -102,7 +102,9 @@ class StoreReader:
         return frozenset(one for one in parsed if one is not None)
 
     def partition(self, topic: str, partition: int) -> Follower:
-        """The reading side of a partition. Raises UnknownTopicOrPartitionError, which names what exists."""
+        """Return the reading side of a partition. Raises UnknownTopicOrPartitionError, which names what
+        exists.
+        """
         info = find_topic(self.topics, topic, partition)
         key = (topic, partition, info.topic_id)
         with self._lock:
@@ -127,27 +129,28 @@ class StoreReader:
         )
 
     def _sameness(self, info: TopicInfo, partition: int, directory: str) -> Callable[[], bool]:
-        """A function that says whether a directory is still this topic's: by the id in it, and where that is
-        another, by the topic's settings. Topics without ids, of old brokers, can't be told from each other.
+        """Return a function that says whether a directory is still this topic's: by the id in it, and where
+        that is another, by the topic's settings. Topics without ids, of old brokers, can't be told from each
+        other.
         """
-        held: list[tuple[str, int]] = []  # id and inode of the directory when it was this topic's
+        own_marks: list[tuple[str, int]] = []  # id and inode of the directory when it was this topic's
 
         def same() -> bool:
-            told = self._topic_files.told_id(info.name, partition)
-            if told == info.topic_id:
+            found_id = self._topic_files.told_id(info.name, partition)
+            if found_id == info.topic_id:
                 return True
-            mark = told, self.context.files.inode(directory)
-            if held != [mark]:
+            mark = found_id, self.context.files.inode(directory)
+            if own_marks != [mark]:
                 if not self._is_there(info, partition):
                     return False
-                held[:] = [mark]
+                own_marks[:] = [mark]
             return True
 
         return same
 
     def _unpublished_start(self, topic: str, partition: int) -> Callable[[], int]:
-        """A function that gives the log start offset where no end is published. The files that have it are
-        read again when one of them was replaced.
+        """Return a function that gives the log start offset where no end is published. The files that have it
+        are read again when one of them was replaced.
         """
         places = [os.path.join(self.context.root, place) for place in LOG_START_FILES]
         read: dict[tuple[object, ...], int] = {}
@@ -172,7 +175,9 @@ class StoreReader:
         return read_log_start(self.context.files, self.context.root, (topic, partition), ends, published)
 
     def ends_of(self, keys: list[int]) -> dict[int, Ends]:
-        """What is published of some partitions, all at one moment; nothing for a broker's directory."""
+        """Return what is published of some partitions, all at one moment; nothing for a broker's
+        directory.
+        """
         ends = self._ends if self._believed() else None
         return {} if ends is None else ends.get_all(keys)
 
@@ -181,8 +186,8 @@ class StoreReader:
         counts: dict[int, int] = {}  # by published log start offset: the one that is taken
 
         def get() -> Ends | None:
-            ends, held = self._ends, self._belief
-            if ends is None or not held.holds or monotonic_ns() - held.at >= _BELIEF_NS:
+            ends, belief = self._ends, self._belief
+            if ends is None or not belief.holds or monotonic_ns() - belief.at >= _BELIEF_NS:
                 if not self._believed():
                     return None
                 ends = self._ends
@@ -198,15 +203,15 @@ class StoreReader:
         return get
 
     def _believed(self) -> bool:
-        """Whether the published ends are those of the last writer, and no broker was here since.
+        """Return whether the published ends are those of the last writer, and no broker was here since.
 
         They are where there is no clean shutdown marker, or the one that was written with the ends.
         """
         ends = self._look_for_ends()
         if ends is None:
             return False
-        held = self._belief
-        if held.holds and ends.nonce == held.nonce and monotonic_ns() - held.at < _BELIEF_NS:
+        belief = self._belief
+        if belief.holds and ends.nonce == belief.nonce and monotonic_ns() - belief.at < _BELIEF_NS:
             return True
         ends = self._renewed(ends)
         if ends is None:
@@ -216,17 +221,17 @@ class StoreReader:
             marker = read_marker(self.context.files, self.context.root)
             # Without checksums, what a closed store has published is not believed: its logs say the same.
             holds = marker != 0 and nonce == (marker or 0) and (ends.checked or marker is None)
-            self._belief = held = _Belief(now, nonce, holds)
-            if held.holds or not self._is_ours():
+            self._belief = belief = _Belief(now, nonce, holds)
+            if belief.holds or not self._is_ours():
                 break
             # The writer that opens or closes the store has written one of marker and ends; the log proves
             # nothing meanwhile, for it may soon have the first half of an adoption.
             time.sleep(0.001)
-        return held.holds
+        return belief.holds
 
     def _is_ours(self) -> bool:
-        """Whether a writer that publishes has the store: Kafka's lock belongs to a process, segstore's to an
-        open file.
+        """Return whether a writer that publishes has the store: Kafka's lock belongs to a process, segstore's
+        to an open file.
         """
         path = os.path.join(self.context.root, names.LOCK)
         try:
@@ -238,7 +243,7 @@ class StoreReader:
             return False
 
     def _is_there(self, info: TopicInfo, partition: int) -> bool:
-        """Whether this very topic still exists. Raises OSError, CorruptCheckpointError."""
+        """Return whether this very topic still exists. Raises OSError, CorruptCheckpointError."""
         found = self._topic_files.load()[0].get(info.name)
         return found is not None and (info.topic_id, True) == (
             found.topic_id,
@@ -270,8 +275,8 @@ class StoreReader:
             self._ends.wake()
 
     def _renewed(self, ends: EndsReader) -> EndsReader | None:
-        """The ends, mapped anew where another file has their name: nobody writes the mapped file then, which
-        belongs to a store that was here before. A file that lost its name may still be a writer's.
+        """Return the ends, mapped anew where another file has their name: nobody writes the mapped file then,
+        which belongs to a store that was here before. A file that lost its name may still be a writer's.
         """
         try:
             if self.context.files.inode(self._ends_path) == ends.inode:
@@ -297,7 +302,7 @@ class StoreReader:
 
     @property
     def locks(self) -> list[Any]:
-        """The locks of this store that an interrupted call may hold when the store is closed."""
+        """Return the locks of this store that an interrupted call may hold when the store is closed."""
         return [self._lock, self.context.pool.lock, *(each.lock for each in list(self._followers.values()))]
 
     def close(self) -> None:

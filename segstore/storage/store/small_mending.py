@@ -8,7 +8,9 @@ are used.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 
+from segstore import names
 from segstore.errors import CorruptCheckpointError, StorageError
 from segstore.storage.context import Context
 from segstore.storage.meta.client_quotas import quota_copies, read_limits, write_limits
@@ -17,12 +19,19 @@ from segstore.storage.meta.small_files import NO_ROOM, put_aside
 from segstore.storage.meta.sweep_states import damaged_states, format_states
 
 
-def mend_small(context: Context) -> None:
-    """Repair the small files. Raises OSError."""
-    _mend_quotas(context)
-    path, wrong = damaged_states(context.files, context.root)
-    if wrong:
-        context.remake(path, format_states({}), wrong, "nothing: it is known of no sweep any more")
+def mend_small(context: Context, there: Collection[str]) -> None:
+    """Repair the small files that are `there`: paths below the root. Raises OSError."""
+    if f"{names.OURS}/{names.QUOTAS}" in there or f"{names.OURS}/{names.QUOTAS_COPY}" in there:
+        _mend_quotas(context)
+    if f"{names.OURS}/{names.SWEEPS}" in there:
+        path, wrong = damaged_states(context.files, context.root)
+        if wrong:
+            context.remake(path, format_states({}), wrong, "nothing: it is known of no sweep any more")
+    if f"{names.OURS}/{names.PRODUCER_IDS}" in there:
+        _mend_producer_id(context)
+
+
+def _mend_producer_id(context: Context) -> None:
     wrong = damage(context.files, context.root)
     if wrong:
         # A missing file is made anew for the next producer id that is asked for, from what all logs know.
@@ -35,12 +44,12 @@ def _mend_quotas(context: Context) -> None:
     try:
         right, wrong = copies.look()
     except (CorruptCheckpointError, StorageError):
-        return  # clients get the error, and the files stay as they are for a look
+        return  # clients get the error, and the files stay as they are, for inspection
     if right.content is not None and not right.checked:
         _upgrade(context)
-    for one in wrong:
+    for copy in wrong:
         if right.checked and right.data is not None:
-            context.remake(one.path, right.data, one.wrong(right), os.path.basename(right.path))
+            context.remake(copy.path, right.data, copy.wrong(right), os.path.basename(right.path))
 
 
 def _upgrade(context: Context) -> None:

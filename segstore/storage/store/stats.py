@@ -8,9 +8,9 @@ ms, `_total` for what only grows.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,16 +30,12 @@ if TYPE_CHECKING:
     from segstore.storage.store.partition_log import PartitionLog
 
 
-class Measured(Protocol):
-    """What of a store its statistics are taken from."""
+class Measured(NamedTuple):
+    """The part of a store that its statistics need: `topics` by name, and `partition` for the log of one."""
 
-    _context: Context
-
-    def topics(self) -> Mapping[str, TopicInfo]:
-        """All topics by name."""
-
-    def partition(self, topic: str, partition: int = 0) -> PartitionLog:
-        """One partition's log."""
+    context: Context
+    topics: Callable[[], Mapping[str, TopicInfo]]
+    partition: Callable[[str, int], PartitionLog]
 
 
 class PartitionStats(NamedTuple):
@@ -66,10 +62,10 @@ class PartitionStats(NamedTuple):
 
 
 def store_stats(store: Measured, *, records: bool = True) -> Iterator[PartitionStats]:
-    """Statistics of each partition of each topic in order. With `records`, records are counted, for which all
-    headers are read.
+    """Yield the statistics of each partition of each topic in order. With `records`, records are counted, for
+    which all headers are read.
     """
-    context = store._context
+    context = store.context
     states = read_states(context.files, context.root)
     cleaned = _cleaned(context)
     for info in store.topics().values():
@@ -99,7 +95,7 @@ def _one(
     try:
         log: PartitionLog = store.partition(info.name, number)
         found: PartitionStats = log.with_view(
-            lambda view: _of_view(known, view, store._context.files, info.settings, cleaned, records)
+            lambda view: _of_view(known, view, store.context.files, info.settings, cleaned, records)
         )
     except SegstoreError as error:
         return known._replace(error=str(error))
@@ -122,7 +118,9 @@ def _of_view(
 
 
 def dirty_ratio(view: LogView, cleaned: int) -> float:
-    """The part of the sealed segments' bytes at and behind offset `cleaned`; 0 where there are none."""
+    """Return the part of the sealed segments' bytes at and behind offset `cleaned`; 0 where there are
+    none.
+    """
     sealed = range(len(view.segments) - 1)
     total = sum(map(view.end_of, sealed))
     # An offset outside of the log belongs to another log, as it does for the cleaner.
@@ -140,8 +138,8 @@ def _index_bytes(view: LogView, files: Files) -> int:
 
 
 def _count(view: LogView, files: Files) -> int:
-    """How many records a read_uncommitted reader gets. Records of damaged batches don't count; the batch in
-    which the log starts counts with as many as its offsets leave room for.
+    """Return how many records a read_uncommitted reader gets. Records of damaged batches don't count; the
+    batch in which the log starts counts with as many as its offsets leave room for.
     """
     count, start = 0, view.start_offset
     for slot, segment in enumerate(view.segments):
@@ -200,7 +198,7 @@ METRICS = (
 
 
 def store_metrics(store: Measured) -> dict[str, dict[str, Any]]:
-    """{"topic-partition": {name: value}}; the error is its text, None where there is none."""
+    """Return {"topic-partition": {name: value}}; the error is its text, None where there is none."""
     return {
         f"{stats.topic}-{stats.partition}": {m.name: getattr(stats, m.field) for m in METRICS}
         for stats in store_stats(store, records=False)
@@ -208,7 +206,7 @@ def store_metrics(store: Measured) -> dict[str, dict[str, Any]]:
 
 
 def prometheus_text(store: Measured) -> str:
-    """All metrics in Prometheus' text format, labelled by topic and partition.
+    """Return all metrics in Prometheus' text format, labelled by topic and partition.
 
     Raises MissingPackageError without the prometheus_client package (`segstore[metrics]`).
     """

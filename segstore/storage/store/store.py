@@ -16,7 +16,6 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
-from segstore import names
 from segstore.config import StoreConfig, arguments
 from segstore.errors import (
     InvalidArgumentError,
@@ -40,7 +39,13 @@ from segstore.storage.scheduler import Scheduler
 from segstore.storage.store.clients import CLOSE_TIMEOUT, Client, Clients, tell
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.reader import StoreReader
-from segstore.storage.store.stats import PartitionStats, prometheus_text, store_metrics, store_stats
+from segstore.storage.store.stats import (
+    Measured,
+    PartitionStats,
+    prometheus_text,
+    store_metrics,
+    store_stats,
+)
 from segstore.storage.store.sweeper import Swept
 from segstore.storage.store.writer import StoreWriter, let_go_of_lost
 
@@ -74,14 +79,14 @@ def open(
     mode = arguments.one_of("mode", mode, MODES)
     settings = StoreConfig.parse({} if config is None else config)
     files = files or Files()
-    asked = FILE_MODE if file_mode is None else arguments.whole("file_mode", file_mode, None)
-    if asked & MOST_MODE != asked or asked & FILE_MODE != FILE_MODE:
-        raise InvalidArgumentError(f"file_mode={asked:#o}: must be 0o600 and any of 0o064")
-    _check_root(files, root, mode, asked)
+    permissions = FILE_MODE if file_mode is None else arguments.whole("file_mode", file_mode, None)
+    if permissions & MOST_MODE != permissions or permissions & FILE_MODE != FILE_MODE:
+        raise InvalidArgumentError(f"file_mode={permissions:#o}: must be 0o600 and any of 0o064")
     limit = settings.max_open_files if settings.max_open_files > 0 else default_limit()
     pool = HandlePool(files, limit)
     context = Context(root, files, pool, Scheduler(), clock, mode == "rw", os.getpid())
     with os_errors():
+        _check_root(files, root, mode, permissions)
         if mode == "r":
             return Store(context, StoreReader(context))
         try:
@@ -100,23 +105,21 @@ def _is_within_open(frame: FrameType | None) -> bool:
 
 
 def _check_root(files: Files, root: str, mode: str, file_mode: int) -> None:
-    with os_errors():
-        if not files.exists(root):
-            if mode == "r":
-                raise StorageError(errno.ENOENT, 'No such store (opening it with mode="rw" makes it)', root)
-            files.file_mode = file_mode
-            files.ensure_directory(root)
-        files.listdir(root)
-        check_places(files, root)
-        there = files.exists(os.path.join(root, names.OURS))
-        files.file_mode = kept_mode(files, root) if there else file_mode
+    if not files.exists(root):
+        if mode == "r":
+            raise StorageError(errno.ENOENT, 'No such store (opening it with mode="rw" makes it)', root)
+        files.file_mode = file_mode
+        files.ensure_directory(root)
+    files.listdir(root)
+    check_places(files, root)
+    files.file_mode = kept_mode(files, root, file_mode)
 
 
 class Store:
     """Topics in a directory. A store is a context manager; `close` makes all durable."""
 
     def __init__(self, context: Context | None = None, side: StoreWriter | StoreReader | None = None) -> None:
-        """Called by `open` only. Raises InvalidTypeError for any other caller."""
+        """Make a store; only `open` calls this. Raises InvalidTypeError for any other caller."""
         if not isinstance(context, Context) or side is None:
             raise InvalidTypeError("a Store is not made by its class: segstore.open(path) opens or makes one")
         self._context, self._side = context, side
@@ -143,20 +146,20 @@ class Store:
 
     @property
     def recovered(self) -> tuple[Recovered, ...]:
-        """What recovery did to partitions after an unclean shutdown."""
+        """Return what recovery did to partitions after an unclean shutdown."""
         return tuple(getattr(self._side, "recovered", ()))
 
     @property
     def mended(self) -> tuple[Repaired, ...]:
-        """Small files that were found damaged since the store was opened for writing, and how each was
-        repaired.
+        """Return the small files that were found damaged since the store was opened for writing, and how each
+        was repaired.
         """
         return tuple(self._context.mended)
 
     # --- topics ---------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicInfo]:
-        """All topics by name."""
+        """Return all topics by name."""
         self._context.check_open()
         with os_errors():
             return dict(sorted(self._side.topics.items()))
@@ -176,7 +179,7 @@ class Store:
         return self._create_topic(name, count, {} if config is None else config)
 
     def _create_topic(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
-        """As `create_topic`, also for the engine's own topics."""
+        """Do what `create_topic` does, also for the engine's own topics."""
         with os_errors():
             return self._writer().topic_admin.create(name, partitions, config)
 
@@ -191,7 +194,7 @@ class Store:
         return self._alter_topic(name, config)
 
     def _alter_topic(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
-        """As `alter_topic`, also for the engine's own topics."""
+        """Do what `alter_topic` does, also for the engine's own topics."""
         with os_errors():
             return self._writer().topic_admin.alter(name, config)
 
@@ -215,16 +218,16 @@ class Store:
         self._delete_topic(name)
 
     def _delete_topic(self, name: str) -> None:
-        """As `delete_topic`, also for the engine's own topics."""
+        """Do what `delete_topic` does, also for the engine's own topics."""
         writer = self._writer()
-        there = writer.topics
+        topics_before = writer.topics
         try:
             with os_errors():
                 writer.topic_admin.delete(name)
         finally:
             # Also where the deletion failed midway: the next open does the rest, and the name may be used
             # again.
-            if writer.topics is not there and name not in writer.topics:
+            if writer.topics is not topics_before and name not in writer.topics:
                 self._forget(name)
 
     @calls_out
@@ -249,8 +252,8 @@ class Store:
     # --- partitions -----------------------------------------------------------------------
 
     def partition(self, topic: str, partition: int = 0) -> PartitionLog:
-        """A partition's log. Raises UnknownTopicOrPartitionError, which names the topics or partitions that
-        exist.
+        """Return a partition's log. Raises UnknownTopicOrPartitionError, which names the topics or partitions
+        that exist.
         """
         self._context.check_open()
         number = arguments.whole("partition", partition, None)
@@ -269,8 +272,10 @@ class Store:
 
     @property
     def publications(self) -> int:
-        """How often anything was published in this store: the number that `wait` takes."""
-        self._context.check_open()
+        """Return how often anything was published in this store: the number that `wait` takes."""
+        context = self._context
+        if context.closed or (context.writable and os.getpid() != context.pid):
+            context.check_open()
         return self._side.publications
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
@@ -303,7 +308,7 @@ class Store:
         self._clients.attach(client)
 
     def _attach(self, make: Callable[[], A]) -> A:
-        """The one result of `make()` that belongs to this store; `close` closes that first."""
+        """Return the one result of `make()` that belongs to this store; `close` closes that first."""
         with self._attaching:
             if make not in self._attached:
                 self._attached[make] = make()
@@ -325,28 +330,33 @@ class Store:
             return self._writer().sweeper.sweep()
 
     def stats(self) -> list[PartitionStats]:
-        """Segments, bytes, records, offsets, dirty ratio and sweeps of every partition. Raises
+        """Return segments, bytes, records, offsets, dirty ratio and sweeps of every partition. Raises
         StorageError.
         """
         self._context.check_open()
         with os_errors():
-            return list(store_stats(self))
+            return list(store_stats(self._measured()))
 
     def metrics(self) -> dict[str, dict[str, Any]]:
-        """{"topic-partition": {Kafka's name: value}}; `metrics_text` has the same for Prometheus."""
+        """Return {"topic-partition": {Kafka's name: value}}; `metrics_text` has the same for Prometheus."""
         self._context.check_open()
         with os_errors():
-            return store_metrics(self)
+            return store_metrics(self._measured())
 
     def metrics_text(self) -> str:
-        """All metrics in Prometheus' text format. Raises MissingPackageError without prometheus_client."""
+        """Return all metrics in Prometheus' text format. Raises MissingPackageError without
+        prometheus_client.
+        """
         self._context.check_open()
         with os_errors():
-            return prometheus_text(self)
+            return prometheus_text(self._measured())
+
+    def _measured(self) -> Measured:
+        return Measured(self._context, self.topics, self.partition)
 
     def sweep_states(self) -> dict[tuple[str, int], SweepState]:
-        """What is known of each partition's sweeps, by (topic, partition); where another process writes the
-        store, as that process last noted.
+        """Return what is known of each partition's sweeps, by (topic, partition); where another process
+        writes the store, as that process last noted.
         """
         self._context.check_open()
         return read_states(self._context.files, self._context.root)
@@ -370,7 +380,7 @@ class Store:
             raise copy_of(unwritten)
 
     def _close(self, timeout: float, orderly: bool) -> UnwrittenRecordsError | None:
-        """As `close`, but an UnwrittenRecordsError is returned, not raised."""
+        """Do what `close` does, but an UnwrittenRecordsError is returned, not raised."""
         context = self._context
         if context.inherited:
             if context.writable:

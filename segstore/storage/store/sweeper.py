@@ -53,11 +53,11 @@ class Swept(NamedTuple):
     error: str | None = None
 
     def failed(self, error: Exception) -> Swept:
-        """The same, with this error."""
+        """Return the same, with this error."""
         return self._replace(error=str(error) or type(error).__name__)
 
     def plus(self, other: Swept) -> Swept:
-        """The sum of both, of the same partition, with the later error, if there is any."""
+        """Return the sum of both, of the same partition, with the later error, if there is any."""
         counts = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return self._replace(error=other.error or self.error, **counts)
 
@@ -69,7 +69,7 @@ class Step(Protocol):
     """One kind of sweep: retention or compaction."""
 
     def due(self, now: int) -> list[TopicPartitionKey]:
-        """The partitions in which there may be something to do, in order."""
+        """Return the partitions in which there may be something to do, in order."""
 
     def run(self, key: TopicPartitionKey, now: int) -> Swept | None:
         """Sweep a partition; None where there was nothing to do. Raises SegstoreError, OSError, or returns
@@ -99,9 +99,9 @@ class Retention:
             partition.roll_if_old(now)
         except StorageError as error:
             failed = error  # the segments that are removed now may make room for the roll
-        gone = partition.log_start.retain(now)
-        done = Swept(*key, gone.segments, gone.bytes)
-        return done.failed(failed) if failed else done if gone.segments else None
+        result = partition.log_start.retain(now)
+        done = Swept(*key, result.segments, result.bytes)
+        return done.failed(failed) if failed else done if result.segments else None
 
 
 class Compaction:
@@ -325,8 +325,8 @@ class Sweeper:
         self._scheduler.close()
 
     def close(self) -> None:
-        """As `stop`, and remove the files that wait for that, except those that an open has found or put
-        aside.
+        """Do what `stop` does, and remove the files that wait for that, except those that an open has found
+        or put aside.
         """
         self.stop()
         with self._sweeping:

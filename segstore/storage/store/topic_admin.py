@@ -17,6 +17,8 @@ from segstore.storage.context import Context
 from segstore.storage.log.read import forgets, remembering
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.root_checkpoints import RootCheckpoints
+from segstore.storage.meta.small_files import Copy
+from segstore.storage.meta.topic_info import Settings
 from segstore.storage.meta.topics import TopicFiles, TopicInfo, find_topic, new_topic, with_config
 from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.topic_mending import mend_settings
@@ -40,9 +42,11 @@ class TopicAdmin:
         self._lock = partitions.lock
         self._dying: set[str] = set()
         """Topics whose deletion or failed creation left directories that could not be moved away."""
-        found, dying = topic_files.load()
+        copies: dict[str, Copy[Settings]] = {}
+        found, dying = topic_files.load(copies)
         self.topics = {
-            name: mend_settings(context, topic_files, info, ends.keys()) for name, info in found.items()
+            name: mend_settings(context, topic_files, info, ends.keys(), copies.get(name))
+            for name, info in found.items()
         }
         for topic in dying:
             self._bury(topic)
@@ -84,8 +88,11 @@ class TopicAdmin:
         a power cut. Raises OSError.
         """
         if info.gapped:
-            held, keys = self._checkpoints.recovery_points, ((info.name, n) for n in info.partition_ids)
-            held.update({key: 0 for key in keys if held.get(key) is None})
+            recovery_points, keys = (
+                self._checkpoints.recovery_points,
+                ((info.name, n) for n in info.partition_ids),
+            )
+            recovery_points.update({key: 0 for key in keys if recovery_points.get(key) is None})
 
     def _show(self, info: TopicInfo) -> None:
         self.topics = {**self.topics, info.name: info}

@@ -23,42 +23,46 @@ from segstore.storage.meta.topics import TopicFiles, TopicInfo
 
 
 def mend_settings(
-    context: Context, topic_files: TopicFiles, info: TopicInfo, published: Set[int]
+    context: Context,
+    topic_files: TopicFiles,
+    info: TopicInfo,
+    published: Set[int],
+    known: Copy[Settings] | None,
 ) -> TopicInfo:
-    """The topic, after both copies of its settings were made sound. `published` has the keys of the published
-    ends. Raises OSError.
+    """Make both copies of the settings sound, and return the topic. `published` has the keys of the published
+    ends; `known` is the copy of the settings that was read. Raises OSError.
     """
     if info.lost is not None:
         done = "its partitions and its id are known by its directories; nothing of it is deleted or compacted"
         context.tell(topic_files.settings(info.name).paths[0], f"the settings are lost: {info.lost}", done)
     if not info.ours or info.error is not None:
         return info
-    right, wrong = topic_files.settings(info.name).look()
+    right, wrong = topic_files.settings(info.name).look(known)
     if right.content is None:
         return info
     if not right.checked:
         info = _identified(context, topic_files, right, published)
         _upgrade(context, topic_files, info, right.content.deleting)
-    for one in wrong:
+    for copy in wrong:
         if right.checked and right.data is not None:
-            context.remake(one.path, right.data, one.wrong(right), os.path.basename(right.path))
+            context.remake(copy.path, right.data, copy.wrong(right), os.path.basename(right.path))
     return info
 
 
 def _identified(
-    context: Context, topic_files: TopicFiles, held: Copy[Settings], published: Set[int]
+    context: Context, topic_files: TopicFiles, copy: Copy[Settings], published: Set[int]
 ) -> TopicInfo:
-    """The topic of settings without a checksum, with the id that most places have."""
-    assert held.content is not None
-    info = held.content.info
-    told = topic_files.read_ids(info.name, info.partition_ids) + Counter([info.topic_id])
-    for topic_id in told:
+    """Return the topic of settings without a checksum, with the id that most places have."""
+    assert copy.content is not None
+    info = copy.content.info
+    votes = topic_files.read_ids(info.name, info.partition_ids) + Counter([info.topic_id])
+    for topic_id in votes:
         keys = {slot_key(topic_id, info.name, number) for number in info.partition_ids}
-        told[topic_id] += len(keys & published)
-    best = max(told, key=lambda topic_id: (told[topic_id], topic_id == info.topic_id))
+        votes[topic_id] += len(keys & published)
+    best = max(votes, key=lambda topic_id: (votes[topic_id], topic_id == info.topic_id))
     if best != info.topic_id:
         message = f"topic id {info.topic_id}, but {best} in what lies in its partitions"
-        context.tell(held.path, message, "the latter counts")
+        context.tell(copy.path, message, "the latter counts")
     return replace(info, topic_id=best)
 
 

@@ -63,15 +63,15 @@ class StoreWriter:
         """
         context, config = self.context, self.config
         files, root = context.files, context.root
-        check_readable(files, root)
+        root_names = check_readable(files, root)
         moved = set_aside(files, root)
-        marker = take_marker(files, root)
+        marker = take_marker(files, root) if names.CLEAN_SHUTDOWN in root_names else None
         topic_files = self._prepare()
-        mend_small(context)
-        self._ends = EndsWriter(files, os.path.join(root, names.OURS, names.ENDS))
+        mend_small(context, root_names)
+        self._ends = EndsWriter(files, names.below(root, f"{names.OURS}/{names.ENDS}"))
         nonce = self._ends.nonce if self._ends.found else None
         self._checkpoints = checkpoints = RootCheckpoints(
-            files, root, marker, nonce, copied=self._ends.was_checked
+            files, root, root_names, marker, nonce, copied=self._ends.was_checked
         )
         left = Left.of(marker, nonce or 0, ours=self._ends.found or checkpoints.copied)
         if not left.ends_hold:
@@ -85,7 +85,7 @@ class StoreWriter:
         )
         self.partitions = Partitions(context, lambda: self.topics, loader, checkpoints)
         self.topic_admin = TopicAdmin(context, topic_files, self._ends, checkpoints, loader, self.partitions)
-        self.inbox = Inbox(context, config, lambda: self.topics, self.partition, self.nudge)
+        self.inbox = Inbox(context, config, root_names, lambda: self.topics, self.partition, self.nudge)
         damaged = self._tell_damage(moved, unclean=marker == 0 and not left.clean)
         self._open_adopted()
         self._open_partitions(left, every=damaged)
@@ -111,9 +111,8 @@ class StoreWriter:
         for.
         """
         files, root = self.context.files, self.context.root
-        ours = os.path.join(root, names.OURS)
-        if files.exists(ours):
-            files.file_mode = kept_mode(files, root)
+        ours = names.below(root, names.OURS)
+        files.file_mode = kept_mode(files, root, files.file_mode)
         files.ensure_directory(ours)
         topic_files = TopicFiles(files, root)
         topic_files.prepare()
@@ -123,7 +122,7 @@ class StoreWriter:
         """Open partitions whose adoption a crash has left to be finished: all of it becomes visible at
         once.
         """
-        finished = self.inbox.settle()
+        finished = self.inbox.undo_unfinished()
         if finished:
             self._loader.clean = False
             with self._ends.together():
@@ -167,12 +166,12 @@ class StoreWriter:
 
     @property
     def topics(self) -> dict[str, TopicInfo]:
-        """All topics by name."""
+        """Return all topics by name."""
         return self.topic_admin.topics
 
     @property
     def recovered(self) -> list[Recovered]:
-        """What recovery did, in order."""
+        """Return what recovery did, in order."""
         return self._loader.recovered
 
     def partition(self, topic: str, partition: int) -> Partition:
@@ -180,12 +179,12 @@ class StoreWriter:
         return self.partitions.get(topic, partition)
 
     def opened(self) -> list[TopicPartitionKey]:
-        """Partitions that are open: after an unclean shutdown all that can be opened."""
+        """Return the partitions that are open: after an unclean shutdown all that can be opened."""
         return self.partitions.keys()
 
     def unstable(self) -> list[TopicPartitionKey]:
-        """Partitions in which a transaction is open, by what is published; no partition is opened to find
-        out.
+        """Return the partitions in which a transaction is open, by what is published; no partition is opened
+        to find out.
         """
         found = []
         for info in self.topics.values():
@@ -196,7 +195,9 @@ class StoreWriter:
         return found
 
     def cleaned_offset(self, topic: str, partition: int) -> int | None:
-        """The offset in cleaner-offset-checkpoint up to which a partition was cleaned, None without one."""
+        """Return the offset in cleaner-offset-checkpoint up to which a partition was cleaned, None without
+        one.
+        """
         return self._checkpoints.cleaner_offsets.get((topic, partition))
 
     def forget_cleaned(self, topic: str, partition: int) -> None:
@@ -235,7 +236,7 @@ class StoreWriter:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing refers to the store, or ever will: Ctrl-C came while it was opened."""
+        """Return whether nothing refers to the store, or ever will: Ctrl-C came while it was opened."""
         return self._thread == threading.get_ident() if self.owner is None else self.owner() is None
 
     def let_go(self) -> None:
@@ -250,7 +251,7 @@ class StoreWriter:
 
     @property
     def closed(self) -> bool:
-        """Whether the directory is released."""
+        """Return whether the directory is released."""
         return self._held.closed
 
     def close(self) -> None:
@@ -276,7 +277,7 @@ class StoreWriter:
             if errors:
                 raise first_of(errors)
             # Threads that ended with the interpreter may have left work half done: the next open recovers.
-            if self.partitions.settled() and not others_are_gone():
+            if self.partitions.is_clean() and not others_are_gone():
                 nonce = new_nonce()
                 self.partitions.checkpoint_held(nonce)
                 self._ends.sync()  # so that the marker is right after a power cut too
@@ -300,7 +301,7 @@ def let_go_of_lost(files: Files, root: str) -> None:
 
 
 def _take_lock(context: Context) -> Handle:
-    path = os.path.join(context.root, names.LOCK)
+    path = names.below(context.root, names.LOCK)
     try:
         return context.files.lock(path)
     except BlockingIOError:

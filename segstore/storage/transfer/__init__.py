@@ -1,16 +1,18 @@
 """Transfers send whole batches as they lie on disk to a socket, pipe or file, without decoding them.
 
-On disk files are only read. Threads: any, without locks; the pipe, buffer, mapping or ring that a method
-needs belongs to the transfer, which makes and closes it.
+On disk files are only read. Threads: any, without locks; the pipe, buffer or mapping that a method needs
+belongs to the transfer, which makes and closes it.
 
-`sinks` names the methods and says what each serves, `transfer` picks the batches and the method for "auto",
-and makes sure that all their bytes arrive, `senders` moves them. `bench.zero_copy.counted_files` counts the
-system calls. docs/transfer.md explains the methods.
+`methods` names the methods and says what each serves and what "auto" takes, `sinks` says what a descriptor
+is, `transfer` picks the batches and makes sure that all their bytes arrive, `senders` moves them.
+`bench.zero_copy` brings methods of its own, and counts the system calls. docs/transfer.md explains the
+methods.
 """
 
 from __future__ import annotations
 
-from segstore.storage.transfer.sinks import METHODS, NEEDS, descriptor, kind_of
+from segstore.storage.transfer.methods import METHODS, Method
+from segstore.storage.transfer.sinks import descriptor, kind_of
 from segstore.storage.transfer.transfer import transfer
 
-__all__ = ["METHODS", "NEEDS", "descriptor", "kind_of", "transfer"]
+__all__ = ["METHODS", "Method", "descriptor", "kind_of", "transfer"]

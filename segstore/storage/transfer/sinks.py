@@ -1,4 +1,4 @@
-"""Sinks of a transfer: what a descriptor is, which methods can serve it, and which methods this machine has.
+"""Sinks of a transfer: what a descriptor is, and the errors of one.
 
 Nothing is on disk. Threads: any.
 """
@@ -11,28 +11,11 @@ import sys
 from typing import Any, NamedTuple
 
 from segstore._native import lib
-from segstore.errors import InvalidArgumentError, InvalidTypeError, SinkClosedError, SinkError
+from segstore.errors import InvalidTypeError, SinkClosedError, SinkError
 from segstore.files import Files
-
-# --- methods -----------------------------------------------------------------------------------
-
-# The ways to move bytes from a file to a sink, by name, and how many bytes are moved at a time.
-
-SENDFILE, SPLICE, MMAP, READ = "sendfile", "splice", "mmap", "read"
-COPY_FILE_RANGE, ZEROCOPY, IO_URING, AUTO = "copy_file_range", "zerocopy", "io_uring", "auto"
-
-METHODS = (SENDFILE, SPLICE, MMAP, READ, COPY_FILE_RANGE, ZEROCOPY, IO_URING, AUTO)
-
-BUFFER = 1 << 20
-"""Bytes that `read` reads at a time."""
-WINDOW = 4 << 20
-"""Bytes that `mmap`, `zerocopy` and `io_uring` map at a time."""
-
-
-# --- sinks ------------------------------------------------------------
+from segstore.integers import INT32_MAX
 
 TCP, UNIX, PIPE, FILE, OTHER = KINDS = ("tcp", "unix", "pipe", "file", "other")
-_ALL = frozenset(KINDS)
 _NAMES = {
     lib.SEG_SINK_TCP: TCP,
     lib.SEG_SINK_UNIX: UNIX,
@@ -40,19 +23,6 @@ _NAMES = {
     lib.SEG_SINK_FILE: FILE,
     lib.SEG_SINK_OTHER: OTHER,
 }
-_MOST_FD = 2**31 - 1
-
-NEEDS = {
-    **dict.fromkeys((SENDFILE, SPLICE, MMAP, READ, AUTO), _ALL),
-    COPY_FILE_RANGE: frozenset({FILE}),
-    ZEROCOPY: frozenset({TCP}),
-    IO_URING: frozenset({TCP}),
-}
-"""The kinds of sink that each method can serve; "other" sinks (devices) the system may still refuse."""
-UNSEEN = frozenset({SENDFILE, MMAP, READ})
-"""Methods that are tried without a look at the sink before, which would take calls of its own."""
-NO_APPEND = frozenset({SENDFILE, SPLICE, COPY_FILE_RANGE})
-"""Methods that the system refuses for a file that was opened with O_APPEND."""
 
 
 class Sink(NamedTuple):
@@ -64,11 +34,11 @@ class Sink(NamedTuple):
 
 
 def descriptor(sink: Any) -> int:
-    """The descriptor of a sink: an int, or what has fileno(). Raises InvalidTypeError; SinkError for a closed
-    sink.
+    """Return the descriptor of a sink: an int, or what has fileno(). Raises InvalidTypeError; SinkError for a
+    closed sink.
     """
     fd = sink if isinstance(sink, int) and not isinstance(sink, bool) else _fileno(sink)
-    if not 0 <= fd <= _MOST_FD:
+    if not 0 <= fd <= INT32_MAX:
         raise SinkError(errno.EBADF, f"the sink is closed, or no file descriptor: {fd}")
     return fd
 
@@ -88,7 +58,7 @@ def _fileno(sink: Any) -> int:
 
 
 def look_at(files: Files, fd: int) -> Sink:
-    """The kind of a descriptor. Raises SinkError where it is none."""
+    """Return the kind of a descriptor. Raises SinkError where it is none."""
     try:
         kind, appends, _ = files.look_at(fd)
     except OSError as error:
@@ -97,41 +67,19 @@ def look_at(files: Files, fd: int) -> Sink:
 
 
 def unseen(fd: int) -> Sink:
-    """A sink for a descriptor that is not looked at."""
+    """Return a sink for a descriptor that is not looked at."""
     return Sink(fd, OTHER, False)
 
 
 def kind_of(fd: int) -> str:
-    """The kind of a descriptor: "tcp", "unix" (both stream sockets), "pipe", "file" or "other". Raises
+    """Return the kind of a descriptor: "tcp", "unix" (both stream sockets), "pipe", "file" or "other". Raises
     SinkError.
     """
     return look_at(Files(), fd).kind
 
 
-def check(method: str, sink: Sink) -> None:
-    """Raises InvalidArgumentError where the method can't serve the sink."""
-    if _serves(method, sink):
-        return
-    allowed = ", ".join(name for name in METHODS if _serves(name, sink))
-    kind = sink.kind + (" opened with O_APPEND" if sink.appends else "")
-    raise InvalidArgumentError(f"method={method!r} can't serve this sink, a {kind}: must be one of {allowed}")
-
-
-def _serves(method: str, sink: Sink) -> bool:
-    return sink.kind in NEEDS[method] and not (sink.appends and method in NO_APPEND)
-
-
 def refusal(error: OSError) -> SinkError:
-    """The SinkError for an error that the system gives for a sink."""
+    """Return the SinkError for an error that the system gives for a sink."""
     number = error.errno or errno.EIO
     gone = number in (errno.EPIPE, errno.ECONNRESET)
     return (SinkClosedError if gone else SinkError)(number, os.strerror(number))
-
-
-# --- probing -----------------------------------------------------------------------------------
-
-
-def transfer_methods() -> dict[str, str | None]:
-    """For each method of `PartitionLog.transfer`: None where it is available here, else why it is not."""
-    files = Files()
-    return {method: files.why_not(method) for method in METHODS}

@@ -1,4 +1,4 @@
-"""segstore.files: what is on disk and which errors come through."""
+"""segstore.files: what is on disk after each call, and which errors it raises."""
 
 from __future__ import annotations
 
@@ -168,6 +168,21 @@ for write in (
 files.pwrite(handle, b"y" * 500, 500)
 """
     subprocess.run([sys.executable, "-c", child, str(path)], check=True, timeout=PATIENCE)
+
+
+def test_an_error_of_a_signal_handler_is_not_the_disks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no number, and comes where a call of the system returns."""
+
+    def handler(*_: object) -> None:
+        raise TimeoutError("a handler's")
+
+    with open_with(path, b"abc") as handle:
+        for name in ("ftruncate", "pread"):
+            monkeypatch.setattr(os, name, handler)
+        with pytest.raises(TimeoutError, match="a handler's"):
+            files.truncate(handle, 0)
+        with pytest.raises(TimeoutError, match="a handler's"):
+            files.pread(handle, 3, 0)
 
 
 def test_allocate_leaves_no_holes(path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Files that become shorter while they are read: less of what was written, or an error by name; nothing else.
+"""Files that become shorter while they are read: a read returns less, or raises a named error, and nothing
+else.
 
-Mapped ones (indexes, published ends) are left whole: to touch a page behind a new end ends a process, which
-docs/engine.md tells.
+Mapped files (indexes, published ends) are not cut in these tests: an access to a page behind the new end ends
+the process, as docs/engine.md says.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Index entries as a broker makes them: its own files are the oracle."""
+"""Index entries are those that a broker makes: its own files are the oracle."""
 
 from __future__ import annotations
 

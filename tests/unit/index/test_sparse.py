@@ -1,4 +1,4 @@
-"""segstore.index: look-ups, growth, truncation, what is not believed."""
+"""segstore.index: look-ups, growth, truncation, and entries that are not trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leader epochs of what was deleted are forgotten, as Kafka's LeaderEpochFileCache.truncateFromStart."""
+"""The leader epochs of deleted segments are removed, as in Kafka's LeaderEpochFileCache.truncateFromStart."""
 
 from __future__ import annotations
 

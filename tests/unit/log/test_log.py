@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from partitions import GOLDEN, read_expected
 from stores import START_MS, Clock, logs, raw_batches, records, value_of, values, write_segment
 
 import segstore
-from segstore import OffsetOutOfRangeError, RecordTooLargeError
+from segstore import InvalidArgumentError, InvalidRecordError, OffsetOutOfRangeError, RecordTooLargeError
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -246,6 +247,58 @@ def test_stamps_of_the_application_do_not_roll_a_log_append_time_topic(store_dir
         for stamp in (0, 2**50, 5, 2**51):
             store.partition("t").append(b"", timestamp=stamp)
         assert bases(store_dir) == [0]
+
+
+def test_old_stamps_of_the_application_keep_no_log_append_time_segment(store_dir: Path) -> None:
+    clock = Clock()
+    config = {"segment.ms": 1000, "message.timestamp.type": "LogAppendTime"}
+    with open_t(store_dir, config, clock) as store:
+        for later in (0, 1001):
+            clock.now += later
+            store.partition("t").append(b"", timestamp=START_MS)
+        assert bases(store_dir) == [0, 1]
+
+
+def test_records_without_a_stamp_roll_by_the_clock(store_dir: Path) -> None:
+    clock = Clock()
+    with open_t(store_dir, {"segment.ms": 1000}, clock) as store:
+        store.partition("t").append(b"")
+        clock.now += 1001
+        store.partition("t").append(b"", timestamp=-1)
+        assert bases(store_dir) == [0, 1]
+
+
+def test_an_altered_segment_ms_rolls_the_segment_that_is_there(store_dir: Path) -> None:
+    clock = Clock()
+    with open_t(store_dir, {"segment.ms": 100_000}, clock) as store:
+        store.partition("t").append(b"")
+        store.alter_topic("t", {"segment.ms": 1000})
+        clock.now += 1001
+        store.partition("t").append(b"")
+        assert bases(store_dir) == [0, 1]
+
+
+def test_a_stamp_is_refused_before_a_missing_key(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config={"cleanup.policy": "compact"})
+        log = store.partition("t")
+        with pytest.raises(InvalidArgumentError, match=r"message\.timestamp\.after\.max\.ms"):
+            log.append(b"", timestamp=2**62)
+        with pytest.raises(InvalidRecordError, match="no key"):
+            log.append(b"")
+
+
+def test_a_stamp_far_behind_the_first(store_dir: Path) -> None:
+    """From no timestamp to the largest one is more than an int64 holds."""
+    config = {"message.timestamp.after.max.ms": 2**63 - 1}
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", config=config)
+        log = store.partition("t")
+        log.append(b"0", timestamp=-1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert log.append(b"1", timestamp=2**63 - 1) == 1
+        assert [record.timestamp for record in records(log)] == [-1, 2**63 - 1]
 
 
 def test_a_clock_that_goes_back(store_dir: Path) -> None:

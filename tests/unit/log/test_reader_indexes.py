@@ -1,4 +1,4 @@
-"""What a reader makes of indexes: of a live writer's, of large batches', and of files that claim too much."""
+"""How a reader uses indexes: those of a live writer, of large batches, and files that claim too much."""
 
 from __future__ import annotations
 

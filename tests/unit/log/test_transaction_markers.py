@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 from faults import FailingFiles
+from native_batches import assign
 from producers import assert_live, assert_said, committed, send
 from stores import START_MS, Clock, in_child, records, values
 
 import segstore
 from segstore.errors import InvalidArgumentError, InvalidProducerEpochError, StorageError, StoreClosedError
 from segstore.index.txn_index import AbortedTxn, parse
-from segstore.records import CONTROL_FLAG, assign, scan
+from segstore.records import CONTROL_FLAG, scan
 from segstore.records.control import ABORT, COMMIT, Marker, end_marker, parse_control
 from segstore.storage.log.transaction_markers import (
     OpenTransaction,
@@ -264,7 +265,7 @@ def test_what_fails_shows_nothing_anywhere(store_dir: Path, config: str, commit:
                 ]
                 assert after == before
                 assert [log.partition_for_write().view.bases for log in logs] == segments
-                assert all(log.partition_for_write().writer.fenced is None for log in logs)
+                assert all(log.partition_for_write().segments.fenced is None for log in logs)
                 files.arm(0)
                 end_transaction(logs, pid, 0, 0, commit)
             files.arm(0)

@@ -15,7 +15,6 @@ from importlib.metadata import version
 import cramjam
 import pytest
 
-from segstore.errors import InvalidArgumentError
 from segstore.records import codecs
 from segstore.records.header import CODECS
 
@@ -46,7 +45,7 @@ def test_round_trip(codec: int, size: int) -> None:
 )
 def test_level(codec: int, level: int) -> None:
     plain = JSON * 3000
-    packed = codecs.compress(codec, plain, codecs.check_level(codec, level))
+    packed = codecs.compress(codec, plain, level)
     assert len(packed) < len(plain) // 4
     assert bytes(codecs.decompress(codec, packed)) == plain
 
@@ -66,14 +65,6 @@ def test_level_changes_the_size(name: str) -> None:
     codec, low, high = LEVELS[name]
     plain = b"".join(b'{"n":%d,"v":%d}' % (i, i * i % 977) for i in range(9000))
     assert len(codecs.compress(codec, plain, high)) < len(codecs.compress(codec, plain, low))
-
-
-@pytest.mark.parametrize(
-    ("codec", "level"), [(NONE, 1), (GZIP, 0), (GZIP, 10), (SNAPPY, 1), (LZ4, 0), (LZ4, 18), (ZSTD, 23)]
-)
-def test_level_that_kafka_refuses(codec: int, level: int) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"level {level} of {CODECS[codec]}"):
-        codecs.check_level(codec, level)
 
 
 def xerial(*blocks: bytes) -> bytes:

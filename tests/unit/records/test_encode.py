@@ -10,7 +10,9 @@ from typing import Any
 import kafka_tools
 import numpy as np
 import pytest
+from native_batches import assign
 
+from segstore._native import lib
 from segstore.errors import InvalidArgumentError, InvalidTypeError, RecordTooLargeError
 from segstore.records import (
     APPEND_TIME_FLAG,
@@ -22,7 +24,6 @@ from segstore.records import (
     Record,
     Records,
     Template,
-    assign,
     check_sizes,
     decode,
     encode,
@@ -48,7 +49,7 @@ def written(chunks: list[Encoded], start: int = 0, epoch: int = 0) -> bytes:
 
 def read_back(data: bytes) -> Records:
     batches, end = scan(data)
-    assert end.damaged is None
+    assert end.status == lib.SEG_END
     assert end.position == len(data)
     return decode(data, batches, "test.log")
 

@@ -1,4 +1,6 @@
-"""Walks over a log's headers: one that skips what lies between large batches' headers sees the same."""
+"""Scans of a log's headers: one that skips the bytes between the headers of large batches finds the same
+batches.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`importing`: all records at once or none, with what was made for them; and what it leaves alone."""
+"""`importing`: all records are there at once or none, and so are the topic and store that were made for
+them.
+"""
 
 from __future__ import annotations
 

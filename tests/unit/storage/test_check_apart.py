@@ -1,4 +1,4 @@
-"""Segments checked one by one, elsewhere, tell what `check` tells."""
+"""Segments that are checked one by one, in other processes, give the findings of `check`."""
 
 from __future__ import annotations
 

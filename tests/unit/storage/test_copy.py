@@ -1,4 +1,4 @@
-"""`segstore.copy`: a snapshot of one moment, beside a live writer; whole or not there."""
+"""`segstore.copy`: a snapshot of one moment, beside a live writer; it is complete or not there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from background import caught_up
 from cli import ok, run
 from partitions import Partition, broker_partitions
-from stores import START_MS, Clock, in_child, records, stamps, tree, value_of, values
+from stores import START_MS, Clock, committed_values, in_child, records, stamps, tree, value_of, values
 
 import segstore
 from segstore.errors import StorageError
@@ -36,15 +36,6 @@ def copied(tmp_path: Path) -> Any:
 def fill(store: segstore.Store, topic: str, n: int, partition: int = 0) -> None:
     for i in range(n):
         store.partition(topic, partition).append(value_of(i, 100), key=b"k%d" % i)
-
-
-def committed(log: segstore.PartitionLog) -> list[bytes | None]:
-    """All values up to the first transaction that is open."""
-    found, at = [], log.start_offset
-    while (records := log.read(at, isolation_level="read_committed")).next_offset > at:
-        found += [record.value for record in records]
-        at = records.next_offset
-    return found
 
 
 @pytest.mark.parametrize("state", ["open", "closed", "killed"])
@@ -120,7 +111,7 @@ def test_a_transaction_is_in_all_of_its_partitions_or_in_none(store_dir: Path, t
             writer.join()
     for i in range(10):
         with segstore.open(tmp_path / f"copy-{i}", mode="r") as copy:
-            found = [committed(copy.partition("t", n)) for n in range(2)]
+            found = [committed_values(copy.partition("t", n)) for n in range(2)]
             assert found[0] == found[1]
         assert segstore.check(tmp_path / f"copy-{i}") == []
 

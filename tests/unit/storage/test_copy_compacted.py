@@ -1,4 +1,4 @@
-"""`segstore.copy` beside compaction: what the moment had is in the copy, whatever goes meanwhile."""
+"""`segstore.copy` beside compaction: the copy has everything of its moment, whatever is deleted meanwhile."""
 
 from __future__ import annotations
 

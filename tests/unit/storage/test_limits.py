@@ -1,4 +1,4 @@
-"""What a store takes of disk, memory and reads; counted, never timed."""
+"""How much disk, memory and how many reads a store needs; counted, never timed."""
 
 from __future__ import annotations
 

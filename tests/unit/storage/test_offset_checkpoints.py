@@ -220,26 +220,7 @@ def test_epoch_for_offset(offset: int, epoch: int | None) -> None:
     assert LeaderEpochs(Files(), "f", BEFORE).epoch_for_offset(offset) == epoch
 
 
-END_OFFSETS = {
-    "none": (-1, (-1, -1)),
-    "before the first": (1, (1, 10)),
-    "the first": (2, (2, 20)),
-    "between": (3, (2, 20)),
-    "the second": (4, (4, 35)),
-    "in a wider gap": (6, (4, 35)),
-    "the newest": (7, (7, 99)),
-    "newer": (8, (-1, -1)),
-}
-
-
-@pytest.mark.parametrize("name", END_OFFSETS)
-def test_end_offset_for(name: str) -> None:
-    epoch, expected = END_OFFSETS[name]
-    assert LeaderEpochs(Files(), "f", BEFORE).end_offset_for(epoch, 99) == expected
-
-
-def test_no_epoch_has_an_end_where_none_is_known() -> None:
-    assert LeaderEpochs(Files(), "f").end_offset_for(0, 99) == (-1, -1)
+def test_no_offset_has_an_epoch_where_none_is_known() -> None:
     assert LeaderEpochs(Files(), "f").epoch_for_offset(0) is None
 
 
@@ -291,6 +272,3 @@ def test_any_history_answers_as_a_log_of_epochs_does(rng: random.Random) -> None
         assert [epochs.epoch_for_offset(o) for o in range(start, len(log))] == log[start:]
         starts = [s for _, s in epochs.entries]
         assert starts == sorted(set(starts))
-        for known in set(log[start:]):
-            last = max(o for o in range(start, len(log)) if log[o] == known)
-            assert epochs.end_offset_for(known, len(log)) == (known, last + 1)

@@ -1,4 +1,6 @@
-"""Promise: where a store can't be opened nothing of it goes on, since the next open has the directory."""
+"""Promise: after a failed open nothing of the store goes on running, since the directory may be opened
+again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promise: small files that can be put right are put right; who may do it, and what is said."""
+"""Promise: small files that can be repaired are repaired; who may do it, and what is reported."""
 
 from __future__ import annotations
 

@@ -11,15 +11,14 @@ import pytest
 from interrupts import interrupted
 from waiting import PATIENCE, until
 
-from segstore.storage import scheduler as module
-from segstore.storage import scheduler as scheduling
+from segstore.storage import scheduler as scheduler_module
 from segstore.storage.scheduler import NICER, Scheduler
 
 
 def test_tasks_run_in_order_of_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that stands still until both are there."""
     now = [0.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(scheduler_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     scheduler, done, ran = Scheduler(), threading.Event(), []
     scheduler.after(0.02, lambda: (ran.append("later"), done.set()))
     scheduler.after(0.01, lambda: ran.append("sooner"))
@@ -119,7 +118,7 @@ def test_an_interrupt_anywhere_keeps_nobody_waiting(call: str, running: bool) ->
             assert began.wait(60)
         run = scheduler.close if call == "close" else partial(scheduler.soon, done.set)
         # Python's own start of a thread, interrupted, may raise another error in place of Ctrl-C.
-        more = interrupted(nth, (scheduling, threading) if running else (scheduling,), run)
+        more = interrupted(nth, (scheduler_module, threading) if running else (scheduler_module,), run)
         if call == "soon":
             scheduler.soon((after := threading.Event()).set)
             assert after.wait(60)

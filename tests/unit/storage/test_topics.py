@@ -1,4 +1,4 @@
-"""The files that say which topics there are: judged word by word; what is foreign touches nothing else."""
+"""The settings files of topics: every field is checked, and an invalid one affects no other topic."""
 
 from __future__ import annotations
 

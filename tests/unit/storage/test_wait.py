@@ -1,4 +1,4 @@
-"""`Store.wait`: a publication wakes those who wait, in this process and in others."""
+"""`Store.wait`: a publication wakes the threads that wait, in this process and in others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transfers while segments go, over damage, and to sinks that fail."""
+"""Transfers while segments are deleted, over damage, and to sinks that fail."""
 
 from __future__ import annotations
 

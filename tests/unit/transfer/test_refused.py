@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transfers import AVAILABLE, fill, open_descriptors, sink_of
+from transfers import AVAILABLE, SHOWN, fill, open_descriptors, sink_of, transfer
 
 import segstore
+from segstore.bench.zero_copy.exhibits import ALL_METHODS
 from segstore.files import Files
-from segstore.storage.transfer import METHODS, NEEDS, kind_of
+from segstore.storage.transfer import METHODS, kind_of
 
 
 @pytest.fixture
@@ -61,14 +62,14 @@ SINKS: dict[str, tuple[Callable[[Path], Any], type[Exception], str]] = {
 }
 
 
-@pytest.mark.parametrize("method", AVAILABLE)
+@pytest.mark.parametrize("method", [*AVAILABLE, *SHOWN])
 @pytest.mark.parametrize("name", SINKS)
 def test_what_is_no_sink(log: segstore.PartitionLog, name: str, method: str, tmp_path: Path) -> None:
     make, kind, text = SINKS[name]
     sink = make(tmp_path)
     before = open_descriptors()
     with pytest.raises(kind, match=text) as told:
-        log.transfer(sink, 0, 1000, method)
+        transfer(log, sink, 0, 1000, method)
     assert isinstance(told.value, segstore.SegstoreError)
     assert not isinstance(told.value, segstore.SinkError) or told.value.errno == errno.EBADF
     assert open_descriptors() == before
@@ -87,6 +88,11 @@ def test_what_ssl_would_encrypt_is_not_sent(log: segstore.PartitionLog) -> None:
 
 ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "method": ({"method": "smoke"}, segstore.InvalidArgumentError, f"'smoke'.*{', '.join(METHODS)}"),
+    "a method of measurements only": (
+        {"method": "io_uring"},
+        segstore.InvalidArgumentError,
+        "'io_uring': must be one of sendfile, splice, mmap, read, copy_file_range, auto$",
+    ),
     "method's type": ({"method": None}, segstore.InvalidArgumentError, "None"),
     "offset above the end": ({"offset": 1 << 40}, segstore.OffsetOutOfRangeError, f"{1 << 40}"),
     "offset below the start": ({"offset": -1}, segstore.OffsetOutOfRangeError, "-1"),
@@ -109,10 +115,10 @@ def test_bad_arguments(log: segstore.PartitionLog, name: str, kind: str, tmp_pat
 
 
 NOT_SERVED = [
-    (method, kind)
-    for method in METHODS
+    (name, kind)
+    for name, method in ALL_METHODS.items()
     for kind in ("tcp", "unix", "pipe", "file")
-    if kind not in NEEDS[method]
+    if kind not in method.kinds
 ]
 
 
@@ -123,13 +129,13 @@ def test_a_sink_that_the_method_can_t_serve(
     with sink_of(kind, tmp_path) as sink:
         before = open_descriptors()
         with pytest.raises(segstore.InvalidArgumentError, match=f"'{method}'.* {kind}: must be .*sendfile"):
-            log.transfer(sink, 0, 1000, method)
+            transfer(log, sink, 0, 1000, method)
         assert open_descriptors() == before
         sink.start()
         assert sink.close() == b""
 
 
-@pytest.mark.parametrize("method", [m for m in AVAILABLE if "file" in NEEDS[m]])
+@pytest.mark.parametrize("method", [m for m in AVAILABLE if "file" in METHODS[m].kinds])
 def test_a_file_that_is_appended_to(log: segstore.PartitionLog, method: str, tmp_path: Path) -> None:
     """The system has no sendfile, splice and copy_file_range to it; auto takes what it has."""
     path = tmp_path / "sink"
@@ -147,27 +153,23 @@ def test_a_file_that_is_appended_to(log: segstore.PartitionLog, method: str, tmp
 
 
 class Without(Files):
-    """A system that refuses what two methods need, as a container may."""
+    """A system that refuses what a method needs, as a container may."""
 
-    def set_zerocopy(self, sink: int, on: bool) -> bool:
+    def make_pipe(self, pipe: Any) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
-
-    def open_ring(self, ring: Any) -> None:
-        raise OSError(errno.ENOSYS, "Function not implemented")
 
     def why_not(self, method: str) -> str | None:
         return f"{method} is switched off"
 
 
-@pytest.mark.parametrize("method", ["zerocopy", "io_uring"])
-def test_a_method_that_is_not_available(store_dir: Path, method: str, tmp_path: Path) -> None:
+def test_a_method_that_is_not_available(store_dir: Path, tmp_path: Path) -> None:
     with segstore.open(store_dir, files=Without()) as store, sink_of("tcp", tmp_path) as sink:
         store.create_topic("t")
         store.partition("t", 0).append(b"x")
         before = open_descriptors()
-        expected = re.escape(f"method='{method}' is not available here: {method} is switched off")
+        expected = re.escape("method='splice' is not available here: splice is switched off")
         with pytest.raises(segstore.InvalidArgumentError, match=expected):
-            store.partition("t", 0).transfer(sink, 0, 1000, method)
+            store.partition("t", 0).transfer(sink, 0, 1000, "splice")
         assert open_descriptors() == before
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from places import IMPORTED
-from transfers import PAIRS, Sink, fill, open_descriptors, served, sink_of, stored
+from transfers import PAIRS, Sink, fill, open_descriptors, served, sink_of, stored, transfer
 from waiting import PATIENCE, until
 
 import segstore
@@ -48,7 +48,7 @@ def test_a_slow_reader_gets_every_byte(
         sink.start(waits=True, most=100_003)
         let_go = threading.Timer(0.2, sink.go.set)
         let_go.start()
-        sent, after = log.transfer(sink, 0, 600_000 if "tiny" in kind else 2 * TOTAL, method)
+        sent, after = transfer(log, sink, 0, 600_000 if "tiny" in kind else 2 * TOTAL, method)
         let_go.join()
         got = sink.close()
     assert got == stored(log)[:sent]
@@ -64,7 +64,7 @@ def test_a_peer_that_closes_midway_is_told(
         closing = threading.Timer(0.1, sink.close_other)
         closing.start()
         with pytest.raises(segstore.SinkClosedError) as told:
-            log.transfer(sink, 0, 2 * TOTAL, method)
+            transfer(log, sink, 0, 2 * TOTAL, method)
         closing.join()
         assert isinstance(told.value, (BrokenPipeError, ConnectionResetError))
         assert told.value.filename is None
@@ -96,7 +96,7 @@ def test_an_interrupt_gets_through_a_stuck_transfer(
             pressing = threading.Thread(target=press, args=(sink,))
             pressing.start()
             with pytest.raises(KeyboardInterrupt):
-                log.transfer(sink, 0, 2 * TOTAL, method)
+                transfer(log, sink, 0, 2 * TOTAL, method)
             pressing.join()
     finally:
         felt.set()
@@ -121,7 +121,7 @@ def test_a_signal_whose_handler_returns_costs_no_byte(
             sink.start(waits=True)
             knocking = threading.Thread(target=knock, args=(sink,))
             knocking.start()
-            sent, _ = log.transfer(sink, 0, 2 * TOTAL, method)
+            sent, _ = transfer(log, sink, 0, 2 * TOTAL, method)
             knocking.join()
             got = sink.close()
     finally:
@@ -134,7 +134,7 @@ KILLED = """
 import os, signal, sys, segstore
 sys.path[:0] = sys.argv[3].split(os.pathsep)
 from pathlib import Path
-from transfers import sink_of
+from transfers import sink_of, transfer
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 with segstore.open(sys.argv[1], "r") as store:
     for kind, method in [pair.split("=") for pair in sys.argv[4:]]:
@@ -142,7 +142,7 @@ with segstore.open(sys.argv[1], "r") as store:
             sink.close_other()
             for _ in range(2):  # of a TCP peer that is gone the first send learns
                 try:
-                    store.partition("t", 0).transfer(sink, 0, 20_000_000, method)
+                    transfer(store.partition("t", 0), sink, 0, 20_000_000, method)
                 except segstore.SinkClosedError:
                     break
             else:
@@ -175,6 +175,6 @@ def test_a_segment_that_was_cut_is_told(tmp_path: Path, kind: str, method: str, 
             sink.start()
             os.truncate(path, 100_000)
             with pytest.raises(segstore.StorageError, match="became shorter") as told:
-                log.transfer(sink, 0, 1 << 20, method)
+                transfer(log, sink, 0, 1 << 20, method)
             assert told.value.filename == str(path)
             sink.close()

@@ -1,4 +1,4 @@
-"""What a transfer calls of the system, by `CountedFiles`; that strace counts the same."""
+"""The system calls of a transfer, as `CountedFiles` counts them; strace must count the same."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 from places import IMPORTED
-from transfers import AVAILABLE, PAIRS, fill, served, sink_of
+from transfers import AVAILABLE, PAIRS, SHOWN, fill, served, sink_of, transfer
 from waiting import PATIENCE
 
 import segstore
 from segstore.bench.zero_copy.counted_files import CountedFiles
-from segstore.storage.transfer import sinks
+from segstore.storage.transfer.senders import BUFFER, WINDOW
 
 MIB = 1 << 20
 SEARCH = {"pread64": 2}
@@ -57,7 +57,7 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[segstore.Par
 def test_calls_of_16_mib(
     big: tuple[segstore.PartitionLog, CountedFiles], method: str, kind: str, tmp_path: Path
 ) -> None:
-    assert (sinks.BUFFER, sinks.WINDOW) == (MIB, 4 * MIB)
+    assert (BUFFER, WINDOW) == (MIB, 4 * MIB)
     log, files = big
     with sink_of(kind, tmp_path) as sink:
         sink.start(most=MIB)
@@ -92,7 +92,7 @@ def test_a_full_non_blocking_sink_is_polled_and_not_asked_again_and_again(
     assert set(files.calls) == {"pread64", "sendfile", "poll"}
 
 
-@pytest.mark.parametrize("method", AVAILABLE)
+@pytest.mark.parametrize("method", [*AVAILABLE, *SHOWN])
 def test_a_batch_of_100_bytes(method: str, store_dir: Path, tmp_path: Path) -> None:
     """The fixed cost of a transfer: where the batch lies is one read of a header."""
     kind = next(kind for kind in ("tcp", "file") if method in served(kind))
@@ -101,7 +101,7 @@ def test_a_batch_of_100_bytes(method: str, store_dir: Path, tmp_path: Path) -> N
         store.create_topic("t")
         store.partition("t", 0).append(b"x" * 30)
         files.clear()
-        store.partition("t", 0).transfer(sink, 0, 1000, method)
+        transfer(store.partition("t", 0), sink, 0, 1000, method)
         most = {"sendfile": 2, "mmap": 4, "read": 3, "copy_file_range": 4, "auto": 6, "splice": 11}
         assert files.calls.total() <= most.get(method, 20)
         sink.start()
@@ -112,16 +112,16 @@ TRACED = """
 import json, os, sys, segstore
 sys.path[:0] = sys.argv[2].split(os.pathsep)
 from pathlib import Path
-from transfers import sink_of
+from transfers import sink_of, transfer
 from segstore.bench.zero_copy.counted_files import CountedFiles
 files = CountedFiles()
 with segstore.open(sys.argv[1], files=files) as store, sink_of(sys.argv[4], Path(sys.argv[3])) as sink:
     sink.start()
     log = store.partition("t", 0)
-    log.transfer(sink, 0, 1 << 22, sys.argv[5])
+    transfer(log, sink, 0, 1 << 22, sys.argv[5])
     os.getsid(0)
     files.clear()
-    log.transfer(sink, 0, 1 << 22, sys.argv[5])
+    transfer(log, sink, 0, 1 << 22, sys.argv[5])
     os.getsid(0)
     sink.close()
 print(json.dumps(files.calls))

@@ -1,4 +1,6 @@
-"""`PartitionLog.transfer`: the same bytes by every method and sink, whole batches, where to go on."""
+"""`PartitionLog.transfer`: every method and sink gives the same bytes, in whole batches, and the right next
+offset.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from transfers import AVAILABLE, PAIRS, fill, open_descriptors, served, sink_of, stored
+from transfers import AVAILABLE, PAIRS, fill, open_descriptors, served, sink_of, stored, transfer
 
 import segstore
 from segstore.records import scan
@@ -39,7 +41,7 @@ def test_random_ranges_are_the_stored_bytes(
         sink.start()
         for _ in range(6):
             offset, most = rng.randrange(log.end_offset), rng.choice([1, 5000, rng.randrange(MOST), MOST * 9])
-            sent, after = log.transfer(sink, offset, most, method)
+            sent, after = transfer(log, sink, offset, most, method)
             at, size = begin[offset]
             stop = begin[after][0] if after < log.end_offset else len(all_bytes)
             assert sent == stop - at
@@ -101,9 +103,9 @@ def test_one_batch_goes_however_small_the_limit(log: segstore.PartitionLog, tmp_
 def test_nothing_stays_open(log: segstore.PartitionLog, kind: str, method: str, tmp_path: Path) -> None:
     with sink_of(kind, tmp_path) as sink:
         sink.start()
-        log.transfer(sink, 0, 150_000, method)
+        transfer(log, sink, 0, 150_000, method)
         before = open_descriptors()
-        log.transfer(sink, 0, 150_000, method)
+        transfer(log, sink, 0, 150_000, method)
         assert open_descriptors() == before
         os.fstat(sink.fd)  # the caller's stays open
         sink.close()

@@ -1,0 +1,174 @@
+"""What the system knows of a file or directory: kind, size, rights, names, times.
+
+On disk only times of change are written (`set_modified`, `has_passed`). Calls on a symbolic link concern the
+link; it is not followed. Errors carry the path. Threads: any.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Any
+
+from segstore._native import ffi, lib
+from segstore.files.handle import CODING, Handle, Path, failed
+
+_PATH_MAX = 4096  # bytes, with the zero at its end
+_MISSING = frozenset({-errno.ENOENT, -errno.ENOTDIR})
+
+
+def status(handle: Handle) -> Any:
+    """Return the result of fstat(2) for an open file: a `seg_status`. Raises OSError as fstat(2).
+
+    `os.fstat` of CPython 3.10 raises SystemError where two signals arrive in it whose handlers raise.
+    """
+    found = ffi.new("seg_status *")
+    code = lib.seg_fstat(handle.fd, found)
+    if code < 0:
+        raise failed(code, handle.path)
+    return found
+
+
+def status_of(path: Path, *, follow: bool = False) -> Any:
+    """Return the result of lstat(2), or of stat(2) with `follow`, for a name. Raises OSError as those.
+
+    C does it for the same reason as in `status`.
+    """
+    found = ffi.new("seg_status *")
+    code = lib.seg_stat(os.fspath(path).encode(*CODING), follow, found)
+    if code < 0:
+        raise failed(code, path)
+    return found
+
+
+class Stats:
+    """Attributes of files: sizes in bytes, times in ns since the epoch. Methods that an open calls for many
+    files call C themselves: `status_of` would be one call more each time.
+    """
+
+    def real_path(self, path: Path) -> str:
+        """Return the absolute path without symbolic links, as realpath(3); for a name that does not exist,
+        that of its directory with the name. Raises OSError (ELOOP, EACCES, ENOTDIR).
+
+        C does it for the same reason as in `status`: `os.path.realpath` calls `os.lstat`.
+        """
+        out = ffi.new("char[]", _PATH_MAX)
+        there, missing = os.fsdecode(path), ""
+        if not there.startswith("/"):
+            there = os.path.join(os.getcwd(), there)
+        while (code := lib.seg_realpath(there.encode(*CODING), out)) == -errno.ENOENT:
+            there, name = os.path.split(there)
+            missing = os.path.join(name, missing)
+        if code < 0:
+            raise failed(code, path)
+        found: str = ffi.string(out).decode(*CODING)
+        return os.path.normpath(os.path.join(found, missing)) if missing else found
+
+    def exists(self, path: Path) -> bool:
+        """Return whether anything has this name. Raises OSError where that is not known (EACCES)."""
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, ffi.new("seg_status *"))
+        if code < 0 and code not in _MISSING:
+            raise failed(code, path)
+        return bool(code == 0)
+
+    def is_symlink(self, path: Path) -> bool:
+        """Return whether this is a symbolic link. Raises OSError as lstat(2)."""
+        found = ffi.new("seg_status *")
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
+        if code < 0:
+            raise failed(code, path)
+        return stat.S_ISLNK(found.mode)
+
+    def is_directory(self, path: Path) -> bool:
+        """Return whether this is a directory, or a symbolic link to one. Raises OSError as stat(2)."""
+        return stat.S_ISDIR(status_of(path, follow=True).mode)
+
+    def is_file(self, path: Path) -> bool:
+        """Return whether this is a regular file, and no link to one. Raises OSError as lstat(2)."""
+        return stat.S_ISREG(status_of(path).mode)
+
+    def check_directory(self, path: Path) -> bool:
+        """Return whether there is a directory here. Raises OSError: ELOOP for a symbolic link (what it leads
+        to belongs to somebody else), ENOTDIR.
+        """
+        found = ffi.new("seg_status *")
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
+        if code == -errno.ENOENT:
+            return False
+        if code < 0:
+            raise failed(code, path)
+        if not stat.S_ISDIR(found.mode):
+            number = errno.ELOOP if stat.S_ISLNK(found.mode) else errno.ENOTDIR
+            what = "A symbolic link" if stat.S_ISLNK(found.mode) else "Something else"
+            raise OSError(number, f"{what} in a directory's place", os.fspath(path))
+        return True
+
+    def mode(self, path: Path) -> int:
+        """Return the permission bits of a file or directory, nine bits. Raises OSError as lstat(2)."""
+        return stat.S_IMODE(status_of(path).mode) & 0o777
+
+    def size(self, file: Path | Handle) -> int:
+        """Return the size of a file in bytes, by path (of a symbolic link itself) or handle. Raises OSError
+        as stat(2).
+        """
+        found = ffi.new("seg_status *")
+        if isinstance(file, Handle):
+            code = lib.seg_fstat(file.fd, found)
+        else:
+            code = lib.seg_stat(os.fspath(file).encode(*CODING), False, found)
+        if code < 0:
+            raise failed(code, file.path if isinstance(file, Handle) else file)
+        return int(found.size)
+
+    def inode(self, file: Path | Handle) -> int:
+        """Return the inode number, which identifies a file as long as it exists. Raises OSError as
+        stat(2).
+        """
+        return int(status(file).inode) if isinstance(file, Handle) else int(status_of(file).inode)
+
+    def identity(self, file: Path | Handle) -> tuple[int, ...]:
+        """Return what distinguishes a file that nobody writes any more from another one that has got its
+        name: inode, size, time of change. Raises OSError as stat(2).
+        """
+        found = status(file) if isinstance(file, Handle) else status_of(file)
+        return found.inode, found.size, found.modified
+
+    def links(self, path: Path) -> int:
+        """Return how many names a file has (hard links): a write shows under all of them. Raises OSError."""
+        found = ffi.new("seg_status *")
+        code = lib.seg_stat(os.fspath(path).encode(*CODING), False, found)
+        if code < 0:
+            raise failed(code, path)
+        return int(found.links)
+
+    def changed(self, handle: Handle) -> int:
+        """Return when a file's bytes or names were last changed (its ctime, which nobody can set), in ns.
+        Raises OSError.
+        """
+        return int(status(handle).changed)
+
+    def modified(self, path: Path) -> int:
+        """Return when a file or directory was last changed, ns since the epoch; 0 where it is missing. Raises
+        OSError.
+        """
+        try:
+            return int(status_of(path).modified)
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+
+    def set_modified(self, file: Path | Handle, ns: int) -> None:
+        """Set the time of the last change of a file by path (no link is followed) or handle, ns since the
+        epoch. Raises OSError as utimensat(2).
+        """
+        if isinstance(file, Handle):
+            os.utime(file.fd, ns=(ns, ns))
+        else:
+            os.utime(file, ns=(ns, ns), follow_symlinks=False)
+
+    def has_passed(self, handle: Handle, ns: int) -> bool:
+        """Touch a file; returns whether a change from now on gets a ctime above `ns`. Raises OSError as
+        utimensat(2).
+        """
+        os.utime(handle.fd)
+        return bool(status(handle).changed > ns)

@@ -1,0 +1,124 @@
+"""The system calls that move bytes of a file to a sink (a socket, pipe or file): straight, through a pipe
+or a buffer, or from a mapped part of the file. They also look at sinks and wait for them.
+
+On disk: reads only. Threads: any; a pipe or window is one thread's at a time. Errors: see `segstore.sending`;
+EFAULT, of the source, where what was mapped can't be read: the file has been cut, or the disk failed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from segstore._native import ffi, lib
+from segstore.sending.results import Source, checked, sent
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+PIPE_BYTES = 1 << 20  # what a pipe may have without privileges (/proc/sys/fs/pipe-max-size)
+
+
+class SinkInfo(NamedTuple):
+    """What a descriptor is (`seg_sink` in cdef.h)."""
+
+    kind: int
+    appends: bool
+    options: int
+
+
+_PROBES: dict[str, tuple[str, Callable[[], int]]] = {
+    "sendfile": ("sendfile", lambda: lib.seg_sendfile(-1, -1, 0, 1)),
+    "splice": ("splice", lambda: lib.seg_splice(-1, 0, -1, 1, 0)),
+    "copy_file_range": ("copy_file_range", lambda: lib.seg_append_range(-1, -1, 0, 1)),
+}
+"""By method. A descriptor of -1 is an EBADF where there is such a call."""
+
+
+class Sending:
+    """Sinks are descriptors; positions and counts in bytes. Windows are `seg_window *` of cdef.h."""
+
+    def why_not(self, method: str) -> str | None:
+        """Return None where this system has what a method of transfers needs, and lets this process use it;
+        else the call that fails, and how.
+        """
+        what, call = _PROBES.get(method, ("", lambda: 0))
+        result = call()
+        return None if result in (0, -errno.EBADF) else f"{what}: {os.strerror(-result)}"
+
+    def find_stretch(self, source: Source, out: Any, *where: Any) -> bool:
+        """Return whether `seg_find_stretch` (cdef.h) found one; `where` goes from its `index` to its
+        `max_bytes`.
+        """
+        return bool(lib.seg_find_stretch(source.fd, *where, out))
+
+    def look_at(self, sink: int) -> SinkInfo:
+        """Return the kind of a sink, and its flags. Raises OSError (EBADF)."""
+        out = ffi.new("seg_sink *")
+        sent(lib.seg_look_at(sink, out))
+        return SinkInfo(out.kind, bool(out.appends), out.options)
+
+    def wait_for(self, sink: int, events: int, timeout_ms: int | None = None) -> int:
+        """Wait by poll(2), and return what of `events` came (errors and hang-ups always do), 0 after the
+        timeout.
+        """
+        waiting = select.poll()
+        waiting.register(sink, events)
+        came = waiting.poll(timeout_ms)
+        return came[0][1] if came else 0
+
+    def sendfile(self, sink: int, source: Source, position: int, count: int) -> int:
+        """Call sendfile(2); returns the bytes sent, 0 at the end of the file."""
+        return sent(lib.seg_sendfile(sink, source.fd, position, count), source)
+
+    def write(self, sink: int, data: Buffer) -> int:
+        """Call write(2); returns the bytes written."""
+        with ffi.from_buffer("uint8_t[]", data) as view:
+            done = lib.seg_write(sink, view, len(view))
+        return sent(done)
+
+    def append_range(self, sink: int, source: Source, position: int, count: int) -> int:
+        """Call copy_file_range(2) to where the file `sink` stands; returns the bytes copied, 0 at the end of
+        the source.
+        """
+        return sent(lib.seg_append_range(sink, source.fd, position, count), source)
+
+    # --- splice ---------------------------------------------------------------------------
+
+    def make_pipe(self, pipe: Any) -> None:
+        """Make a pipe of PIPE_BYTES, or of what it gets, in `descriptors()`: the end that is read is first.
+        Raises OSError (EMFILE).
+        """
+        checked(lib.seg_open_pipe(pipe), None)
+        lib.seg_pipe_bytes(pipe[1], PIPE_BYTES)
+
+    def close_pipe(self, pipe: Any) -> None:
+        """Close both ends, whatever is in it."""
+        lib.seg_close(pipe)
+
+    def splice(self, pipe: int, source: Source, position: int, count: int) -> int:
+        """Call splice(2) from a file into a pipe; returns the bytes, 0 at the end of the file."""
+        return sent(lib.seg_splice(source.fd, position, pipe, count, 0), source)
+
+    def splice_on(self, pipe: int, sink: int, count: int, more: bool) -> int:
+        """Call splice(2) from a pipe, which has `count` bytes, to a sink; returns the bytes. `more`: others
+        follow at once.
+        """
+        return sent(lib.seg_splice(pipe, -1, sink, count, more))
+
+    # --- windows --------------------------------------------------------------------------
+
+    def map_window(self, window: Any, source: Source, position: int, count: int) -> None:
+        """Map a part of a file into an empty window. Raises OSError as mmap(2)."""
+        checked(lib.seg_map_window(window, source.fd, position, count), source)
+
+    def unmap_window(self, window: Any) -> None:
+        """Unmap what a window has, if it has anything. Raises OSError as munmap(2)."""
+        checked(lib.seg_unmap_window(window), None)
+
+    def write_window(self, sink: int, window: Any, source: Source, position: int, count: int) -> int:
+        """Call write(2) from a window; returns the bytes written."""
+        return sent(lib.seg_write_window(sink, window, position, count), source, errno.EFAULT)

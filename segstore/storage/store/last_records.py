@@ -1,0 +1,108 @@
+"""The last record of each key of a compacted log: the state that the log gives up to an end.
+
+On disk: only reads. Threads: a `LastRecords` belongs to one; the functions any.
+Nothing is decoded here, and all is read in columns: a log that was never compacted has many records of a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from segstore.records import Records
+from segstore.storage.producers.aborted_transactions import COMMITTED, OPEN, Outcomes
+from segstore.storage.store.partition_log import PartitionLog
+
+_AT_A_TIME = 4 << 20
+
+
+class LastRecord(NamedTuple):
+    """The value of a record, None of a tombstone; and its offset."""
+
+    value: bytes | None
+    at: int
+
+
+_make_record: Any = partial(tuple.__new__, LastRecord)
+
+Wanted = Callable[[bytes, LastRecord], bool]
+
+
+def chunks(log: PartitionLog, at: int, end: int) -> Iterator[Records]:
+    """Yield the records from `at` up to `end`, some megabytes at a time; control records are left out.
+
+    Raises OffsetOutOfRangeError, CorruptRecordError, StorageError.
+    """
+    while at < end:
+        records = log.read(at, _AT_A_TIME)
+        if records.next_offset <= at:
+            return  # the log ends here now: a writer that recovered in another process has cut it
+        at = records.next_offset
+        yield records.take(records.offsets < end) if at > end else records
+
+
+def last_records(
+    log: PartitionLog,
+    end: int,
+    *,
+    wanted: Wanted | None = None,
+    ended: Outcomes | None = None,
+    valued: Callable[[bytes], bool] | None = None,
+) -> LastRecords:
+    """Return the last `wanted` record of each key below `end`. Raises what `chunks` raises.
+
+    `ended` says how transactions ended, for a log that has some. `valued` says of a key whether values are
+    kept: a value that is not becomes b"".
+    """
+    last = LastRecords(wanted, valued)
+    for records in chunks(log, log.start_offset, end):
+        last.take(records, ended)
+    return last
+
+
+class LastRecords:
+    """The last `wanted` record of each key: in `settled` of plain and of committed records, in `open` of the
+    open transaction of each producer. Records of aborted transactions are left out, and a record without a
+    key has the key b"".
+    """
+
+    def __init__(self, wanted: Wanted | None = None, valued: Callable[[bytes], bool] | None = None) -> None:
+        self.settled: dict[bytes, LastRecord] = {}
+        self.open: dict[int, dict[bytes, LastRecord]] = {}
+        self._wanted, self._valued = wanted, valued
+
+    def take(self, records: Records, ended: Outcomes | None = None) -> None:
+        """Take in the next records of the log."""
+        if ended is None:
+            self.settled.update(self._by_key(records))
+            return
+        outcomes = ended.of(records)
+        self.settled.update(self._by_key(records.take(outcomes == COMMITTED) if outcomes.any() else records))
+        if (outcomes == OPEN).any():
+            self._take_open(records.take(outcomes == OPEN))
+
+    def _take_open(self, records: Records) -> None:
+        producers = dict(
+            zip(
+                records.offsets.tolist(),
+                records.batches["producer_id"][records.batch_indexes()].tolist(),
+                strict=True,
+            )
+        )
+        for key, record in self._by_key(records):
+            self.open.setdefault(producers[record.at], {})[key] = record
+
+    def _by_key(self, records: Records) -> Iterable[tuple[bytes, LastRecord]]:
+        keys = [key or b"" for key in records.keys.tolist()]
+        records_of = zip(self._values(keys, records), records.offsets.tolist(), strict=True)
+        pairs = zip(keys, map(_make_record, records_of), strict=True)
+        wanted = self._wanted
+        return pairs if wanted is None else (pair for pair in pairs if wanted(*pair))
+
+    def _values(self, keys: list[bytes], records: Records) -> list[bytes | None]:
+        values, valued = records.values, self._valued
+        if valued is None:
+            return values.tolist()
+        absent = (values.lengths < 0).tolist()
+        return [None if absent[i] else values[i] if valued(key) else b"" for i, key in enumerate(keys)]

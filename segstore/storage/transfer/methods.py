@@ -1,0 +1,109 @@
+"""Methods of a transfer: the ways to move bytes from a file to a sink, which sinks each serves, and which
+methods this machine has.
+
+Nothing is on disk. Threads: any. `METHODS` are those that `PartitionLog.transfer` knows by name; a caller of
+`storage.transfer.transfer` may bring a `Method` of its own, as `segstore bench zero-copy` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from segstore.errors import InvalidArgumentError
+from segstore.files import Files
+from segstore.storage.transfer.senders import Mmap, Read, Sender, Splice, Straight
+from segstore.storage.transfer.sinks import FILE, KINDS, OTHER, PIPE, Sink
+
+SENDFILE, SPLICE, MMAP, READ = "sendfile", "splice", "mmap", "read"
+COPY_FILE_RANGE, AUTO = "copy_file_range", "auto"
+
+
+class Method(NamedTuple):
+    """A method: `make` gives the sender for one transfer to a sink, and raises OSError where the system lacks
+    or forbids what it needs.
+    """
+
+    name: str
+    make: Callable[[Files, Sink], Sender]
+    kinds: frozenset[str] = frozenset(KINDS)
+    """The kinds of sink that it can serve; "other" sinks (devices) the system may still refuse."""
+    looks: bool = True
+    """Whether the kind of the sink is found out before a transfer, which takes some system calls."""
+    appends: bool = True
+    """Whether the system lets it write to a file that was opened with O_APPEND."""
+
+    def serves(self, sink: Sink) -> bool:
+        """Return whether it can send to this sink, as far as the sink's kind tells."""
+        return sink.kind in self.kinds and (self.appends or not sink.appends)
+
+
+def _sendfile(files: Files, sink: Sink) -> Sender:
+    return Straight(files.sendfile, sink)
+
+
+def _splice(files: Files, sink: Sink) -> Sender:
+    return Straight(files.splice, sink) if sink.kind == PIPE else Splice(files, sink)
+
+
+def _copy_file_range(files: Files, sink: Sink) -> Sender:
+    return Straight(files.append_range, sink)
+
+
+# --- auto --------------------------------------------------------------------------------------
+
+# "auto" takes what `segstore bench zero-copy` recommends (benchmarks/results/zero-copy.json, Linux 6.18, 2
+# cores, warm): sendfile everywhere, which no other method beat without losing in the other measure. At 64
+# KiB a transfer, in MB/s, and the sender's CPU as a part of `read`'s:
+#
+#     sink   sendfile     splice       mmap         read         copy_file_range
+#     tcp    1,794 0.61   1,035 1.07   1,007 1.10   1,107 1.00   -
+#     unix   3,667 0.32   1,899 0.67   1,247 1.00   1,253 1.00   -
+#     pipe   2,746 0.32   2,106 0.41     985 1.08   1,016 1.00   -
+#     file   1,790 0.89   1,200 1.24   1,277 1.21   1,590 1.00   1,875 0.85
+#
+# From 1 MiB on all methods are near one another. To a Unix socket 16 MiB at a time are faster by mmap
+# (3,643 to 2,362 MB/s), for more of the sender's CPU.
+
+
+def choose(sink: Sink) -> str:
+    """Return the method that "auto" takes, which is never one that this sink would refuse."""
+    return READ if sink.kind == OTHER or sink.appends else SENDFILE
+
+
+def _auto(files: Files, sink: Sink) -> Sender:
+    return METHODS[choose(sink)].make(files, sink)
+
+
+# --- the methods -------------------------------------------------------------------------------
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method(SENDFILE, _sendfile, looks=False, appends=False),
+        Method(SPLICE, _splice, appends=False),
+        Method(MMAP, Mmap, looks=False),
+        Method(READ, Read, looks=False),
+        Method(COPY_FILE_RANGE, _copy_file_range, frozenset({FILE}), appends=False),
+        Method(AUTO, _auto),
+    )
+}
+
+
+def check(method: Method, sink: Sink) -> None:
+    """Raise InvalidArgumentError where the method can't serve the sink."""
+    if method.serves(sink):
+        return
+    allowed = ", ".join(name for name, other in METHODS.items() if other.serves(sink))
+    kind = sink.kind + (" opened with O_APPEND" if sink.appends else "")
+    raise InvalidArgumentError(
+        f"method={method.name!r} can't serve this sink, a {kind}: must be one of {allowed}"
+    )
+
+
+def transfer_methods() -> dict[str, str | None]:
+    """Return for each method of `PartitionLog.transfer`: None where it is available here, else why it is
+    not.
+    """
+    files = Files()
+    return {method: files.why_not(method) for method in METHODS}
