@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 
 from segstore import names
+from segstore.coordinator.loader import Unreadable
 from segstore.coordinator.offsets.state import understand
 from segstore.coordinator.offsets.topic import TOPIC as OFFSETS
 from segstore.coordinator.transaction.state_log import TOPIC as STATE
 from segstore.coordinator.transaction.state_log import TransactionStateLog
-from segstore.coordinator.unreadable import Unreadable
 from segstore.errors import SegstoreError
 from segstore.storage.check import check as bytes_of
 from segstore.storage.check.check import Finding
@@ -48,7 +48,7 @@ def check_internal(path: str | os.PathLike[str]) -> list[Finding]:
         try:
             topics = store.topics()
         except (SegstoreError, OSError):
-            return []  # that is a finding of the first half
+            return []  # the check of the bytes reports this
         places = [(t, p) for t in LOOKS if t in topics for p in topics[t].partition_ids]
         return [finding for place in places for finding in _check_partition(store, *place)]
 
@@ -60,7 +60,7 @@ def _check_partition(store: Store, topic: str, partition: int) -> Iterator[Findi
         found = sorted(look(store, log))
         paths = {each.offset: _path(log, each.offset) for each in found}
     except (SegstoreError, OSError):
-        return  # damage is a finding of the first half, and what was deleted meanwhile is none
+        return  # the check of the bytes reports damage, and a log that was deleted meanwhile is no finding
     for each in found:
         fate = "it can't be used by this version of segstore" if each.newer else "it is passed over"
         message = f"not readable as {whose} record, {fate}: {each.reason}"

@@ -1,4 +1,5 @@
-"""Kafka's primitive types as bytes: integers, strings, byte strings, arrays, tagged fields.
+"""Kafka's primitive types as bytes: integers, strings, byte strings, arrays, tagged fields; and the version
+that every schema begins with.
 
 Integers are big-endian; a length of -1 stands for null. "Compact" forms are those of flexible versions: the
 length is an unsigned varint of length + 1, and 0 stands for null (KIP-482).
@@ -11,12 +12,19 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from segstore.errors import InvalidArgumentError
+from segstore.errors import InvalidArgumentError, UnsupportedVersionError
 
 T = TypeVar("T")
 
 LONGEST_STRING = 32_767
 """The most bytes of UTF-8 that a string may have: its length is an int16."""
+
+NEWEST_VERSION = 99
+"""Kafka's versions grow by one: a record whose version is larger than this, or negative, is junk."""
+
+
+def int8(value: int) -> bytes:
+    return struct.pack(">b", value)
 
 
 def int16(value: int) -> bytes:
@@ -46,7 +54,9 @@ def tags(fields: Mapping[int, bytes]) -> bytes:
 
 
 def string(text: str | None, compact: bool = False) -> bytes:
-    """Raises InvalidArgumentError where the text is too long, or can't be UTF-8 (a lone surrogate)."""
+    """Encode a string. Raises InvalidArgumentError where the text is too long, or can't be UTF-8 (a lone
+    surrogate).
+    """
     if text is None:
         return varint(0) if compact else b"\xff\xff"
     try:
@@ -64,10 +74,12 @@ def byte_string(data: bytes | None) -> bytes:
     return b"\xff\xff\xff\xff" if data is None else int32(len(data)) + data
 
 
-def array(parts: Iterable[bytes]) -> bytes:
+def array(parts: Iterable[bytes] | None, compact: bool = False) -> bytes:
     """Encode an array of elements that are encoded already."""
+    if parts is None:
+        return varint(0) if compact else int32(-1)
     held = list(parts)
-    return int32(len(held)) + b"".join(held)
+    return (varint(len(held) + 1) if compact else int32(len(held))) + b"".join(held)
 
 
 class Reader:
@@ -80,14 +92,18 @@ class Reader:
 
     @property
     def left(self) -> int:
-        """The number of bytes that were not read yet."""
+        """Return the number of bytes that were not read yet."""
         return len(self._data) - self._at
 
     def _take(self, count: int) -> bytes:
-        if count < 0 or count > self.left:
-            raise ValueError(f"{count} bytes are expected at {self._at}, {self.left} are left")
-        self._at += count
-        return self._data[self._at - count : self._at]
+        begin, end = self._at, self._at + count
+        if count < 0 or end > len(self._data):
+            raise ValueError(f"{count} bytes are expected at {begin}, {self.left} are left")
+        self._at = end
+        return self._data[begin:end]
+
+    def int8(self) -> int:
+        return int.from_bytes(self._take(1), "big", signed=True)
 
     def int16(self) -> int:
         return int.from_bytes(self._take(2), "big", signed=True)
@@ -131,3 +147,27 @@ class Reader:
     def tags(self) -> dict[int, bytes]:
         """Read the tagged fields that end a flexible structure."""
         return {self.varint(): self._take(self.varint()) for _ in range(self.varint())}
+
+
+def begin_key(data: bytes, whose: str) -> tuple[Reader, int]:
+    """Return a reader of the fields of a record's key, and the key's version, which tells kinds of records
+    apart. Raises ValueError for bytes that are no key.
+    """
+    read = Reader(data)
+    version = read.int16()
+    if not 0 <= version <= NEWEST_VERSION:
+        raise ValueError(f"no record of {whose} has a key of version {version}")
+    return read, version
+
+
+def begin_value(data: bytes, what: str, last: int) -> tuple[Reader, int]:
+    """Return a reader of the fields of a value, and the value's version, which is not above `last`. Raises
+    UnsupportedVersionError for a newer one, ValueError for bytes that are no value.
+    """
+    read = Reader(data)
+    version = read.int16()
+    if not 0 <= version <= NEWEST_VERSION:
+        raise ValueError(f"there is no {what} of version {version}")
+    if version > last:
+        raise UnsupportedVersionError(f"{what} of version {version}: versions 0 to {last} are known")
+    return read, version

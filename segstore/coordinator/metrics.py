@@ -42,9 +42,12 @@ class Sensor:
         self._windows: list[_Window] = []
         self.count, self.total = 0, 0.0
 
-    def record(self, value: float) -> None:
-        """Record a value."""
-        now = self._clock()
+    def record(self, value: float, now: float | None = None) -> None:
+        """Record a value, which was measured at `now` (ms of the sensor's clock), by default at this
+        moment.
+        """
+        if now is None:
+            now = self._clock()
         if not self._windows or now - self._windows[-1].began >= self._window_ms:
             # A new list, for whoever reads the one that was.
             self._windows = [*self._windows, _Window(now)][-self._samples :]
@@ -62,32 +65,32 @@ class Sensor:
 
     @property
     def avg(self) -> float:
-        """Mean of the recent values."""
+        """Return the mean of the recent values."""
         recent = self._recent()
         count = sum(window.count for window in recent)
         return sum(window.total for window in recent) / count if count else math.nan
 
     @property
     def max(self) -> float:
-        """Largest of the recent values."""
+        """Return the largest of the recent values."""
         most = max((window.most for window in self._recent()), default=-math.inf)
         return math.nan if most == -math.inf else most
 
     @property
     def rate(self) -> float:
-        """Sum of the recent values per second."""
+        """Return the sum of the recent values per second."""
         recent = self._recent()
         return sum(window.total for window in recent) / self._seconds(recent)
 
     @property
     def count_rate(self) -> float:
-        """Number of the recent values per second."""
+        """Return how many values a second were recorded in the recent windows."""
         recent = self._recent()
         return sum(window.count for window in recent) / self._seconds(recent)
 
     def _seconds(self, recent: list[_Window]) -> float:
-        """Time that the recent windows stand for: at least all but one of them whole, so that the first
-        moments show no burst.
+        """Return the time that the recent windows stand for: at least all but one of them whole, so that the
+        first moments show no burst.
         """
         elapsed = self._clock() - recent[0].began if recent else 0.0
         missing = self._samples - 1 - int(elapsed // self._window_ms)

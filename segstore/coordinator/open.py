@@ -55,7 +55,7 @@ def open(
 
 
 def forget_offsets(store: Store, topic: str) -> None:
-    """A deleted topic's committed offsets go with it, whether or not this process has used a group."""
+    """Remove a deleted topic's committed offsets, whether or not this process has used a group."""
     if topic == CONSUMER_OFFSETS or CONSUMER_OFFSETS in store.topics():
         from segstore.coordinator.offsets.group_offsets import forget_topic
 
@@ -67,8 +67,8 @@ def _end_transactions(store: Store) -> None:
     store is open all the same.
     """
     try:
-        info = store.topics().get(TRANSACTION_STATE)
         writer = store._writer()
+        info = writer.topics.get(TRANSACTION_STATE)
         # After a power cut partitions may have transactions of which `__transaction_state` knows nothing, and
         # later nobody asks all partitions.
         if info is None or not info.ours or not (writer.unstable() or writer.opened()):

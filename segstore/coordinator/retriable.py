@@ -18,7 +18,9 @@ _PASSING = frozenset(
 
 
 def passes(error: BaseException) -> bool:
-    """Whether a retry may help: nothing was written, and the cause, such as a full disk, may go away."""
+    """Return whether a retry may help: nothing was written, and the cause, such as a full disk, may go
+    away.
+    """
     if isinstance(error, ConcurrentTransactionsError):
         return True
     return isinstance(error, StorageError) and error.errno in _PASSING

@@ -17,7 +17,7 @@ class Part(Protocol):
     """A part of which a store has one."""
 
     def close(self) -> None:
-        """Called as the store begins to close, while everything in it still works."""
+        """Close the part, as the store begins to close, while everything in it still works."""
 
 
 P = TypeVar("P", bound=Part)

@@ -22,8 +22,8 @@ class Bucket:
 
     This is Kafka's TokenBucket: the windows are not samples that expire, they say how much an idle client
     may send at once (quota.window.num x quota.window.size.seconds x rate). A request of any size passes
-    while there is no debt; a debt must be waited for. For a burst after a time of rest that gives the
-    throttle time of ClientQuotaManager, (O - T) / T x W, with O the rate measured over all windows W and T
+    while there is no debt; a debt must be waited for. After a burst of a client that was idle, the throttle
+    time equals that of ClientQuotaManager, (O - T) / T x W, with O the rate measured over all windows W and T
     the bound; but a burst is forgotten once it is paid for, not when its window has passed.
 
     The credit is counted in thousandths of bytes, so that a millisecond's part of any rate is a whole
@@ -52,7 +52,7 @@ class Bucket:
         return self.wait_ms(now_ms)
 
     def full(self, now_ms: int) -> bool:
-        """Whether the credit is full, as in a new bucket."""
+        """Return whether the credit is full, as in a new bucket."""
         self._refill(now_ms)
         return self._credit == self._most
 
@@ -115,14 +115,14 @@ class Throttle:
 
     @property
     def most_at_once(self) -> int:
-        """The size in bytes above which a single request is throttled whatever came before, and so the
-        limit of a request (Kafka: getMaxValueInQuotaWindow, all windows but the current one).
+        """Return the limit of one request in bytes: a larger one is throttled even if none came before it
+        (Kafka: getMaxValueInQuotaWindow, all windows but the current one).
         """
         bound = self.bound
         return (1 << 62) if bound is None else bound * max(self._windows - 1, 1) * self._window_s
 
     def fresh(self) -> bool:
-        """Whether this throttle is in the state of a new one."""
+        """Return whether this throttle is in the state of a new one."""
         with self._lock:
             return self._bucket is None or self._bucket.full(self._clock())
 

@@ -38,37 +38,43 @@ class Reset:
 
     @classmethod
     def to_earliest(cls) -> Reset:
-        """The log start offset."""
+        """Reset to the log start offset."""
         return cls("earliest")
 
     @classmethod
     def to_latest(cls) -> Reset:
-        """The log end offset."""
+        """Reset to the log end offset."""
         return cls("latest")
 
     @classmethod
     def to_current(cls) -> Reset:
-        """The committed offset; the log end offset where the group has committed none."""
+        """Reset to the committed offset; the log end offset where the group has committed none."""
         return cls("current")
 
     @classmethod
     def to_offset(cls, offset: int) -> Reset:
-        """That offset, or the nearest that the log has. Raises InvalidArgumentError for a negative offset."""
+        """Reset to that offset, or the nearest that the log has. Raises InvalidArgumentError for a negative
+        offset.
+        """
         return cls("offset", arguments.whole("offset", offset, 0))
 
     @classmethod
     def shift_by(cls, records: int) -> Reset:
-        """So many offsets after the committed one, before it where negative; never beyond the log."""
+        """Reset to so many offsets after the committed one, before it where `records` is negative; never
+        beyond the log.
+        """
         return cls("shift", arguments.whole("records", records, None))
 
     @classmethod
     def to_datetime(cls, timestamp_ms: int) -> Reset:
-        """The first record with this timestamp or a later one; the log end offset where there is none."""
+        """Reset to the first record with this timestamp or a later one; the log end offset where there is
+        none.
+        """
         return cls("datetime", arguments.whole("timestamp_ms", timestamp_ms, 0))
 
     @classmethod
     def by_duration(cls, duration_ms: int) -> Reset:
-        """As `to_datetime`, with the time that lies `duration_ms` before now."""
+        """Do what `to_datetime` does, with the time that lies `duration_ms` before now."""
         return cls("duration", arguments.whole("duration_ms", duration_ms, 0))
 
     def target(self, log: PartitionLog, committed: OffsetAndMetadata | None, now_ms: int) -> int:
@@ -116,7 +122,7 @@ class Groups(Looking):
     """The groups of `store`, which is open "rw" or "r"."""
 
     def close(self) -> None:
-        """Does nothing: no resource is held."""
+        """Do nothing: no resource is held."""
 
     def reset(
         self, group: str, to: Reset, partitions: Which | None = None, dry_run: bool = False
@@ -181,7 +187,9 @@ class Groups(Looking):
         return run() if coordinator is None else coordinator.while_empty(group, run)
 
     def _chosen(self, partitions: Which, there: bool = True) -> tuple[TopicPartition, ...]:
-        """Raises InvalidArgumentError where nothing is chosen; UnknownTopicOrPartitionError."""
+        """Return the chosen partitions. Raises InvalidArgumentError where nothing is chosen;
+        UnknownTopicOrPartitionError.
+        """
         if isinstance(partitions, str) or not isinstance(partitions, Iterable):
             raise InvalidTypeError(f"partitions must be a list, as [{partitions!r}]")
         topics, found = self._store.topics(), set()

@@ -131,15 +131,10 @@ class GroupCoordinator:
             lambda group: group.check_commit(generation, member_id, group_instance_id, self._clock()),
         )
 
-    def validate(self, metadata: ConsumerGroupMetadata) -> None:
-        """Raise unless a transaction may commit offsets for that member, or for a group by its id alone.
-        Raises UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
-        """
-        self.while_valid(metadata, lambda: None)
-
     def while_valid(self, metadata: ConsumerGroupMetadata, run: Callable[[], T]) -> T:
-        """Validate as `validate` does, and call `run` with the group locked, so that the answer stays true;
-        return what `run` returns.
+        """Call `run` while a transaction may commit offsets for that member, or for a group by its id alone;
+        return what `run` returns. The group is locked meanwhile, so that the answer stays true. Raises
+        UnknownMemberIdError, IllegalGenerationError, FencedInstanceIdError.
         """
 
         def ask(group: Group) -> T:
@@ -205,9 +200,11 @@ class GroupCoordinator:
 
     # --- time ------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Do what is due in all groups, as the table's alarm does. For callers that own the clock."""
-        self._groups.settle()
+    def run_due(self) -> None:
+        """Do what is due in all groups, as the table's alarm does. This is for callers that run the clock
+        themselves.
+        """
+        self._groups.run_due()
 
     def close(self) -> None:
         """End all memberships, because the store is being closed. Static members may come back."""

@@ -90,7 +90,7 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """The sum over all partitions whose lag is known."""
+        """Return the sum over all partitions whose lag is known."""
         return sum(part.lag or 0 for part in self.partitions)
 
 
@@ -111,7 +111,7 @@ class Looking:
         return shared(self._store, GroupOffsets) if writable else ReadOffsets(self._store)
 
     def _coordinator(self) -> GroupCoordinator | None:
-        """The coordinator of this process; where there is none, no group has members here."""
+        """Return the coordinator of this process; where there is none, no group has members here."""
         return existing(self._store, GroupCoordinator) if self._store._context.writable else None
 
     def _known(self, source: GroupOffsets | ReadOffsets) -> list[str]:
@@ -168,7 +168,7 @@ class Looking:
         return STABLE if self._kept_members(record) else EMPTY
 
     def _kept_members(self, record: GroupRecord | None) -> bool:
-        """Whether members of the record can still live: they end with the writer's process."""
+        """Return whether members of the record can still live: they end with the writer's process."""
         if record is None or not record.members or self._store._context.writable:
             return False
         context = self._store._context

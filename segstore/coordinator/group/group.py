@@ -72,7 +72,7 @@ class Group(Roster):
         member.update(joining, now)
         if completing or stable:
             ticket: Ticket[Joined] = Ticket(member.member_id)
-            ticket.settle(self.place(member, told=completing))
+            ticket.complete(self.place(member, told=completing))
             return ticket
         return self._rebalance.wait_for_all(member, now)
 
@@ -98,7 +98,7 @@ class Group(Roster):
             return self._rebalance.wait_for_all(member, now)
         self._write({each.member_id: each.assignment for each in self.members.values()})
         ticket: Ticket[Joined] = Ticket(member.member_id)
-        ticket.settle(self.place(member, told=True, skip_assignment=True))
+        ticket.complete(self.place(member, told=True, skip_assignment=True))
         return ticket
 
     # --- the assignment ------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class Group(Roster):
         member.synced = True
         ticket: Ticket[bytes] = Ticket(member_id)
         if self.state is State.STABLE:
-            ticket.settle(member.assignment)
+            ticket.complete(member.assignment)
             return ticket
         if member.syncing is not None:
             member.syncing.fail(self.in_progress())
@@ -153,15 +153,15 @@ class Group(Roster):
         """Raises UnknownMemberIdError, FencedInstanceIdError."""
         self._rebalance.remove([self.check_member(member_id, instance)], now)
 
-    def settle(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         """Remove members whose sessions have ended, and end a wait of the rebalance that is over."""
         late = [member for member in self.members.values() if not member.look(now)]
         late += [m for m in self.members.values() if m.deadline <= now and m not in late]
         self._rebalance.remove(late, now)
-        self._rebalance.settle(now)
+        self._rebalance.end_wait(now)
 
     def due(self) -> float:
-        """Return when `settle` has something to do next; inf where only a request changes something."""
+        """Return when `expire` has something to do next; inf where only a request changes something."""
         members = (member.due() for member in self.members.values())
         return min(itertools.chain([self._rebalance.deadline], members))
 

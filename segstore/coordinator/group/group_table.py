@@ -125,7 +125,7 @@ class Alarm:
             self.due = due  # last: where the line before is interrupted, the next `set` plans anew
 
     def _is_for(self, due: float) -> bool:
-        """Whether this call is still the planned one; a call that an earlier one has overtaken does
+        """Return whether this call is still the planned one; a call that an earlier one has overtaken does
         nothing.
         """
         with self._lock:
@@ -137,7 +137,7 @@ class Alarm:
             self.due = math.inf
 
     def stop(self) -> None:
-        """Never call `ring` again."""
+        """Stop, and never call `ring` again."""
         self._stopped = True
 
 
@@ -166,7 +166,7 @@ class GroupTable:
         self._groups: dict[str, Held] = {}
         self._most_changes = 0  # of the groups that were forgotten
         self._closed = False
-        self._alarm = Alarm(store._context.scheduler, clock, self.settle)
+        self._alarm = Alarm(store._context.scheduler, clock, self.run_due)
         self._shelter = Shelter("segstore-groups")
 
     def ask(self, group_id: str, ask: Callable[[Group], T]) -> T:
@@ -189,7 +189,7 @@ class GroupTable:
                         continue
                     group, before = held.group, held.group.changes
                     try:
-                        group.settle(self._clock())
+                        group.expire(self._clock())
                         return ask(group)
                     finally:
                         due, changed = group.due(), group.changes != before
@@ -232,7 +232,7 @@ class GroupTable:
             held = self._shelter.call(partial(self._load, group_id))
         return None if held.group.members else held.group.empty_since_ms
 
-    def settle(self) -> None:
+    def run_due(self) -> None:
         """Do what is due in all groups."""
         self._alarm.clear()  # first: a group that comes later sets it anew
         for group_id in self.ids():

@@ -129,7 +129,7 @@ class Ticket(Generic[R]):
         self._result: R | None = None
         self._error: Exception | None = None
 
-    def settle(self, result: R) -> None:
+    def complete(self, result: R) -> None:
         """Complete the ticket with the answer."""
         if not self.done:
             self._result, self.done = result, True
@@ -234,7 +234,7 @@ class Member:
         return frozenset(name for name, _ in self.protocols)
 
     def same(self, protocols: Protocols) -> bool:
-        """Whether these are the member's protocols already."""
+        """Return whether these are the member's protocols already."""
         return self.protocols == protocols
 
     def info(self, protocol: str | None) -> MemberInfo:

@@ -92,8 +92,8 @@ class Roster:
     def check_commit(
         self, generation: int, member_id: str, instance: str | None, now: float, transactional: bool = False
     ) -> None:
-        """Raise unless offsets may be committed now (GroupMetadataManager: validateOffsetCommit). Without a
-        member, only a group without members takes commits. Raises UnknownMemberIdError,
+        """Raise unless offsets may be committed now (GroupMetadataManager: validateOffsetCommit). A commit
+        that names no member is taken only by a group that has none. Raises UnknownMemberIdError,
         IllegalGenerationError, FencedInstanceIdError, RebalanceInProgressError.
         """
         if generation < 0 and not member_id and instance is None:
@@ -260,7 +260,7 @@ class Rebalance:
             member.synced = False
             member.beat(now)
             if ticket is not None:
-                ticket.settle(group.place(member, told=True))
+                ticket.complete(group.place(member, told=True))
 
     # --- the assignment ------------------------------------------------------------------------
 
@@ -274,14 +274,14 @@ class Rebalance:
             ticket, member.syncing = member.syncing, None
             if ticket is not None:
                 member.beat(now)
-                ticket.settle(member.assignment)
+                ticket.complete(member.assignment)
         # Members that have not asked for their assignment must do so: no other reads their partitions.
         if all(member.synced for member in members):
             self.deadline = math.inf
 
     # --- time ------------------------------------------------------------------------------------
 
-    def settle(self, now: float) -> None:
+    def end_wait(self, now: float) -> None:
         """End the wait for members that are late."""
         if self.deadline > now:
             return

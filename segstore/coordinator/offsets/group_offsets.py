@@ -183,8 +183,8 @@ class OffsetsCleanup(OffsetsCache):
         return {name: (held.record, set(held.offsets.values())) for name, held in found.items()}
 
     def _may_expire(self, group: str, partition: int) -> bool:
-        """Whether the group belongs in this partition; in a copy of a broker's directory that may not be
-        known.
+        """Return whether the group belongs in this partition; in a copy of a broker's directory that may not
+        be known.
         """
         return self._topic.partition_for(group) == partition
 
@@ -299,8 +299,8 @@ class GroupOffsets(OffsetsCleanup):
         self._writing(group, write)
 
     def complete(self, producer_id: int, committed: bool, partitions: Collection[int]) -> None:
-        """The producer's transaction has ended in these partitions of the topic, and its markers are
-        written: its offsets count from now on, or never will.
+        """Let the offsets of the producer's transaction count from now on, or never: it has ended in these
+        partitions of the topic, and its markers are written.
         """
         with self._lock:
             read = [held for number, held in self._partitions.items() if number in partitions]

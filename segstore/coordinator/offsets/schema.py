@@ -13,10 +13,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from segstore import names
-from segstore.coordinator.kafka_schema import Reader, array, byte_string, int16, int32, int64, string, tags
+from segstore.coordinator.kafka_schema import (
+    Reader,
+    array,
+    begin_key,
+    begin_value,
+    byte_string,
+    int16,
+    int32,
+    int64,
+    string,
+    tags,
+)
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
-from segstore.coordinator.unreadable import NEWEST_VERSION
-from segstore.errors import UnsupportedVersionError
 
 OFFSET_VERSION, GROUP_VERSION = 3, 3  # as Kafka 4.1 writes them
 FIRST_FLEXIBLE = LAST_VERSION = 4
@@ -130,11 +139,8 @@ def _member(member: MemberRecord) -> bytes:
 
 
 def parse_key(data: bytes) -> Key:
-    """Raises ValueError for bytes that are not a key of this topic."""
-    read = Reader(data)
-    kind = read.int16()
-    if not 0 <= kind <= NEWEST_VERSION:
-        raise ValueError(f"no record of a group has a key of version {kind}")
+    """Return the key of a record. Raises ValueError for bytes that are not a key of this topic."""
+    read, kind = begin_key(data, "a group")
     group = read.string()
     if kind in (0, 1):
         return OffsetKey(group, TopicPartition(read.string(), read.int32()))
@@ -142,8 +148,10 @@ def parse_key(data: bytes) -> Key:
 
 
 def parse_offset(data: bytes) -> Commit:
-    """Raises UnsupportedVersionError; ValueError for bytes that are not such a value."""
-    read, version = _begin(data, "OffsetCommitValue")
+    """Return the commit of a record. Raises UnsupportedVersionError; ValueError for bytes that are not such a
+    value.
+    """
+    read, version = begin_value(data, "OffsetCommitValue", LAST_VERSION)
     flexible = version >= FIRST_FLEXIBLE
     offset = read.int64()
     epoch = read.int32() if version >= 3 else -1
@@ -154,8 +162,10 @@ def parse_offset(data: bytes) -> Commit:
 
 
 def parse_group(group: str, data: bytes) -> GroupRecord:
-    """Raises UnsupportedVersionError; ValueError for bytes that are not such a value."""
-    read, version = _begin(data, "GroupMetadataValue")
+    """Return the group of a record. Raises UnsupportedVersionError; ValueError for bytes that are not such a
+    value.
+    """
+    read, version = begin_value(data, "GroupMetadataValue", LAST_VERSION)
     flexible = version >= FIRST_FLEXIBLE
     kind, generation = read.string(flexible), read.int32()
     protocol, leader = read.nullable_string(flexible), read.nullable_string(flexible)
@@ -177,13 +187,3 @@ def _parse_member(read: Reader, version: int) -> MemberRecord:
     # Version 0 had one timeout for session and rebalance.
     rebalance = session if version == 0 else rebalance
     return MemberRecord(member_id, instance, client_id, host, rebalance, session, subscription, assignment)
-
-
-def _begin(data: bytes, what: str) -> tuple[Reader, int]:
-    read = Reader(data)
-    version = read.int16()
-    if not 0 <= version <= NEWEST_VERSION:
-        raise ValueError(f"there is no {what} of version {version}")
-    if version > LAST_VERSION:
-        raise UnsupportedVersionError(f"{what} of version {version}: versions 0 to {LAST_VERSION} are known")
-    return read, version

@@ -8,10 +8,12 @@ On disk: only reads. Threads: under the lock of the partition, see `group_offset
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from segstore.coordinator.consumer_protocol import PROTOCOL_TYPE, decode_subscription
+from segstore.coordinator.loader import Unreadable, load_last, warn
 from segstore.coordinator.offsets.schema import (
     Commit,
     ForeignKey,
@@ -23,10 +25,8 @@ from segstore.coordinator.offsets.schema import (
     parse_offset,
 )
 from segstore.coordinator.structs import TopicPartition
-from segstore.coordinator.unreadable import Unreadable, warn
 from segstore.errors import InvalidArgumentError, UnsupportedVersionError
-from segstore.records import Records
-from segstore.storage.producers.aborted_transactions import COMMITTED, OPEN, outcomes
+from segstore.storage.store.last_records import LastRecord
 from segstore.storage.store.partition_log import PartitionLog
 
 
@@ -197,46 +197,6 @@ def _subscribed(record: GroupRecord | None) -> set[str] | None:
 # --- load --------------------------------------------------------------------------------------
 
 # Loading a partition of `__consumer_offsets`, a broker's too. On disk: only reads. Threads: any.
-#
-# Of all records of a key only the last is decoded: a log that was never compacted is read at the speed of
-# columns. A record that is not one of a group is skipped, and the last readable one of its key counts: the
-# log is read again for those keys. A record of a newer version makes its group unusable, because a new record
-# would overwrite what it says.
-
-_CHUNK = 4 << 20
-
-
-class _Value(NamedTuple):
-    value: bytes | None
-    at: int
-
-
-Wanted = Callable[[bytes, _Value], bool]
-
-
-class _Last:
-    """The last `wanted` record of each key: of the records that count, and of those in each producer's open
-    transaction.
-    """
-
-    def __init__(self, wanted: Wanted | None = None) -> None:
-        self.settled: dict[bytes, _Value] = {}
-        self.open: dict[int, dict[bytes, _Value]] = {}
-        self._wanted = wanted
-
-    def take(self, records: Records) -> None:
-        self.settled.update(each for each in _by_key(records) if self._wanted is None or self._wanted(*each))
-
-    def take_open(self, records: Records) -> None:
-        producers = records.batches["producer_id"][records.batch_indexes()].tolist()
-        for producer_id, (key, value) in zip(producers, _by_key(records), strict=True):
-            if self._wanted is None or self._wanted(key, value):
-                self.open.setdefault(producer_id, {})[key] = value
-
-
-def _by_key(records: Records) -> Iterator[tuple[bytes, _Value]]:
-    keys = [key or b"" for key in records.keys.tolist()]
-    return zip(keys, map(_Value, records.values.tolist(), records.offsets.tolist()), strict=True)
 
 
 def load(source: PartitionLog) -> OffsetsState:
@@ -249,57 +209,21 @@ def load(source: PartitionLog) -> OffsetsState:
 
 
 def understand(source: PartitionLog) -> tuple[OffsetsState, list[Unreadable]]:
-    """Return what `load` returns, and which of the records that are the last of their keys can't be read.
+    """Return the state, and those records that can't be read although they are the last of their keys.
     Raises CorruptRecordError, StorageError.
     """
-    state, found, end = OffsetsState(), dict[bytes, Unreadable](), source.end_offset
-    _put_all(state, _gather(source, end, None), found)
-    passed = {key for key, each in found.items() if not each.newer and _has_meaning(key)}
-    if passed:
-        earlier = _gather(source, end, lambda key, record: key in passed and not _why(key, record))
-        _put_all(state, earlier, {})
-    return state, list(found.values())
+    state = OffsetsState()
+    return state, load_last(source, partial(replay, state), _judge, transactional=True)
 
 
-def _gather(source: PartitionLog, end: int, wanted: Wanted | None) -> _Last:
-    last, ended, at = _Last(wanted), outcomes(source), source.start_offset
-    while at < end:
-        records = source.read(at, _CHUNK)
-        at = records.next_offset
-        if at > end:
-            records = records.take(records.offsets < end)
-        told = ended.of(records)
-        last.take(records.take(told == COMMITTED) if told.any() else records)
-        if (told == OPEN).any():
-            last.take_open(records.take(told == OPEN))
-    return last
+def _judge(data: bytes, record: LastRecord, producer_id: int | None = None) -> Unreadable | None:
+    return replay(OffsetsState(), data, record, producer_id)
 
 
-def _put_all(state: OffsetsState, last: _Last, found: dict[bytes, Unreadable]) -> None:
-    """Apply the records; those that can't be read go into `found`, by key."""
-    for producer_id, records in (*last.open.items(), (None, last.settled)):
-        for data, record in records.items():
-            unreadable = _take(state, data, record, producer_id)
-            if unreadable is not None:
-                found[data] = unreadable
-
-
-def _has_meaning(data: bytes) -> bool:
-    try:
-        parse_key(data)
-    except ValueError:
-        return False
-    return True
-
-
-def _why(data: bytes, record: _Value) -> Unreadable | None:
-    return _take(OffsetsState(), data, record)
-
-
-def _take(
-    state: OffsetsState, data: bytes, record: _Value, producer_id: int | None = None
+def replay(
+    state: OffsetsState, data: bytes, record: LastRecord, producer_id: int | None = None
 ) -> Unreadable | None:
-    """Apply a record; return why it can't be read, if so."""
+    """Apply a record; return why it can't be read, if so. `producer_id`: whose open transaction has it."""
     try:
         key = parse_key(data)
         try:
@@ -312,7 +236,7 @@ def _take(
     return None
 
 
-def _put(state: OffsetsState, data: bytes, key: Key, record: _Value, producer_id: int | None) -> None:
+def _put(state: OffsetsState, data: bytes, key: Key, record: LastRecord, producer_id: int | None) -> None:
     value, at = record
     if isinstance(key, ForeignKey):
         if value is not None:

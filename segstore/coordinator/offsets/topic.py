@@ -28,11 +28,11 @@ from segstore.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from segstore.integers import INT32_MAX
 from segstore.records import CODECS, HEADER_SIZE, Columns, Template
 from segstore.records.encode import batch_cap
 from segstore.records.encoded import PLAIN
 from segstore.storage.log.append import append_batches
-from segstore.storage.log.validator import largest_batch
 from segstore.storage.meta.topic_info import CONSUMER_OFFSETS, TopicInfo
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
@@ -48,12 +48,12 @@ class OffsetsTopic:
 
     @property
     def info(self) -> TopicInfo | None:
-        """None where nothing was ever committed."""
+        """Return the topic; None where nothing was ever committed."""
         return self._store._side.topics.get(TOPIC)
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The partitions that exist."""
+        """Return the partitions that exist."""
         info = self.info
         return () if info is None else info.partition_ids
 
@@ -113,8 +113,8 @@ class OffsetsTopic:
         return {tp: own.commit.offset for tp, own in offsets.items() if self._is_of(tp.topic, own.commit)}
 
     def _is_of(self, topic: str, commit: Commit) -> bool:
-        """Whether the commit is for the topic of this name; yes where one of the ids is not known, as of a
-        topic that can't be read now.
+        """Return whether the commit is for the topic of this name; yes where one of the ids is not known, as
+        of a topic that can't be read now.
         """
         info = self._store._side.topics.get(topic)
         return not commit.topic_id or (info is not None and info.topic_id in ("", commit.topic_id))
@@ -132,7 +132,6 @@ class OffsetsTopic:
 # Checks of what may be committed, and how it is written: in one record batch. Threads: any; a `Writer`
 # belongs to one, which holds the partition's lock.
 
-_INT32 = (1 << 31) - 1
 _NUMBERS = 36  # bytes of a record's varints and attributes, at most
 
 
@@ -147,7 +146,7 @@ class Writer:
         StorageError; then nothing was written.
         """
         size = HEADER_SIZE + sum(map(len, keys)) + sum(len(value or b"") + _NUMBERS for value in values)
-        limit = largest_batch(self._log.partition_for_write().config)
+        limit = self._log.partition_for_write().validator.largest_batch
         most = batch_cap(self._codec, limit, limit)
         if size > most:
             raise RecordTooLargeError(
@@ -194,7 +193,7 @@ def check_partition(key: Any) -> TopicPartition:
     """
     if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str)):
         raise InvalidTypeError(f"{key!r:.80} is no TopicPartition(topic, partition)")
-    return TopicPartition(key[0], arguments.whole("partition", key[1], 0, _INT32))
+    return TopicPartition(key[0], arguments.whole("partition", key[1], 0, INT32_MAX))
 
 
 def _offset(key: Any, value: Any, most: int) -> OffsetAndMetadata:
@@ -204,7 +203,7 @@ def _offset(key: Any, value: Any, most: int) -> OffsetAndMetadata:
         )
     given = OffsetAndMetadata(*value)
     offset = arguments.whole("offset", given.offset, 0)
-    epoch = arguments.whole("leader_epoch", given.leader_epoch, UNKNOWN_EPOCH, _INT32)
+    epoch = arguments.whole("leader_epoch", given.leader_epoch, UNKNOWN_EPOCH, INT32_MAX)
     note = "" if given.metadata is None else given.metadata
     if not isinstance(note, str):
         raise InvalidTypeError(f"metadata of {key} must be a str, not {type(note).__name__}")

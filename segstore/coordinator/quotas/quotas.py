@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from segstore.config import StoreConfig
-from segstore.config.client import ClientSettings
 from segstore.config.options import MAX_LONG, whole
+from segstore.config.settings import Settings
 from segstore.coordinator.shared import shared
 from segstore.coordinator.throttle import Throttle
 from segstore.errors import InvalidArgumentError, InvalidTypeError
@@ -29,7 +29,7 @@ _Key = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByteRates(ClientSettings):
+class ByteRates(Settings):
     """The rates that a client may have; names and ranges are Kafka's (QuotaConfig)."""
 
     producer_byte_rate: int = whole(MAX_LONG, 1, MAX_LONG, "bytes/s", "of batches as they are stored")
@@ -59,7 +59,7 @@ class Quotas:
         self._limits = self._read()
 
     def close(self) -> None:
-        """Does nothing: no resource is held."""
+        """Do nothing: no resource is held."""
 
     # --- for those who administer ---------------------------------------------------------
 
@@ -181,7 +181,7 @@ class _OfReader:
         self.quotas: Quotas | None = None
 
     def close(self) -> None:
-        """Does nothing: no resource is held."""
+        """Do nothing: no resource is held."""
 
 
 def quotas(store: Store) -> Quotas:

@@ -43,8 +43,8 @@ FIRST_RETRY, LONGEST_RETRY = 0.1, 30.0  # seconds
 
 
 class Upkeep:
-    """Calls the coordinator from the scheduler; after `failed` it calls `settle` again, after pauses that
-    double.
+    """Calls the coordinator from the scheduler; after `failed` it calls `end_abandoned` again, after pauses
+    that double.
     """
 
     def __init__(self, coordinator: TransactionCoordinator, store: Store) -> None:
@@ -83,7 +83,7 @@ class Upkeep:
     def _again(self, coordinator: TransactionCoordinator) -> None:
         with self._lock:
             self._planned = False
-        coordinator.settle()
+        coordinator.end_abandoned()
         with self._lock:
             if not self._planned:
                 self._pause = FIRST_RETRY
@@ -157,7 +157,7 @@ class Transitions:
         if known.state is State.PREPARE_COMMIT and self._ending.durable(known.partitions):
             self._entries.sync(entry)
 
-    def settled(self, entry: Entry) -> None:
+    def ensure_complete(self, entry: Entry) -> None:
         """Complete a decided transaction. Raises ConcurrentTransactionsError where that is not possible
         now.
         """
@@ -192,14 +192,14 @@ class Transitions:
 
 
 class Abandoned:
-    """Ends abandoned transactions; one that can't be ended now is left to `upkeep`, which calls `settle`
-    again.
+    """Ends abandoned transactions; one that can't be ended now is left to `upkeep`, which calls
+    `end_abandoned` again.
     """
 
     def __init__(self, entries: Entries, transitions: Transitions, lost: Lost, upkeep: Upkeep) -> None:
         self._entries, self._transitions, self._lost, self._upkeep = entries, transitions, lost, upkeep
 
-    def settle(self) -> None:
+    def end_all(self) -> None:
         """End what an earlier process left open, and what could not be ended before."""
         for entry in self._entries.all():
             with entry.lock:
@@ -227,7 +227,7 @@ class Abandoned:
                     continue
                 # From here it counts as abandoned, unless its producer ends it first.
                 entry.orphan = known.started_ms + known.timeout_ms < now
-        self.settle()
+        self.end_all()
 
     def abort_open(self) -> None:
         """Abort all open transactions, because their producers can't go on."""
@@ -236,7 +236,7 @@ class Abandoned:
                 known = entry.metadata
                 if known is not None and known.state is State.ONGOING:
                     entry.orphan = True
-        self.settle()
+        self.end_all()
 
 
 # --- coordinator ------------------------------------------------------------
@@ -258,7 +258,7 @@ class TransactionCoordinator:
         self._transitions = Transitions(store, self._entries, ending, lost, upkeep)
         self._abandoned = Abandoned(self._entries, self._transitions, lost, upkeep)
         upkeep.start(self._config)
-        self.settle()
+        self.end_abandoned()
 
     # --- a producer's requests ----------------------------------------------------------
 
@@ -280,21 +280,21 @@ class TransactionCoordinator:
         with self._entries.locked(transactional_id, make=True) as entry:
             if entry.metadata is not None and entry.metadata.state is State.ONGOING:
                 self._transitions.decide(entry, commit=False)
-            self._transitions.settled(entry)
+            self._transitions.ensure_complete(entry)
             return self._transitions.next_producer(entry, timeout_ms)
 
     @contextlib.contextmanager
     def appending(
         self, transactional_id: str, identity: Identity, partitions: Collection[TopicPartition]
     ) -> Iterator[None]:
-        """Within this context, records of the transaction may be appended to these partitions:
+        """Run a block in which records of the transaction may be appended to these partitions:
         `__transaction_state` has them as part of the transaction, and nobody ends it meanwhile.
 
         Raises ProducerFencedError, TransactionalIdNotFoundError; ConcurrentTransactionsError and
         StorageError, after which a retry may help.
         """
         with self._entries.locked(transactional_id) as entry:
-            self._transitions.settled(entry)
+            self._transitions.ensure_complete(entry)
             known = entry.check(identity)
             if known.state is not State.ONGOING or not known.partitions.issuperset(partitions):
                 self._entries.write(entry, known.with_partitions(partitions, self._clock()))
@@ -323,7 +323,7 @@ class TransactionCoordinator:
                 self._transitions.decide_again(entry, commit)
             elif (known := entry.check(identity)).state is State.ONGOING:
                 self._transitions.decide(entry, commit, identity)
-            elif not commit and known.state.settled:
+            elif not commit and known.state.idle:
                 # The transaction wrote nothing: only the epoch is raised, so that sequences may begin anew.
                 return self._transitions.next_producer(entry, known.timeout_ms, identity)
             self._transitions.try_complete(entry)
@@ -340,7 +340,7 @@ class TransactionCoordinator:
 
     def _complete(self, transactional_id: str) -> None:
         with self._entries.locked(transactional_id) as entry:
-            self._transitions.settled(entry)
+            self._transitions.ensure_complete(entry)
 
     def transactions(self) -> dict[str, TransactionMetadata]:
         """Return the state of each transactional id."""
@@ -348,9 +348,9 @@ class TransactionCoordinator:
 
     # --- what nobody asks for ---------------------------------------------------------------
 
-    def settle(self) -> None:
+    def end_abandoned(self) -> None:
         """End what an earlier process left open, and what could not be ended before."""
-        self._abandoned.settle()
+        self._abandoned.end_all()
 
     def abort_timed_out(self) -> None:
         """Abort transactions that are open for longer than their producer's `transaction_timeout_ms`."""
@@ -362,7 +362,7 @@ class TransactionCoordinator:
         for entry in self._entries.all():
             with entry.lock:
                 known = entry.metadata
-                if known is not None and known.state.settled and known.updated_ms <= least:
+                if known is not None and known.state.idle and known.updated_ms <= least:
                     self._entries.forget(entry, self._clock())
 
     def close(self) -> None:

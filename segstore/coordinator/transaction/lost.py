@@ -59,7 +59,7 @@ class Lost:
 
     def _dangling(self, known: Collection[TransactionMetadata]) -> set[Dangling]:
         """Return the transactions that are open in topics of ours and are none of `known`."""
-        under_way = {(m.producer_id, at): m for m in known if not m.state.settled for at in m.partitions}
+        under_way = {(m.producer_id, at): m for m in known if not m.state.idle for at in m.partitions}
         found = set()
         for at in map(TopicPartition._make, self._store._writer().unstable()):
             if not self._store.topics()[at.topic].ours:
@@ -113,7 +113,7 @@ class Lost:
     # --- what becomes of it ---------------------------------------------------------------
 
     def was_committed(self, m: TransactionMetadata) -> bool:
-        """Whether the id's open transaction was committed, and `__transaction_state` has lost that."""
+        """Return whether the id's open transaction was committed, and `__transaction_state` has lost that."""
         return (m.producer_id, m.transaction_epoch) in self._committed
 
     def raised(self, m: TransactionMetadata, now: int) -> TransactionMetadata:
@@ -121,7 +121,7 @@ class Lost:
         that is newer.
         """
         newer = self.newer.get(m.producer_id, NO_EPOCH)
-        return m.emptied(newer, now) if newer > m.producer_epoch and m.state.settled else m
+        return m.emptied(newer, now) if newer > m.producer_epoch and m.state.idle else m
 
     def end(self, producer_id: int) -> None:
         """End what the producer has open, so that no reader waits for it for ever, and no later record gets
@@ -137,5 +137,5 @@ class Lost:
 
     @property
     def producers(self) -> set[int]:
-        """The producers that have something open."""
+        """Return the producers that have something open."""
         return {each.producer_id for each in list(self._open)}

@@ -63,7 +63,7 @@ class Ending:
             offsets = existing(self._store, GroupOffsets)
             if offsets is not None:
                 offsets.complete(marker.producer_id, marker.kind == COMMIT, kept)
-        transaction_markers.settle(shown)
+        transaction_markers.flush_markers(shown)
         if unusable:
             raise first_of(unusable)
 
@@ -94,7 +94,9 @@ class Ending:
         return logs
 
     def durable(self, partitions: Collection[TopicPartition]) -> bool:
-        """Whether some partition promises to survive power loss: then the decision must survive too."""
+        """Return whether some partition promises to survive power loss: then the decision must survive
+        too.
+        """
         return any(
             each.partition_for_write().config.flush_messages == 1 for each in self._logs(partitions, [])
         )

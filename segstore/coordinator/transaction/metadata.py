@@ -34,29 +34,29 @@ class State(IntEnum):
 
     @property
     def prepared(self) -> bool:
-        """Whether the outcome is decided, and markers are to be written."""
+        """Return whether the outcome is decided, and markers are to be written."""
         return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
     @property
     def commits(self) -> bool:
-        """Whether the outcome is a commit."""
+        """Return whether the outcome is a commit."""
         return self in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
 
     @property
-    def settled(self) -> bool:
-        """Whether no transaction is open: the id may begin anew, or expire."""
-        return self in _SETTLED
+    def idle(self) -> bool:
+        """Return whether no transaction is open: the id may begin anew, or expire."""
+        return self in _IDLE
 
 
-_SETTLED = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
+_IDLE = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
 BEFORE = {
-    State.EMPTY: _SETTLED,
-    State.ONGOING: _SETTLED | {State.ONGOING},
+    State.EMPTY: _IDLE,
+    State.ONGOING: _IDLE | {State.ONGOING},
     State.PREPARE_COMMIT: frozenset({State.ONGOING}),
     State.PREPARE_ABORT: frozenset({State.ONGOING}),
     State.COMPLETE_COMMIT: frozenset({State.PREPARE_COMMIT}),
     State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),
-    State.DEAD: _SETTLED,
+    State.DEAD: _IDLE,
 }
 """Which states may precede each state."""
 
@@ -86,8 +86,8 @@ class TransactionMetadata:
 
     @property
     def committed(self) -> tuple[int, int] | None:
-        """Producer id and epoch of the transaction that is committed by this state; None where there is
-        none, or its epoch is not known.
+        """Return the producer id and epoch of the transaction that is committed by this state; None where
+        there is none, or its epoch is not known.
         """
         if not self.state.commits or self.client_version < EPOCH_EACH:
             return None
@@ -97,18 +97,18 @@ class TransactionMetadata:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no epoch is left for another producer."""
+        """Return whether no epoch is left for another producer."""
         return self.producer_epoch >= MAX_EPOCH
 
     def covers(self, producer_epoch: int) -> bool:
-        """Whether records of that epoch belong to the transaction that is open or being ended."""
+        """Return whether records of that epoch belong to the transaction that is open or being ended."""
         if self.client_version < EPOCH_EACH:
             return producer_epoch <= self.producer_epoch
         return producer_epoch == self.transaction_epoch
 
     @property
     def transaction_epoch(self) -> int:
-        """The epoch of the transaction's records; its markers have `producer_epoch`."""
+        """Return the epoch of the transaction's records; its markers have `producer_epoch`."""
         ended = self.state is not State.ONGOING and self.client_version >= EPOCH_EACH
         return self.producer_epoch - ended
 
@@ -132,7 +132,7 @@ class TransactionMetadata:
         )
 
     def rotated(self, producer_id: int, timeout_ms: int, now: int) -> TransactionMetadata:
-        """As `next_producer`, with another producer id, whose epochs begin at 0."""
+        """Do what `next_producer` does, with another producer id, whose epochs begin at 0."""
         fresh = replace(self, producer_epoch=NO_EPOCH).next_producer(timeout_ms, now)
         return replace(fresh, producer_id=producer_id, previous_producer_id=self.producer_id)
 

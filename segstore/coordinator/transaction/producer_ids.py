@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from segstore.coordinator.transaction.state_log import TransactionStateLog
 from segstore.errors import SegstoreError, StorageError
+from segstore.integers import INT64_MAX
 from segstore.logger import Logger
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
@@ -26,7 +27,7 @@ from segstore.storage.store.store import Store
 log = Logger("segstore")
 
 BLOCK = 1000
-_LAST = (1 << 63) - 1 - BLOCK
+_LAST = INT64_MAX - BLOCK
 
 
 class ProducerIds:

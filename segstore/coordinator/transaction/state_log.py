@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 
 from segstore.coordinator.java_hash import partition_of
+from segstore.coordinator.loader import Unreadable, load_last, warn
 from segstore.coordinator.transaction import schema
 from segstore.coordinator.transaction.metadata import State, TransactionMetadata
-from segstore.coordinator.unreadable import Unreadable, warn
 from segstore.errors import (
     CorruptRecordError,
     ProducerFencedError,
@@ -22,13 +23,55 @@ from segstore.errors import (
     UnsupportedVersionError,
 )
 from segstore.mutex import Mutex
-from segstore.storage.log.validator import append_one
+from segstore.storage.log.append import append_one
 from segstore.storage.meta.topic_info import TRANSACTION_STATE
 from segstore.storage.meta.topics import TopicInfo
+from segstore.storage.store.last_records import LastRecord, chunks
 from segstore.storage.store.partition_log import PartitionLog
 from segstore.storage.store.store import Store
 
 TOPIC = TRANSACTION_STATE
+
+
+class States:
+    """The last state of each transactional id. `newer` says why an id can't be used: its last record has a
+    newer version.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, TransactionMetadata] = {}
+        self.newer: dict[str, str] = {}
+
+    def replay(
+        self, where: str, key: bytes, record: LastRecord, producer_id: int | None = None
+    ) -> Unreadable | None:
+        """Apply a record; return why it can't be read, if so."""
+        try:
+            made = schema.decode(key, record.value, where, record.at)
+        except UnsupportedVersionError as error:
+            name = schema.decode_key(key) or ""
+            self.newer[name] = str(error)
+            self.known.pop(name, None)
+            return Unreadable(record.at, str(error), newer=True)
+        except CorruptRecordError as error:
+            return Unreadable(record.at, str(error.__cause__))
+        if made is not None:
+            self._put(*made)
+        return None
+
+    def _put(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
+        if metadata is None:
+            self.known.pop(transactional_id, None)
+        else:
+            self.known[transactional_id] = metadata
+
+
+def _judge(where: str, key: bytes, record: LastRecord, producer_id: int | None) -> Unreadable | None:
+    return States().replay(where, key, record, producer_id)
+
+
+def _load(log: PartitionLog, states: States) -> list[Unreadable]:
+    return load_last(log, partial(states.replay, log._name), partial(_judge, log._name))
 
 
 class TransactionStateLog:
@@ -43,69 +86,29 @@ class TransactionStateLog:
         """Return the last state of each transactional id; log one warning for each partition with records
         that are skipped. Raises CorruptRecordError, StorageError.
         """
-        found: dict[str, TransactionMetadata] = {}
+        states = States()
         for log in self._logs():
-            unreadable: dict[bytes, Unreadable] = {}
-            for transactional_id, metadata in self._records(log, unreadable):
-                if metadata is None:
-                    found.pop(transactional_id, None)
-                else:
-                    found[transactional_id] = metadata
-            warn(log, "a transaction's", unreadable.values())
-            self._keep_newer(unreadable, found)
-        return found
+            warn(log, "a transaction's", _load(log, states))
+        self._newer |= states.newer
+        return states.known
 
-    def _keep_newer(
-        self, unreadable: Mapping[bytes, Unreadable], found: dict[str, TransactionMetadata]
-    ) -> None:
-        for key, each in unreadable.items():
-            if each.newer:
-                name = schema.decode_key(key) or ""
-                self._newer[name] = each.reason
-                found.pop(name, None)
+    def unreadable(self, log: PartitionLog) -> list[Unreadable]:
+        """Return which records of one partition that are the last of their keys can't be read. Raises
+        CorruptRecordError, StorageError.
+        """
+        return _load(log, States())
 
     def committed(self, producer_ids: Collection[int]) -> set[tuple[int, int]]:
         """Return producer id and epoch of each transaction of these producers that was decided to be
         committed, as far as compaction has left its record. Raises CorruptRecordError, StorageError.
         """
-        each = (metadata for log in self._logs() for _, metadata in self._records(log, {}))
-        told = {metadata.committed for metadata in each if metadata is not None}
+        told = {metadata.committed for log in self._logs() for metadata in _all_states(log)}
         return {each for each in told if each is not None and each[0] in producer_ids}
 
     def _logs(self) -> Iterator[PartitionLog]:
         info = self._store.topics().get(TOPIC)
         for partition in () if info is None else info.partition_ids:
             yield self._store.partition(TOPIC, partition)
-
-    def _records(
-        self, log: PartitionLog, unreadable: dict[bytes, Unreadable]
-    ) -> Iterator[tuple[str, TransactionMetadata | None]]:
-        """Yield the states in the order of the log. `unreadable` gets the records that can't be read, by
-        key, unless a later record of the key can.
-        """
-        offset, end = log.start_offset, log.end_offset
-        while offset < end:
-            records = log.read(offset)
-            for record in records:
-                key = record.key or b""
-                try:
-                    made = schema.decode(key, record.value, log._name, record.offset)
-                except UnsupportedVersionError as error:
-                    unreadable[key] = Unreadable(record.offset, str(error), newer=True)
-                except CorruptRecordError as error:
-                    unreadable[key] = Unreadable(record.offset, str(error.__cause__))
-                else:
-                    unreadable.pop(key, None)
-                    if made is not None:
-                        yield made
-            offset = records.next_offset
-
-    def unreadable(self, log: PartitionLog) -> list[Unreadable]:
-        """Return the records of one partition that can't be read. Raises CorruptRecordError, StorageError."""
-        found: dict[bytes, Unreadable] = {}
-        for _ in self._records(log, found):
-            pass
-        return list(found.values())
 
     def append(self, transactional_id: str, metadata: TransactionMetadata | None) -> None:
         """Write a state; None forgets the id. Raises StorageError; then nothing was written. Raises
@@ -153,6 +156,16 @@ class TransactionStateLog:
         return self._store._alter_topic(TOPIC, settings)
 
 
+def _all_states(log: PartitionLog) -> Iterator[TransactionMetadata]:
+    """Yield the states of all records that can be read, also of those that are not the last of their keys."""
+    for records in chunks(log, log.start_offset, log.end_offset):
+        for record in records:
+            with contextlib.suppress(UnsupportedVersionError, CorruptRecordError):
+                made = schema.decode(record.key, record.value, log._name, record.offset)
+                if made is not None and made[1] is not None:
+                    yield made[1]
+
+
 # --- entries -----------------------------------------------------------------------------------
 
 # The state of each transactional id in memory, each behind a lock of its own (Kafka:
@@ -183,7 +196,7 @@ class Entry:
 
     @property
     def known(self) -> TransactionMetadata:
-        """The `metadata` of an id that has a record."""
+        """Return the `metadata` of an id that has a record."""
         assert self.metadata is not None
         return self.metadata
 
@@ -207,7 +220,7 @@ class Entries:
 
     @contextlib.contextmanager
     def locked(self, transactional_id: str, make: bool = False) -> Iterator[Entry]:
-        """Within this context no other thread reads or changes the entry. Raises
+        """Run a block in which no other thread reads or changes the entry. Raises
         TransactionalIdNotFoundError where the entry is missing and is not to be made.
         """
         while True:

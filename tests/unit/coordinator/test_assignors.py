@@ -1,4 +1,6 @@
-"""The assignors against kafka-python's on random groups; the cooperative one by what KIP-429 promises."""
+"""The assignors compared with kafka-python's on random groups; the cooperative one is checked against
+KIP-429.
+"""
 
 from __future__ import annotations
 

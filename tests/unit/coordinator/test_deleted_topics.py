@@ -1,4 +1,6 @@
-"""What groups have committed for a topic is never a later one's of its name, however the deletion ends."""
+"""Offsets that groups have committed for a deleted topic never count for a later topic of its name, however
+the deletion ends.
+"""
 
 from __future__ import annotations
 

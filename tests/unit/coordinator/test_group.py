@@ -1,4 +1,4 @@
-"""The coordinator by itself: members that are nothing but requests, and a clock that is turned."""
+"""The group coordinator by itself: members are only requests, and the test sets the clock."""
 
 from __future__ import annotations
 
@@ -135,7 +135,10 @@ WRONG = {
     ),
     "another protocol": (lambda c, m, g: c.sync("g", m, g, "q"), InconsistentGroupProtocolError),
     "a group without a name": (lambda c, m, g: c.join("", joining()), InvalidGroupIdError),
-    "a commit for no group": (lambda c, m, g: c.validate(ConsumerGroupMetadata()), InvalidGroupIdError),
+    "a commit for no group": (
+        lambda c, m, g: c.while_valid(ConsumerGroupMetadata(), list),
+        InvalidGroupIdError,
+    ),
     "members to be gone": (lambda c, m, g: c.while_empty("g", lambda: None), NonEmptyGroupError),
 }
 
@@ -152,24 +155,24 @@ def test_refused(store: segstore.Store, found: GroupCoordinator, case: str) -> N
 
 def test_a_transaction_may_commit_for_a_group_by_its_name(found: GroupCoordinator) -> None:
     member, generation = alone(found)
-    found.validate(ConsumerGroupMetadata("g"))
-    found.validate(ConsumerGroupMetadata("g", generation, member))
+    found.while_valid(ConsumerGroupMetadata("g"), list)
+    found.while_valid(ConsumerGroupMetadata("g", generation, member), list)
     with pytest.raises(IllegalGenerationError):
-        found.validate(ConsumerGroupMetadata("g", generation + 1, member))
+        found.while_valid(ConsumerGroupMetadata("g", generation + 1, member), list)
 
 
 def test_who_does_not_join_again_is_out(found: GroupCoordinator, clock: Monotonic) -> None:
     first, other, generation = two(found)
     waits = found.join("g", joining())
     clock.now += SESSION_MS - 1
-    found.settle()
+    found.run_due()
     assert waits.get() is None
     for _ in range(REBALANCE_MS // (SESSION_MS // 2)):
         for member in (first, other):
             with pytest.raises(RebalanceInProgressError):
                 found.heartbeat("g", member, generation)
         clock.now += SESSION_MS // 2
-        found.settle()
+        found.run_due()
         if waits.done:
             break
     joined = waits.get()
@@ -186,7 +189,7 @@ def test_a_leader_that_brings_nothing_is_out(found: GroupCoordinator, clock: Mon
     asked = found.sync("g", other, generation + 1, "p")
     for _ in range(REBALANCE_MS // (SESSION_MS // 2)):
         clock.now += SESSION_MS // 2
-        found.settle()
+        found.run_due()
         if asked.done:
             break
     with pytest.raises(RebalanceInProgressError):
@@ -227,7 +230,7 @@ def test_static_members(found: GroupCoordinator, clock: Monotonic) -> None:
     assert joined.protocol == "q"
     assert joined.generation > generation
     clock.now += SESSION_MS
-    found.settle()
+    found.run_due()
     assert found.state("g") is State.EMPTY
 
 
@@ -248,10 +251,10 @@ def test_the_first_members_are_waited_for(store_dir: Path, clock: Monotonic) -> 
         clock.now += 2_999
         second = found.join("g", joining())
         clock.now += 1
-        found.settle()
+        found.run_due()
         assert (first.done, second.done) == (False, False)  # the second one made the wait begin anew
         clock.now += 3_000
-        found.settle()
+        found.run_due()
         assert [t.get().generation for t in (first, second)] == [1, 1]
 
 

@@ -1,5 +1,5 @@
-"""The topics that the engine writes for itself: nobody else writes or deletes them, and what lies in them
-that is no record of theirs locks nobody out.
+"""The internal topics: only the engine writes or deletes them, and an invalid record in them makes nothing
+else unusable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`Quotas`: what is set, what holds for whom, what is kept on disk; the token bucket against a model."""
+"""`Quotas`: which rates are set, which apply to a client, which are on disk; the token bucket compared with a
+model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""segstore.coordinator.shared: one part of a kind a store, closed before it."""
+"""segstore.coordinator.shared: a store has one part of each kind, which is closed before the store."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Byte rates as producers and consumers feel them: who waits, who does not, and what the metrics say.
+"""The effect of byte rates on producers and consumers: who waits, who does not, and what the metrics say.
 
-Clocks stand still until they are set; a client that waits looks at its clock every MOST_WAIT_MS.
+Clocks stand still until they are set; a client that waits reads its clock every MOST_WAIT_MS.
 """
 
 from __future__ import annotations

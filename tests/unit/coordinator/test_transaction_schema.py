@@ -45,6 +45,9 @@ def test_a_value_is_kafkas() -> None:
     expected = replace(KNOWN, previous_producer_id=5, next_producer_id=6, client_version=2)
     assert schema.decode_value(tagged) == expected
     assert schema.decode_value(schema.encode_value(expected)) == expected
+    # Tags of a topic are not those of the value.
+    of_a_topic = VERSION_1.replace(b"\0\0\0\2\0", b"\0\0\0\2\1\0\1x", 1)
+    assert schema.decode_value(of_a_topic) == KNOWN
 
 
 def test_a_key_is_kafkas() -> None:
@@ -74,6 +77,8 @@ DAMAGED = {
     "a version that will never be": (b"\0\0\0\1a", b"\0\x64" + VERSION_1[2:]),
     "no state": (b"\0\0\0\1a", VERSION_1[:16] + b"\x63" + VERSION_1[17:]),
     "a long list": (b"\0\0\0\1a", VERSION_1[:17] + b"\xff\xff\xff\xff\x07" + VERSION_1[18:]),
+    "a tagged field of another size": (b"\0\0\0\1a", VERSION_1[:-1] + b"\1\0\x09" + bytes(9)),
+    "a tagged field that is cut": (b"\0\0\0\1a", VERSION_1[:-1] + b"\1\2\1\0"),
     "an endless varint": (b"\0\0\0\1a", VERSION_1[:17] + b"\xff" * 9),
 }
 

@@ -1,4 +1,6 @@
-"""The transaction coordinator: what it keeps in `__transaction_state`, whom it fences, what it ends."""
+"""The transaction coordinator: what it writes to `__transaction_state`, whom it fences, which transactions it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,6 @@ import segstore
 from segstore import Producer, TopicPartition, errors
 from segstore.coordinator.java_hash import partition_of
 from segstore.coordinator.shared import shared
-from segstore.coordinator.transaction import coordinator as upkeep
 from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 from segstore.coordinator.transaction.metadata import MAX_EPOCH, State, TransactionMetadata
 from segstore.coordinator.transaction.state_log import TOPIC
@@ -216,7 +217,7 @@ def test_an_end_that_the_disk_refuses_is_not_lost(
     store_dir: Path, commit: bool, nth: int, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever asks again finds it done; what the scheduler does of itself comes too late to be seen here."""
-    monkeypatch.setattr(upkeep, "FIRST_RETRY", 3600.0)
+    monkeypatch.setattr("segstore.coordinator.transaction.coordinator.FIRST_RETRY", 3600.0)
     files = FailingFiles({"pwrite"}, full(), 0)
     with coordinated(store_dir, files=files) as (store, coordinator):
         me = coordinator.init_producer_id("x", 60_000)
@@ -273,7 +274,7 @@ def test_an_end_asked_for_again(store_dir: Path, commit: bool) -> None:
         assert coordinator.transactions()["x"].state.prepared
         files.arm(0)
         assert coordinator.end("x", me, commit) == after
-        assert coordinator.transactions()["x"].state.settled
+        assert coordinator.transactions()["x"].state.idle
         coordinator.add_partitions("x", after, [T0])
         with pytest.raises(errors.ProducerFencedError):
             coordinator.end("x", me, commit)

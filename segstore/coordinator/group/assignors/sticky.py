@@ -23,7 +23,7 @@ from segstore.coordinator.structs import TopicPartition
 Claims = Mapping[str, tuple[int, list[TopicPartition]]]
 
 
-def settle(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dict[TopicPartition, str]]:
+def resolve_owners(claims: Claims) -> tuple[dict[str, list[TopicPartition]], dict[TopicPartition, str]]:
     """Return the partitions of each member that owns some, and for each partition the owner before the
     current one.
 
@@ -104,7 +104,7 @@ class Balancer:
             self.wanted[member] = dict.fromkeys(every)
             for partition in every:
                 self.takers.setdefault(partition, []).append(member)
-        current, self.previous = settle({member: claims[member] for member in order})
+        current, self.previous = resolve_owners({member: claims[member] for member in order})
         self._fresh = not current
         self.current: Assignment = {**current, **{m: [] for m in order if m not in current}}
         self.owner = {partition: m for m, held in self.current.items() for partition in held}
@@ -180,7 +180,7 @@ class Balancer:
     # --- balance ---------------------------------------------------------------------------------
 
     def _movable(self, member: str) -> bool:
-        """Whether the member may get a partition, or give one away."""
+        """Return whether the member may get a partition, or give one away."""
         held = self.current[member]
         return len(held) < len(self.wanted[member]) or any(len(self.takers[p]) > 1 for p in held)
 
@@ -211,7 +211,7 @@ class Balancer:
         return least if most > len(self.current[least]) else None
 
     def _even(self) -> bool:
-        """Whether no member could get a partition of a member that has more."""
+        """Return whether no member could get a partition of a member that has more."""
         counts = {member: len(held) for member, held in self.current.items()}
         if min(counts.values()) >= max(counts.values()) - 1:
             return True

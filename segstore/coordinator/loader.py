@@ -1,0 +1,85 @@
+"""Loading a partition of an internal topic (Kafka: CoordinatorLoader), and what is said of its records that
+can't be used.
+
+Of all records of a key only the last is decoded. One that is no record of the topic is passed over, and the
+last readable one of its key counts: the log is read again for those keys. One of a newer version makes its
+group, or transactional id, unusable, because a new record would overwrite what it says.
+On disk: only reads. Threads: any; values are immutable, the functions have no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from segstore.logger import Logger
+from segstore.storage.producers.aborted_transactions import outcomes
+from segstore.storage.store.last_records import LastRecord, LastRecords, last_records
+from segstore.storage.store.partition_log import PartitionLog
+
+log = Logger("segstore")
+
+_TOMBSTONE = LastRecord(None, -1)
+
+
+class Unreadable(NamedTuple):
+    """`newer`: the record has a version that is not known here, and its group or transactional id can't be
+    used; otherwise it is not a record of the topic, and is passed over.
+    """
+
+    offset: int
+    reason: str
+    newer: bool = False
+
+
+Replay = Callable[[bytes, LastRecord, "int | None"], "Unreadable | None"]
+"""Applies the last record of a key; returns why it can't be read, if so. Its last argument is the producer
+whose open transaction has the record, None where it counts.
+"""
+
+
+def load_last(
+    source: PartitionLog, replay: Replay, judge: Replay, *, transactional: bool = False
+) -> list[Unreadable]:
+    """Replay the last record of each key up to the present end of the log; return which of them can't be
+    read. Raises CorruptRecordError, StorageError.
+
+    `judge` says what `replay` would, and changes nothing. `transactional`: the topic's records may be part of
+    transactions.
+    """
+    end = source.end_offset
+    ended = outcomes(source) if transactional else None
+    found = _replay_all(last_records(source, end, ended=ended), replay)
+    junk = {key for key, each in found.items() if not each.newer}
+    passed = {key for key in junk if judge(key, _TOMBSTONE, None) is None}  # of junk keys there is no record
+    if passed:
+
+        def wanted(key: bytes, record: LastRecord) -> bool:
+            return key in passed and judge(key, record, None) is None
+
+        _replay_all(last_records(source, end, wanted=wanted, ended=ended), replay)
+    return list(found.values())
+
+
+def _replay_all(last: LastRecords, replay: Replay) -> dict[bytes, Unreadable]:
+    """Return by key which records can't be read."""
+    found = {}
+    # A record that counts may lie behind one of an open transaction: it is applied after it.
+    for producer_id, records in (*last.open.items(), (None, last.settled)):
+        for key, record in records.items():
+            unreadable = replay(key, record, producer_id)
+            if unreadable is not None:
+                found[key] = unreadable
+    return found
+
+
+def warn(source: PartitionLog, what: str, found: Iterable[Unreadable]) -> None:
+    """Log one warning for all records of a partition that are not records of `what`."""
+    junk = sorted(each for each in found if not each.newer)
+    if junk:
+        name, n = f"{source.topic}-{source.partition}", len(junk)
+        how_many = "1 record is" if n == 1 else f"{n:,} records are"
+        log.warning(
+            "%s: %s not readable as %s and passed over; the first is at offset %d: %s",
+            *(name, how_many, what, junk[0].offset, junk[0].reason),
+        )
