@@ -1,7 +1,8 @@
-"""Every exception that segstore raises on purpose, one sentence each, all under `SegstoreError`.
+"""Defines every exception that segstore raises on purpose. All derive from `SegstoreError`.
 
-Names are Kafka's (org.apache.kafka.common.errors) where Kafka has one. Where a builtin says
-the same to code that knows nothing of us (`ValueError`, `TypeError`, `OSError`), it is a base too.
+Names are Kafka's (org.apache.kafka.common.errors) where Kafka has one. Where a builtin (`ValueError`,
+`TypeError`, `OSError`) means the same, it is a base class too, so that code which does not know segstore can
+catch the error.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 class SegstoreError(Exception):
-    """Base of all errors of this package."""
+    """The base of all errors of this package."""
 
 
 class InvalidArgumentError(SegstoreError, ValueError):
@@ -32,35 +33,36 @@ class ConfigError(InvalidArgumentError):
 
 
 class InvalidTopicError(InvalidArgumentError):
-    """A topic name breaks Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], not "." or "..". Or it is an internal
-    topic's, `__consumer_offsets` or `__transaction_state`, which only the engine writes, makes and deletes.
+    """A topic name breaks Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], not "." or "..". Or it is the name of an
+    internal topic, `__consumer_offsets` or `__transaction_state`, which only the engine creates, writes and
+    deletes.
     """
 
 
 class MissingPackageError(SegstoreError, ImportError):
-    """A package that is not installed is needed for this; the message says how to install it."""
+    """The call needs a package that is not installed; the message says how to install it."""
 
 
 @contextmanager
 def needing(package: str, extra: str, what: str) -> Iterator[None]:
-    """Within, `package` is imported. MissingPackageError where it is not installed: `what` is then what needs
-    it, and `extra` the extra of segstore that brings it.
+    """Guard a block that imports `package`. Raises MissingPackageError where it is not installed, whose
+    message says that `what` needs it, and that the extra `extra` of segstore brings it.
     """
     try:
         yield
     except ImportError as error:
         if error.name and error.name.partition(".")[0] != package:
             raise
-        told = f"{what} needs {package}, which is not installed: pip install 'segstore[{extra}]'"
-        raise MissingPackageError(told, name=package) from error
+        message = f"{what} needs {package}, which is not installed: pip install 'segstore[{extra}]'"
+        raise MissingPackageError(message, name=package) from error
 
 
 class TopicAlreadyExistsError(SegstoreError):
-    """A topic of that name is there already."""
+    """A topic of that name exists already."""
 
 
 class UnknownTopicOrPartitionError(SegstoreError):
-    """There is no such topic, or the topic has no such partition; the message lists what is there."""
+    """There is no such topic, or the topic has no such partition; the message lists those that exist."""
 
 
 class RecordTooLargeError(InvalidArgumentError):
@@ -68,13 +70,15 @@ class RecordTooLargeError(InvalidArgumentError):
 
 
 class InvalidRecordError(InvalidArgumentError):
-    """A record that its topic refuses: without a key where compaction goes by keys (Kafka:
+    """The topic refuses a record, for example one without a key where the topic is compacted (Kafka:
     InvalidRecordException).
     """
 
 
 class SerializationError(InvalidTypeError):
-    """A key or value can't be made bytes; `__cause__` is what the serializer raised, if it did."""
+    """A key or value can't be converted to bytes; `__cause__` is the serializer's exception, if it raised
+    one.
+    """
 
 
 class OffsetOutOfRangeError(SegstoreError):
@@ -82,23 +86,24 @@ class OffsetOutOfRangeError(SegstoreError):
 
     def __init__(self, offset: int, start: int, end: int, where: str = "") -> None:
         self.offset, self.start, self.end = offset, start, end
-        there = f" of {where}" if where else ""
+        place = f" of {where}" if where else ""
         held = f"offsets {start} to {end - 1} are there, the log ends at {end}"
         empty = f"the log is empty, and begins and ends at {end}"
-        super().__init__(f"offset {offset}{there} is out of range: {held if start < end else empty}")
+        super().__init__(f"offset {offset}{place} is out of range: {held if start < end else empty}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class OffsetsExhaustedError(SegstoreError):
-    """A log has no offsets left for what is to be appended: its last record may have 2^63 - 2."""
+    """A log has no offsets left for the records to append: the highest offset of a record is 2^63 - 2."""
 
 
 class CorruptRecordError(SegstoreError):
-    """Bytes that are no valid record batch: bit rot; carries `file`, `position`, `offset` and `reason`.
+    """Bytes of a log are no valid record batch, for example after bit rot. The error has `file`, `position`,
+    `offset` and `reason`.
 
-    `next_offset` is where reading goes on behind the damage, None where that is not known.
+    `next_offset` is the offset at which reading can go on behind the damage, or None where it is not known.
     """
 
     def __init__(
@@ -118,39 +123,42 @@ class CorruptRecordError(SegstoreError):
 
 
 class CorruptCheckpointError(SegstoreError):
-    """A small file beside the logs has content that can't be; with `file`, `line` (0: binary), `reason`."""
+    """A small file beside the logs has invalid content. The error has `file`, `line` (0 for a binary file)
+    and `reason`.
+    """
 
     def __init__(self, file: str | os.PathLike[str], line: int, reason: str) -> None:
         self.file, self.line, self.reason = str(file), line, reason
-        there = f"{self.file}, line {line}" if line else self.file
-        super().__init__(f"{there}: {reason}")
+        place = f"{self.file}, line {line}" if line else self.file
+        super().__init__(f"{place}: {reason}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class StorageError(SegstoreError, OSError):
-    """The disk refused (`errno` says why), or the partition is fenced after a failed sync
-    (Kafka: KafkaStorageException)."""
+    """A call on the store's files failed (`errno` says why), or the partition is fenced after a failed sync
+    (Kafka: KafkaStorageException).
+    """
 
 
 def is_refusal(error: BaseException) -> TypeGuard[OSError]:
-    """Whether the system has refused a call. What a signal handler of the application raises, a TimeoutError
-    for instance, is an OSError without a number: the disk has no part in it.
+    """Return whether a system call failed. An OSError without a number was raised by the application, for
+    instance a TimeoutError of a signal handler: the disk has no part in it.
     """
     return isinstance(error, OSError) and error.errno is not None
 
 
 class SinkError(SegstoreError, OSError):
-    """A transfer's sink can't be written to: `errno` says why. No file of the store has failed."""
+    """The sink of a transfer can't be written to; `errno` says why. No file of the store failed."""
 
 
 class SinkClosedError(SinkError, BrokenPipeError, ConnectionResetError):
-    """Nobody reads a transfer's sink any more: a part of the batches may have reached its reader."""
+    """The reader of a transfer's sink has closed it; it may have received some of the batches."""
 
 
 class StoreLockedError(SegstoreError):
-    """Another process, or another open store in this one, is the writer; carries its `pid`."""
+    """Another process, or another open store in this process, is the writer; the error has its `pid`."""
 
     def __init__(self, path: str | os.PathLike[str], pid: int | None) -> None:
         self.path, self.pid = str(path), pid
@@ -164,7 +172,7 @@ class StoreLockedError(SegstoreError):
 
 
 class ReadOnlyError(SegstoreError):
-    """A change was asked of a store that was opened with mode="r"."""
+    """A call would change a store that was opened with mode="r"."""
 
 
 class StoreClosedError(SegstoreError):
@@ -172,8 +180,9 @@ class StoreClosedError(SegstoreError):
 
 
 class UnwrittenRecordsError(SegstoreError):
-    """A store was closed before all records of its producers were written: `records` is how many were not,
-    `partitions` has their number by (topic, partition), `__cause__` is the last error, if there was one.
+    """A store was closed before all records of its producers were written. `records` is the number of those
+    that were not written, `partitions` has it by (topic, partition), and `__cause__` is the last error, if
+    there was one.
     """
 
     def __init__(self, path: str, partitions: Mapping[tuple[str, int], int], reason: object = None) -> None:
@@ -188,19 +197,21 @@ class UnwrittenRecordsError(SegstoreError):
 
 
 class ForkedError(SegstoreError):
-    """A store opened before os.fork() is used in the child: open it anew there, with mode="r"."""
+    """A store that was opened before os.fork() is used in the child process: open it anew there, with
+    mode="r".
+    """
 
 
 class KafkaTimeoutError(SegstoreError, TimeoutError):
-    """Something did not happen in the time it was given (Kafka: TimeoutException)."""
+    """Something did not happen within its timeout (Kafka: TimeoutException)."""
 
 
 class BufferExhaustedError(KafkaTimeoutError):
-    """`buffer_memory` stayed full for `max_block_ms`: records come faster than the disk takes them."""
+    """`buffer_memory` stayed full for `max_block_ms`: records are sent faster than the disk takes them."""
 
 
 class IllegalStateError(SegstoreError, RuntimeError):
-    """A client can't do this in the state that it is in; the message says which."""
+    """A call is not possible in the present state of a client; the message names the state."""
 
 
 class ClientClosedError(IllegalStateError):
@@ -208,17 +219,18 @@ class ClientClosedError(IllegalStateError):
 
 
 class ConcurrentModificationError(IllegalStateError):
-    """A consumer is used by two threads at once, which it is not made for."""
+    """A consumer is used by two threads at once; it is made for one."""
 
 
 class ReentrantCallError(IllegalStateError):
-    """A signal's handler, a finalizer or a callback has called what the call that it came into, of the same
-    thread, keeps it from: nothing was changed. The message names that call.
+    """A signal handler, a finalizer or a callback has interrupted a call of this package and made another one
+    in the same thread, which the interrupted call does not allow. Nothing was changed. The message names the
+    interrupted call.
     """
 
 
 class NoOffsetForPartitionError(SegstoreError):
-    """There is no position for some `partitions`, and auto_offset_reset is "none"."""
+    """Some `partitions` have no position, and auto_offset_reset is "none"."""
 
     def __init__(self, partitions: Iterable[object]) -> None:
         self.partitions = frozenset(partitions)
@@ -230,8 +242,8 @@ class NoOffsetForPartitionError(SegstoreError):
 
 
 class RecordDeserializationError(SerializationError):
-    """A record's bytes made no key or value: `topic`, `partition`, `offset`, `origin` ("key" or "value"); a
-    consumer goes on behind it after `seek(partition, offset + 1)`.
+    """A deserializer failed for the bytes of a record. The error has `topic`, `partition`, `offset` and
+    `origin` ("key" or "value"). A consumer goes on behind the record after `seek(partition, offset + 1)`.
     """
 
     def __init__(self, topic: str, partition: int, offset: int, origin: str, reason: str) -> None:
@@ -244,8 +256,8 @@ class RecordDeserializationError(SerializationError):
 
 
 class StagedFilesError(SegstoreError):
-    """Staged files or their manifest are missing, damaged or not what was said of them: nothing of the
-    manifest is in the log; it lies in `.segstore/quarantine`.
+    """Staged files or their manifest are missing, damaged, or differ from what the manifest says. Nothing of
+    the manifest was adopted; it lies in `.segstore/quarantine`.
     """
 
 
@@ -259,7 +271,7 @@ class OutOfOrderSequenceError(SegstoreError):
 
 
 class DuplicateSequenceError(SegstoreError):
-    """A batch was written before, so long ago that its offsets are no longer known."""
+    """A batch is a duplicate of one that was written so long ago that its offsets are no longer known."""
 
 
 class InvalidProducerEpochError(SegstoreError):
@@ -271,7 +283,7 @@ class ProducerFencedError(InvalidProducerEpochError):
 
 
 class InvalidTxnStateError(IllegalStateError):
-    """A transaction can't do this in the state that it is in (Kafka: InvalidTxnStateException)."""
+    """A call is not possible in the present state of a transaction (Kafka: InvalidTxnStateException)."""
 
 
 class InvalidTxnTimeoutError(InvalidArgumentError):
@@ -279,7 +291,7 @@ class InvalidTxnTimeoutError(InvalidArgumentError):
 
 
 class ConcurrentTransactionsError(SegstoreError):
-    """The producer's last transaction is still being ended: what was asked may be asked again."""
+    """The producer's last transaction is still being completed; the call may be repeated."""
 
 
 class TransactionAbortedError(SegstoreError):
@@ -294,7 +306,9 @@ class TransactionalIdNotFoundError(SegstoreError):
 
 
 class CommitFailedError(SegstoreError):
-    """Offsets were not committed: the member was taken for failed, and its partitions may be another's."""
+    """Offsets were not committed: the group has removed the member, and its partitions may belong to another
+    one.
+    """
 
 
 class UnknownMemberIdError(SegstoreError):
@@ -302,11 +316,11 @@ class UnknownMemberIdError(SegstoreError):
 
 
 class IllegalGenerationError(SegstoreError):
-    """The group has gone on to another generation than the member's."""
+    """The group is in another generation than the member."""
 
 
 class RebalanceInProgressError(SegstoreError):
-    """The group is handing out its partitions anew: the member has to join again first."""
+    """The group is rebalancing: the member has to join again first."""
 
 
 class FencedInstanceIdError(SegstoreError):
@@ -318,11 +332,11 @@ class InconsistentGroupProtocolError(SegstoreError):
 
 
 class InvalidGroupIdError(InvalidArgumentError):
-    """A group id is empty or no str."""
+    """A group id is empty, or not a str."""
 
 
 class GroupNotFoundError(SegstoreError):
-    """There is no such group; the message lists what is there."""
+    """There is no such group; the message lists those that exist."""
 
 
 class NonEmptyGroupError(SegstoreError):
@@ -349,13 +363,13 @@ class UnsupportedVersionError(SegstoreError):
 
 
 class DataLossError(SegstoreError):
-    """What a query was to read is gone, by retention or with its topic; `failOnDataLoss=false` passes over
-    it.
+    """Records that a query was to read were deleted, by retention or with their topic; with
+    `failOnDataLoss=false` the query skips them.
     """
 
 
 class JavaNotFoundError(SegstoreError):
-    """There is no Java that Spark runs on; the message says where was looked, and what was found."""
+    """There is no Java that can run Spark; the message says where it was searched for, and what was found."""
 
 
 def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[str, object]) -> SegstoreError:
@@ -369,16 +383,16 @@ def _rebuild(kind: type[SegstoreError], args: tuple[object, ...], state: dict[st
 
 
 def copy_of(error: _Error, depth: int = 8) -> _Error:
-    """The same error without its traceback, and so are the `depth` errors that caused it: to be kept in an
-    object, or to be raised where it is kept.
+    """Return a copy of an error without its traceback, and of the `depth` errors that caused it without
+    theirs. Such a copy can be stored in an object, and raised more than once.
 
-    A traceback refers to frames, those to their variables and callers, and these mostly to the object that
-    keeps the error: only the garbage collector would free any of them. An error that is raised more than once
-    gets a longer traceback each time, too. An error that can't be copied is given as it is.
+    A traceback refers to frames, these to their variables and callers, and these mostly to the object that
+    stores the error: only the garbage collector would free any of them. Also, an error that is raised more
+    than once gets a longer traceback each time. An error that can't be copied is returned itself.
     """
     try:
         made = copy.copy(error)
-    except Exception:  # of a class whose constructor takes something else than its `args`
+    except Exception:  # its class has a constructor that does not accept `args`
         return error
     if type(made) is not type(error) or made is error:
         return error
@@ -389,7 +403,9 @@ def copy_of(error: _Error, depth: int = 8) -> _Error:
 
 
 def first_of(errors: list[_Error]) -> _Error:
-    """The first, to be raised. The list is emptied: frames that have it get into the error's traceback."""
+    """Empty the list, and return its first error, to be raised. Frames that refer to the list get into the
+    error's traceback, so it must not refer to the error.
+    """
     first = errors[0]
     errors.clear()
     return first

@@ -1,18 +1,20 @@
-"""Locks that know their thread: a call that comes into another one of its own thread is refused by name.
+"""Locks that know their owner: a call that has interrupted another one of the same thread is refused, with an
+error that names both.
 
-Nothing on disk. The handler of a signal, a finalizer, the callback of a weak reference or of the garbage
-collector runs in the midst of whatever its thread does. Where that is a call of this package which holds a
-lock, and the handler calls this package too, a plain lock would wait for itself. Here it raises
-ReentrantCallError, before anything is changed.
+A signal handler, a finalizer, or the callback of a weak reference or of the garbage collector (all called
+handlers here) interrupts whatever its thread does. Where it interrupts a call of this package that holds a
+lock, and calls this package itself, a plain lock would wait for its own thread for ever. A `Mutex` raises
+ReentrantCallError instead, before anything is changed.
 
-A thread that was interrupted so may also wait for another thread that waits for it, by a lock that the
-interrupted call holds. So whoever comes from such a handler, and has a lock, waits for a `Mutex` of another
-thread up to `PATIENCE` seconds, and for a thread of ours not at all (`check_apart`).
+A call from a handler could also wait for another thread, which waits for a lock that the interrupted call
+holds. So a call from a handler whose thread has a lock waits for a `Mutex` at most `PATIENCE` seconds, and
+does not wait for a thread of this package at all (`check_apart`).
 
-A lock of a thread that the interpreter ended with itself stays taken, and what it guards may be half done. So
-what needs it then is refused as well: IllegalStateError.
+When the interpreter ends and stops a thread that has a lock, the lock stays taken, and what it guards may be
+half done. Calls that need the lock then raise IllegalStateError.
 
-Threads: any. Interrupts: `with` is the only way to take a lock, and no interrupt leaves it taken.
+Threads: any. Interrupts: `with` is the only way to take a lock, and no interrupt leaves the lock taken. No
+files are touched.
 """
 
 from __future__ import annotations
@@ -25,53 +27,54 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from segstore.errors import IllegalStateError, ReentrantCallError
-from segstore.threads import others_are_gone
+from segstore.threads import LiveSet, others_are_gone
 
 if TYPE_CHECKING:
     OwnedLock: Any = object
 else:
-    # It knows its owner; one step of C takes it, and one, in `with`, lets go of it.
+    # An RLock knows its owner. One call in C takes it, and one, at the end of `with`, releases it.
     OwnedLock = type(threading.RLock())
 
 PATIENCE = 2.0
-"""Seconds. Longer than any lock is held, but by who waits for a disk that stands still."""
+"""In seconds: longer than any lock is held, except by a thread that waits for a disk that does not answer."""
 
 LEAVES_OPEN = sys.version_info < (3, 11)
-"""Whether a `with` block may stay open for ever. CPython 3.10 looks for signals where the code begins that is
-to end the block: where an interrupt ends the block and a second one comes there, the lock stays taken.
+"""True if interrupts may leave a lock taken at the end of a `with` block. CPython 3.10 checks for signals at
+the beginning of the code that ends the block: if an interrupt ends the block, and a second one comes there,
+the lock stays taken.
 """
 
-_all: set[weakref.ref[Any]] = set()
+_all: LiveSet[Any] = LiveSet()
 _on_purpose: set[CodeType] = set()
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Mutex(OwnedLock):  # type: ignore[misc]
-    """A lock that the thread which has it may not take again: ReentrantCallError."""
+    """A lock that its owner can't take again: the attempt raises ReentrantCallError."""
 
     entered = 0
-    """Which frame took it last: its id. Known only where LEAVES_OPEN."""
+    """The id of the frame that took the lock last, where LEAVES_OPEN; else 0."""
 
     def __init__(self) -> None:
-        _all.add(weakref.ref(self, _all.discard))
+        _all.refs.add(weakref.ref(self, _all.refs.discard))  # as `LiveSet.add`: stores make many of these
 
     def __enter__(self) -> bool:
         if self._is_owned():
             if (outer := under_way()) is not None:
                 raise refused(outer)
-            return True  # an interrupt has left it taken (LEAVES_OPEN): this thread has it, and goes on
+            return True  # an interrupt left the lock taken (LEAVES_OPEN): this thread has it already
         try:
-            # Between a call's return and the next instruction that calls, or jumps back, CPython lets no
-            # interrupt in: behind the last call of this block it is the caller's `with` that lets go.
+            # Between the return of a call and the next instruction that calls or jumps back, CPython runs no
+            # signal handler: so after the last call of this block, the caller's `with` releases the lock.
             if not self.acquire(False):
                 self._wait()
             if LEAVES_OPEN:
                 self.entered = id(sys._getframe(1))
         except BaseException:
             try:
-                self.release()  # the first call here: a second interrupt comes behind it
+                self.release()  # the first call here, so that a second interrupt can only come after it
             except RuntimeError:
-                """It was not taken."""
+                """The lock was not taken."""
             raise
         return True
 
@@ -88,14 +91,16 @@ class Mutex(OwnedLock):  # type: ignore[misc]
 
     @property
     def owned(self) -> bool:
-        """Whether this thread has it."""
+        """Return whether the calling thread has the lock."""
         return bool(self._is_owned())
 
 
 def nesting() -> threading.RLock:
-    """A lock that the thread which has it may take again: what it guards is whole at each call within."""
+    """Return a lock that its owner may take again. It is for state that is consistent at each call made while
+    the lock is held.
+    """
     lock = threading.RLock()
-    _all.add(weakref.ref(lock, _all.discard))
+    _all.add(lock)
     return lock
 
 
@@ -103,15 +108,15 @@ def nesting() -> threading.RLock:
 
 
 class Outer(NamedTuple):
-    """A call of this package into which a handler came."""
+    """A call of this package that a handler has interrupted."""
 
     call: str
     innermost: FrameType
     asked: str
-    """The call that came from the handler."""
+    """The name of the call that the handler made."""
 
     def frames(self) -> Iterator[FrameType]:
-        """Its frames, and all that are further out."""
+        """Yield the frames of the call, and of all its callers."""
         frame: FrameType | None = self.innermost
         while frame is not None:
             yield frame
@@ -119,14 +124,16 @@ class Outer(NamedTuple):
 
 
 def calls_out(function: F) -> F:
-    """Marks what calls the application's code on purpose, with no lock held: that may call us again."""
+    """Mark a function that calls the application's code on purpose, with no lock held: that code may call
+    this package again.
+    """
     _on_purpose.add(function.__code__)
     return function
 
 
 _FRONTS = {"cli", "demo", "spark", "bench"}
 """Applications of this package."""
-_BETWEEN = {"contextlib", "functools", "threading", "concurrent.futures.thread", "concurrent.futures._base"}
+_BETWEEN = {"contextlib", "functools", "threading"}
 """What stands on the stack between two functions of ours."""
 
 
@@ -140,8 +147,8 @@ def _is_between(frame: FrameType) -> bool:
 
 
 def under_way() -> Outer | None:
-    """The call of ours that this thread is in further out than the one that asks, and did not come from on
-    purpose; None: there is none.
+    """Return the call of this package that a handler has interrupted, if the calling function runs in a
+    handler; else None. A call that has called the application's code on purpose does not count.
     """
     frame, last = _past_ours(sys._getframe(1))
     asked = last
@@ -158,7 +165,9 @@ def under_way() -> Outer | None:
 
 
 def _past_ours(frame: FrameType) -> tuple[FrameType | None, FrameType]:
-    """The first frame further out that is not of this call; the call's outermost frame."""
+    """Return the first frame outside of the call of this package to which `frame` belongs, and the outermost
+    frame of that call.
+    """
     last, at = frame, frame.f_back
     while last.f_code.co_name != "__del__" and at is not None and (_is_ours(at) or _is_between(at)):
         last, at = (at if _is_ours(at) else last), at.f_back
@@ -170,17 +179,19 @@ def _name(frame: FrameType) -> str:
 
 
 def holds_any(but: Mutex | None = None, of: Iterable[Any] | None = None) -> bool:
-    """Whether this thread has a lock of ours, or one `of` these."""
+    """Return whether this thread has a lock of this package, or, with `of`, one of these; `but` does not
+    count.
+    """
     return any(m is not but and m._is_owned() for m in _asked(of))
 
 
 def _asked(of: Iterable[Any] | None = None) -> list[Any]:
-    """These locks, or all of ours that there are."""
-    return [lock for ref in _all.copy() if (lock := ref()) is not None] if of is None else list(of)
+    """Return these locks, or all of ours that there are."""
+    return _all.all() if of is None else list(of)
 
 
 def _is_free(lock: Any) -> bool:
-    """Whether no other thread has it."""
+    """Return whether no other thread has the lock."""
     if not lock.acquire(False):
         return False
     lock.release()
@@ -188,10 +199,10 @@ def _is_free(lock: Any) -> bool:
 
 
 def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = None) -> None:
-    """ReentrantCallError where `call` came from a handler into a call that holds a lock: a call that takes
-    several locks would stop midway, one that waits for another thread could wait for itself. `but`: a lock
-    that is no matter; `of`: the only ones that are, where `call` needs no other (None: all are).
-    IllegalStateError where the interpreter ended a thread that has one.
+    """Raise ReentrantCallError where `call` came from a handler that interrupted a call which holds a lock: a
+    call that takes several locks would stop midway, and one that waits for another thread could wait for its
+    own. `but` is a lock that does not count; `of` has the only locks that count, where `call` needs no others
+    (None: all count). Raise IllegalStateError where the interpreter stopped a thread that has one of them.
     """
     if others_are_gone() and not all(map(_is_free, _asked(of))):
         raise _ended(call)
@@ -201,7 +212,7 @@ def check_apart(call: str, but: Mutex | None = None, of: Iterable[Any] | None = 
 
 
 def let_go_of_left() -> None:
-    """Let go of the locks that interrupts of this thread's calls left taken (LEAVES_OPEN), where no such call
+    """Release the locks that interrupts of this thread's calls left taken (LEAVES_OPEN), unless such a call
     is under way: other threads, for which this one is about to wait, may wait for them.
     """
     if under_way() is None:
@@ -209,10 +220,11 @@ def let_go_of_left() -> None:
 
 
 def _let_go_of_dead() -> None:
-    """The same in the midst of a call: locks that this thread has, but no `with` block of it.
+    """Release the locks that interrupts left taken, also while a call is under way: those that this thread
+    has, but none of its `with` blocks.
 
-    A frame that is gone may have left its id to a later one of the same function, whose lock is then kept.
-    A lock that a handler's outer call is only taking does not know its block yet.
+    A frame that has ended may have left its id to a later frame of the same function; the lock is then kept.
+    A lock that the interrupted call is just taking has no frame's id yet, and is kept too.
     """
     alive: set[int] = set()
     being_taken: set[int] = set()
@@ -222,8 +234,8 @@ def _let_go_of_dead() -> None:
         if frame.f_code is Mutex.__enter__.__code__:
             being_taken.add(id(frame.f_locals["self"]))
         frame = frame.f_back
-    held = [lock for lock in _asked() if isinstance(lock, Mutex) and id(lock) not in being_taken]
-    _let_go([lock for lock in held if lock.entered not in alive])
+    locks = [lock for lock in _asked() if isinstance(lock, Mutex) and id(lock) not in being_taken]
+    _let_go([lock for lock in locks if lock.entered not in alive])
 
 
 def _let_go(locks: list[Any]) -> None:
@@ -233,7 +245,7 @@ def _let_go(locks: list[Any]) -> None:
 
 
 def refused(outer: Outer | None, call: str = "") -> ReentrantCallError:
-    """What is said to who comes from a handler."""
+    """Return the error for a call from a handler."""
     call = call or (f"{outer.asked}()" if outer is not None else "the call")
     within = "a call of this thread" if outer is None else f"{outer.call}()"
     return ReentrantCallError(
@@ -246,5 +258,6 @@ def refused(outer: Outer | None, call: str = "") -> ReentrantCallError:
 def _ended(call: str = "") -> IllegalStateError:
     return IllegalStateError(
         f"{call or 'the call'} was refused: the interpreter ends, and has ended a thread in the midst of a "
-        "call, which has the lock. The next open recovers; threads that end before let a store close in order"
+        "call, which has the lock. The next open recovers. To close a store in order, let all threads end "
+        "before the interpreter does"
     )

@@ -1,9 +1,9 @@
-"""Every name of a file or directory on disk: parsed and formatted here only. Writes nothing on disk.
+"""Formats and parses every name of a file or directory of a store; no other module does. It touches no files.
 
-Segment files are "<base offset, 20 digits><suffix>", partition directories "<topic>-<partition>",
-deleted ones "<topic>-<partition>.<32 hex digits>-delete" (org.apache.kafka.storage.internals.log.
-LogFileUtils and UnifiedLog). Parsing takes back exactly what formatting makes, and nothing else:
-a name of somebody else's is None, never a guess.
+Segment files are "<base offset, 20 digits><suffix>", partition directories "<topic>-<partition>", those of
+deleted partitions "<topic>-<partition>.<32 hex digits>-delete" (org.apache.kafka.storage.internals.log.
+LogFileUtils and UnifiedLog). Parsing accepts exactly what formatting makes: for any other name it returns
+None.
 
 Threads: any; functions without state.
 """
@@ -11,12 +11,12 @@ Threads: any; functions without state.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from segstore.errors import CorruptCheckpointError, InvalidTopicError, InvalidTypeError
+from segstore.integers import INT32_MAX, INT64_MAX
 
 LOG = ".log"
 INDEX = ".index"
@@ -24,7 +24,7 @@ TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
 
-# What a suffix may carry in addition: see `storage.segment.segment_files` for the states.
+# These may follow a suffix: `storage.segment.segment_files` describes the states.
 DELETED = ".deleted"
 CLEANED = ".cleaned"
 SWAP = ".swap"
@@ -53,7 +53,7 @@ QUOTAS_COPY = "quotas.copy"
 TOPICS = "topics"
 SWEEPS = "sweeps.json"
 
-# Within the inbox: see `storage.inbox` and `storage.staging`.
+# These are names within the inbox: see `storage.inbox` and `storage.staging`.
 SEALED = "sealed"
 GATHERED = "gathered"
 OWNER = "owner"
@@ -63,10 +63,10 @@ RESULT = ".result"
 BATCHES = ".batches"
 
 MAX_NAME = 255
-"""Bytes that Linux file systems allow in one name."""
+"""The most bytes that Linux file systems allow in one name."""
 MAX_TOPIC = 249
-MAX_OFFSET = (1 << 63) - 1
-MAX_PARTITION = (1 << 31) - 1
+MAX_OFFSET = INT64_MAX
+MAX_PARTITION = INT32_MAX
 
 _SEGMENT_FILE = re.compile(
     r"([0-9]{20})(\.(?:log|index|timeindex|txnindex|snapshot)(?:\.(?:deleted|cleaned|swap|tmp))?)"
@@ -78,32 +78,52 @@ _METADATA = re.compile(rb"version:\s+([0-9]{1,9})\ntopic_id:\s+([A-Za-z0-9_-]+)\
 _STAGER = re.compile(r"[0-9a-f]{32}")
 _STAGED = re.compile(r"[0-9]{8}\.batches")
 _OF_MANIFEST = re.compile(r"(([0-9]{20})-[0-9a-f]{16}-[0-9a-f]{16})(\.(?:manifest|intent|result))")
+# 16 bytes are 21 characters of 6 bits, and one of which the last four bits are 0.
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]")
+_ZERO_ID = "A" * 22
 _RESERVED_IDS = frozenset({uuid.UUID(int=0), uuid.UUID(int=1)})
+
+
+def below(directory: str, name: str) -> str:
+    """Return the path of a name in a directory, as os.path.join gives it: the name is a plain one."""
+    return f"{directory}{name}" if directory.endswith("/") else f"{directory}/{name}"
 
 
 # --- segments ----------------------------------------------------------------
 
 
 def segment_file(base_offset: int, suffix: str) -> str:
-    """The name of one of a segment's files, or of the snapshot at an offset."""
+    """Return the name of a file of the segment with this base offset, or of the snapshot at this offset."""
     return f"{base_offset:020d}{suffix}"
 
 
 def parse_segment_file(name: str) -> tuple[int, str] | None:
-    """(base offset, suffix) of a segment's file, as (0, ".log.swap"); None for any other name."""
+    """Return (base offset, suffix) of a segment's file, such as (0, ".log.swap"); None for any other name."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None or int(match[1]) > MAX_OFFSET:
         return None
     return int(match[1]), match[2]
 
 
+def segment_files(listed: Iterable[str]) -> list[tuple[int, str]]:
+    """Return the results of `parse_segment_file` for the names in a directory, without those of other
+    files.
+    """
+    found = []
+    for name in listed:
+        match = _SEGMENT_FILE.fullmatch(name)
+        if match is not None and int(match[1]) <= MAX_OFFSET:
+            found.append((int(match[1]), match[2]))
+    return found
+
+
 # --- topics and partitions ---------------------------------------------------
 
 
 def check_topic(name: str) -> str:
-    """The name, where it keeps Kafka's rules (org.apache.kafka.common.internals.Topic).
+    """Return the name if it follows Kafka's rules (org.apache.kafka.common.internals.Topic).
 
-    InvalidTopicError names what is allowed; InvalidTypeError for what is no str.
+    Raises InvalidTopicError, which names what is allowed; InvalidTypeError where it is not a str.
     """
     if not isinstance(name, str):
         raise InvalidTypeError(f"a topic's name must be a str, not {type(name).__name__}")
@@ -120,12 +140,12 @@ def _is_topic(name: str) -> bool:
 
 
 def partition_dir(topic: str, partition: int) -> str:
-    """The directory of a partition, within the root."""
+    """Return the name of a partition's directory within the root."""
     return f"{topic}-{partition}"
 
 
 def parse_partition_dir(name: str) -> tuple[str, int] | None:
-    """(topic, partition) of a live partition's directory; None for any other name."""
+    """Return (topic, partition) for the directory of a live partition; None for any other name."""
     match = _PARTITION_DIR.fullmatch(name)
     if match is None or not _is_topic(match[1]) or int(match[2]) > MAX_PARTITION:
         return None
@@ -133,13 +153,15 @@ def parse_partition_dir(name: str) -> tuple[str, int] | None:
 
 
 def deleted_dir(topic: str, partition: int, uuid_hex: str) -> str:
-    """What a partition's directory is renamed to before its files go; the topic is cut where it must be."""
+    """Return the name that a partition's directory gets before its files are removed; the topic is shortened
+    where the name would be too long.
+    """
     ending = f"-{partition}.{uuid_hex}-delete"
     return topic[: MAX_NAME - len(ending)] + ending
 
 
 def is_deleted_dir(name: str) -> bool:
-    """True for what `deleted_dir` makes, whose files may be removed."""
+    """Return whether `deleted_dir` made the name; the files of such a directory may be removed."""
     return len(name) <= MAX_NAME and _DELETED_DIR.fullmatch(name) is not None
 
 
@@ -147,9 +169,11 @@ def is_deleted_dir(name: str) -> bool:
 
 
 def new_topic_id(make_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
-    """A topic id as Kafka writes it (org.apache.kafka.common.Uuid): 22 characters, 16 bytes in base64url.
+    """Return a new topic id in Kafka's form (org.apache.kafka.common.Uuid): 22 characters, which are 16 bytes
+    in base64url.
 
-    As Kafka's it is none of the reserved ids and does not begin with "-", which command lines would mistake.
+    Like Kafka's, it is none of the reserved ids, and does not begin with "-", which a command line would take
+    for an option.
     """
     while True:
         made = make_uuid()
@@ -159,32 +183,29 @@ def new_topic_id(make_uuid: Callable[[], uuid.UUID] = uuid.uuid4) -> str:
 
 
 def is_topic_id(text: str) -> bool:
-    """True for 16 bytes in the canonical form of `new_topic_id`, except those of the zero id."""
-    try:
-        data = base64.urlsafe_b64decode(text + "==")
-    except (binascii.Error, ValueError):
-        return False
-    canonical = base64.urlsafe_b64encode(data).decode().rstrip("=")
-    return len(data) == 16 and canonical == text and any(data)
+    """Return True for 16 bytes in the canonical form of `new_topic_id`, except those of the zero id."""
+    return text != _ZERO_ID and _TOPIC_ID.fullmatch(text) is not None
 
 
 def topic_id_bytes(topic_id: str) -> bytes:
-    """The 16 bytes of a topic id."""
+    """Return the 16 bytes of a topic id."""
     return base64.urlsafe_b64decode(topic_id + "==")
 
 
 def topic_id_of(data: bytes) -> str:
-    """The topic id of 16 bytes; "" for any other number of them, and for the zero id."""
+    """Return the topic id of 16 bytes; "" for any other number of them, and for the zero id."""
     return base64.urlsafe_b64encode(data).decode().rstrip("=") if len(data) == 16 and any(data) else ""
 
 
 def partition_metadata(topic_id: str) -> bytes:
-    """The content of partition.metadata; like Kafka's it ends without a newline."""
+    """Return the content of partition.metadata; like Kafka's it ends without a newline."""
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def parse_partition_metadata(data: bytes, where: str = PARTITION_METADATA) -> str:
-    """The topic id in the content of partition.metadata. CorruptCheckpointError, which names `where`."""
+    """Return the topic id in the content of partition.metadata. Raises CorruptCheckpointError, which names
+    `where`.
+    """
     match = _METADATA.fullmatch(data)
     if match is None:
         raise CorruptCheckpointError(where, 1, 'not the lines "version: 0" and "topic_id: ..."')
@@ -200,26 +221,28 @@ def parse_partition_metadata(data: bytes, where: str = PARTITION_METADATA) -> st
 
 
 def is_stager(name: str) -> bool:
-    """True for a stager's directory within the inbox."""
+    """Return whether the name is that of a stager's directory within the inbox."""
     return _STAGER.fullmatch(name) is not None
 
 
 def staged_file(number: int) -> str:
-    """The name of a stager's file of that number."""
+    """Return the name of a stager's file with this number."""
     return f"{number:08d}{BATCHES}"
 
 
 def is_staged_file(name: str) -> bool:
-    """True for what `staged_file` makes."""
+    """Return whether `staged_file` made the name."""
     return _STAGED.fullmatch(name) is not None
 
 
 def manifest_stem(sequence: int, digest: str, nonce: str) -> str:
-    """What the files about one sealed manifest are called: they are adopted in the order of these names."""
+    """Return the stem of the names of a sealed manifest, its intent and its result. Manifests are adopted in
+    the order of these names.
+    """
     return f"{sequence:020d}-{digest}-{nonce}"
 
 
 def parse_of_manifest(name: str) -> tuple[str, int, str] | None:
-    """(stem, sequence, suffix) of a manifest, its intent or its result; None for any other name."""
+    """Return (stem, sequence, suffix) of a manifest, its intent or its result; None for any other name."""
     match = _OF_MANIFEST.fullmatch(name)
     return None if match is None else (match[1], int(match[2]), match[3])

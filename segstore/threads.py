@@ -1,15 +1,15 @@
-"""Waits and threads that Ctrl-C can't break. Nothing on disk.
+"""Waits and threads that work whenever Ctrl-C comes. It touches no files.
 
-Python runs signal handlers in the main thread, between its instructions: behind each call, at the beginning
-of a function of Python's and at the end of a loop's turn. `with lock` on a lock of C has no such place
-between taking the lock and the block that gives it back (CPython 3.10 to 3.13). `Event`, `Condition`,
-`Semaphore`, `Queue`, `Future`, executors, and `start` and `join` of `Thread` are written in Python: an
-exception that a handler raises within them may leave their lock taken for ever. What waits here waits in one
-call of a `SimpleQueue`, which is C.
+Python runs signal handlers in the main thread, between bytecode instructions: after each call, at the
+beginning of a Python function and at the end of each turn of a loop. `with lock`, on a lock written in C, has
+no such place between the acquisition of the lock and the block that releases it (CPython 3.10 to 3.13).
+`Event`, `Condition`, `Semaphore`, `Queue`, `Future`, executors, and `start` and `join` of `Thread` are
+written in Python: an exception that a handler raises within them may leave their lock taken for ever. The
+waits of this module are single calls of a `SimpleQueue`, which is written in C.
 
-When the interpreter ends, it finalizes modules after all other threads have stopped for ever, wherever they
-were (`others_are_gone`). What a finalizer calls then waits for none of them, and does itself what it would
-have handed over. A lock that such a thread held stays taken: see `segstore.mutex`.
+When the interpreter ends, it first stops all other threads for ever, wherever they are, and then finalizes
+modules (`others_are_gone`). A call that a finalizer makes then waits for no other thread, and does itself
+what it would have handed over. A lock that a stopped thread held stays taken: see `segstore.mutex`.
 
 Threads: any.
 """
@@ -20,11 +20,12 @@ import _thread
 import contextlib
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from segstore.errors import IllegalStateError
 
@@ -35,12 +36,13 @@ _LONGEST_WAIT = 1e9  # seconds; the wait of a `SimpleQueue` counts in nanosecond
 _NONE: Lock = nullcontext()
 
 others_are_gone = sys.is_finalizing
-"""Whether the interpreter ends: no other thread runs any more, and none can be started."""
+"""Returns whether the interpreter is ending: then no other thread runs any more, and none can be started."""
 
 
 def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
-    """Call `run` with all these locks held, taken in order. An `ExitStack` could lose one that it has just
-    taken. Eight in each frame: thousands are fewer frames than Python allows.
+    """Call `run` with all these locks held, which are taken in order. An interrupt could make an `ExitStack`
+    lose a lock that it has just taken. Each frame takes eight locks, so that thousands of locks need fewer
+    frames than Python allows.
     """
     if not locks:
         return run()
@@ -49,10 +51,28 @@ def holding(locks: Sequence[Lock], run: Callable[[], T]) -> T:
         return holding(locks[8:], run)
 
 
+class LiveSet(Generic[T]):
+    """The objects that were added and still live, for code that looks at all of them while other threads and
+    signal handlers add more: the set is copied in one step of C, where an iteration over a `WeakSet` fails.
+    """
+
+    __slots__ = ("refs",)
+
+    def __init__(self) -> None:
+        self.refs: set[weakref.ref[T]] = set()
+
+    def add(self, member: T) -> None:
+        self.refs.add(weakref.ref(member, self.refs.discard))
+
+    def all(self) -> list[T]:
+        """Return those that live now."""
+        return [member for ref in self.refs.copy() if (member := ref()) is not None]
+
+
 class Latch:
-    """A gate that is opened once, and stays open. A wait that an exception ends keeps nobody else waiting,
-    and an `open` that one ends may be called again. Where the others are gone nobody opens it any more, and
-    only a wait of so many seconds waits.
+    """A gate that is opened once, and stays open. A wait that an exception ends does not affect other waits,
+    and an `open` that an exception ends may be called again. Once `others_are_gone`, no thread is left to
+    open it: then a wait without a timeout returns at once.
     """
 
     __slots__ = ("_waiting", "is_open")
@@ -62,19 +82,19 @@ class Latch:
         self._waiting: list[SimpleQueue[None]] = []
 
     def open(self) -> None:
-        """Let all through, now and later."""
+        """Open the latch: all waits end, and later ones return at once."""
         self.is_open = True
         for waiter in list(self._waiting):
             waiter.put(None)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether it is open; None waits as long as it takes."""
+        """Wait up to `seconds`, or without a limit, until the latch is open; return whether it is."""
         if self.is_open or (seconds is None and others_are_gone()):
             return self.is_open
         mine: SimpleQueue[None] = SimpleQueue()
         self._waiting.append(mine)
         try:
-            if not self.is_open:  # whoever opens it from here on finds this one
+            if not self.is_open:  # an `open` from here on finds this wait
                 wait = _LONGEST_WAIT if seconds is None else min(max(seconds, 0), _LONGEST_WAIT)
                 with contextlib.suppress(Empty):
                     mine.get(timeout=wait)
@@ -84,9 +104,10 @@ class Latch:
 
 
 class Background(threading.Thread):
-    """A thread that does not keep the process alive, and runs `run` once.
+    """A daemon thread that calls `run` once.
 
-    Ctrl-C within `start` leaves a thread that runs, or none: `join` then sees to it that none comes late.
+    After an interrupt of `start` the thread may run, not run, or be about to begin; `join` waits for it, or
+    makes sure that it never calls `run`.
     """
 
     def __init__(self, run: Callable[[], object], name: str) -> None:
@@ -96,18 +117,20 @@ class Background(threading.Thread):
         self._told: SimpleQueue[list[BaseException]] = SimpleQueue()
 
     def start(self) -> None:
-        """Return when it runs. IllegalStateError: the system has no more threads, or the interpreter ends,
-        which CPython 3.12.0 and 3.12.1 take to begin when the main thread has come to its end.
+        """Start the thread, and return once it runs. Raises IllegalStateError where the system has no more
+        threads, or the interpreter is ending; CPython 3.12.0 and 3.12.1 start no thread from the end of the
+        main thread on.
         """
         if others_are_gone():
             raise self._refused("the interpreter ends")
-        # In another thread, where no signal handler runs: `Thread.start` waits for an event.
+        # `Thread.start` waits for an event, so it is called in another thread, where no signal handler runs.
         try:
             _thread.start_new_thread(self._start, ())
         except RuntimeError as error:
             raise self._refused(error) from None
         if failed := self._told.get():
-            # A traceback that has this frame finds an empty list there.
+            # The error is taken out of the list, so that this frame, to which the traceback refers, does not
+            # refer to it.
             if isinstance(failed[0], RuntimeError):
                 raise self._refused(failed.pop())
             raise failed.pop()
@@ -119,7 +142,9 @@ class Background(threading.Thread):
         )
 
     def is_alive(self) -> bool:
-        """Whether it runs: not when `join` has seen its end, nor when the interpreter has ended it."""
+        """Return whether the thread runs. It does not after `join` has seen its end, nor once the interpreter
+        has stopped it.
+        """
         return super().is_alive() and not self._ended.is_open and not others_are_gone()
 
     def _start(self) -> None:
@@ -140,7 +165,9 @@ class Background(threading.Thread):
             self._ended.open()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait up to `timeout` seconds until it has ended, unless this is it. Not begun, it never will be."""
+        """Wait up to `timeout` seconds until the thread has ended, unless the thread itself calls this. A
+        thread that has not begun never calls `run` afterwards.
+        """
         if others_are_gone():
             return
         with self._gate:
@@ -152,8 +179,9 @@ class Background(threading.Thread):
 
 
 def apart(run: Callable[[], T], name: str) -> T:
-    """Call `run` in a thread of its own, where no signal handler runs, and give what it gives. Where an
-    exception ends the wait, it goes on there to its end. Where no thread can be started, it is called here.
+    """Call `run` in a thread of its own, where no signal handler runs; return its result, or raise its
+    exception. Where an exception ends the wait, `run` goes on in that thread to its end. Where no thread can
+    be started, the calling thread calls it.
     """
     if others_are_gone():
         return run()
@@ -178,10 +206,11 @@ def apart(run: Callable[[], T], name: str) -> T:
 
 
 class Worker:
-    """A thread that does what it is given, one after the other: `do`, then `result`. Used by one thread.
+    """A thread that does the work that it is given, in order. One thread calls `do`, and `result` once for
+    each `do`.
 
-    `end` may be called again and again, and by any: when it returns nothing is done, and nothing will be.
-    Where no thread can be started, `do` does the work where it is called.
+    `end` may be called repeatedly and by any thread: once it has returned, no work is under way, and none
+    will be done. Where no thread can be started, `do` does the work itself.
     """
 
     def __init__(self, name: str) -> None:
@@ -191,27 +220,28 @@ class Worker:
         self._thread = Background(self._run, name)
 
     def start(self) -> None:
-        """Before the first `do`."""
+        """Start the thread; this is called before the first `do`."""
         try:
             self._thread.start()
         except IllegalStateError:
             self._alone = True
 
     def do(self, work: Callable[[], object]) -> None:
-        """Have it done when what came before is."""
+        """Queue work, which is done after all work queued before it."""
         if self._alone or others_are_gone():
-            # In the end a queue of CPython 3.13 would give it to the thread that waits there for ever.
+            # When the interpreter ends, CPython 3.13's queue would hand the work to the stopped thread that
+            # waits for it.
             self._do(work)
         else:
             self._asked.put(work)
 
     def result(self) -> None:
-        """Wait for the oldest that was not waited for; raises what failed."""
+        """Wait for the oldest work that was not waited for, and raise its exception, if it failed."""
         if failed := self._done.get():
             raise failed.pop()
 
     def end(self) -> None:
-        """Wait for what is under way; the rest is never done."""
+        """Wait for the work that is under way; the rest is never done."""
         self._over = True
         self._asked.put(None)
         self._thread.join()
@@ -224,18 +254,19 @@ class Worker:
     def _do(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except BaseException as error:  # the waiting thread's
+        except BaseException as error:  # raised in the waiting thread
             self._done.put([error])
         else:
             self._done.put([])
 
 
 class Shelter:
-    """Calls in a thread of its own, where no signal handler runs, in the order in which they were asked for.
+    """Makes calls in a thread of its own, where no signal handler runs, in the order in which they are
+    requested.
 
-    A call goes on to its end there where an exception ends the wait for it, and what is asked next comes
-    behind it. Who asks in another thread than the main one is in no need of it, and calls by itself. The
-    thread begins with the first call, and ends when it is told to, or its shelter was dropped.
+    Where an exception ends the wait for a call, the call goes on to its end, and the next one comes behind
+    it. Only the main thread needs this, since signal handlers run in no other: in other threads `call` makes
+    the call directly. The thread begins with the first call, and ends at `end`, or when the shelter is freed.
     """
 
     def __init__(self, name: str) -> None:
@@ -243,7 +274,7 @@ class Shelter:
         self._served = _Served()
 
     def call(self, run: Callable[[], T]) -> T:
-        """What `run` gives, or raises."""
+        """Call `run` in the shelter's thread; return its result, or raise its exception."""
         if threading.get_ident() != threading.main_thread().ident:
             return run()
         if others_are_gone():
@@ -257,7 +288,9 @@ class Shelter:
         return found.pop()
 
     def later(self, work: Callable[[], None]) -> None:
-        """Have it done, whatever thread this is; nobody hears of what it raises."""
+        """Queue work for the shelter's thread, from any thread, and do not wait. An exception of the work is
+        not reported.
+        """
         if others_are_gone():  # as in `Worker.do`
             self._served.finish()
             work()
@@ -274,21 +307,23 @@ class Shelter:
         except IllegalStateError:
             self._served.finish()
         else:
-            self._started = True  # last: where that was interrupted, nobody knows whether it has begun
+            self._started = True  # last: after an interrupt before this line, it is started again
 
     def end(self) -> None:
-        """End the thread when all that was asked for is done. Later calls are made where they are asked."""
+        """End the thread once all queued work is done. Later calls are made in the thread that requests
+        them.
+        """
         self._ended = True
         self._served.asked.put(None)
 
     def close(self) -> None:
-        """As `end`, and wait for it."""
+        """End the thread, as `end` does, and wait until it has ended."""
         self.end()
         if others_are_gone():
             self._served.finish()
         elif self._served.ident != threading.get_ident():
             with self._served.running:
-                """It has ended, and one that comes late finds nothing."""
+                """The thread has ended; one that begins late finds no work."""
 
     def __del__(self) -> None:
         if hasattr(self, "_served"):
@@ -296,14 +331,16 @@ class Shelter:
 
 
 class _Served:
-    """What a shelter's thread knows of it. `running` is held by the thread, as long as it runs."""
+    """What a shelter shares with its thread, which must not refer to the shelter itself. The thread holds
+    `running` as long as it runs.
+    """
 
     def __init__(self) -> None:
         self.asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self.running, self.ident = threading.Lock(), -1
 
     def run(self) -> None:
-        if self.running.acquire(blocking=False):  # else there is one that runs
+        if self.running.acquire(blocking=False):  # else another thread runs already
             self.ident = threading.get_ident()
             try:
                 while (work := self.asked.get()) is not None:
@@ -314,7 +351,9 @@ class _Served:
                 self.running.release()
 
     def finish(self) -> None:
-        """Do what is left: what was asked for as it ended finds either this thread, or the other."""
+        """Do the work that is left in the queue: work that is queued while the thread ends is done by this
+        thread or by the other one.
+        """
         with contextlib.suppress(Empty):
             while True:
                 work = self.asked.get_nowait()
@@ -325,5 +364,5 @@ class _Served:
 def _tell(run: Callable[[], T], told: SimpleQueue[tuple[list[T], list[BaseException]]]) -> None:
     try:
         told.put(([run()], []))
-    except BaseException as error:  # the waiting thread's
+    except BaseException as error:  # raised in the waiting thread
         told.put(([], [error]))

@@ -15,25 +15,26 @@ bytes, bytearray, mmap, numpy arrays and Arrow buffers give nothing up before th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from segstore._native._segstore import ffi, lib
 
-__all__ = ["descriptors", "ffi", "held", "lent", "lib"]
+__all__ = ["crc32c", "crc32c_by", "descriptors", "ffi", "held", "lent", "lib"]
 
 
 def descriptors() -> Any:
-    """A slot for two open descriptors, each -1 as long as there is none. C opens into it, and closes them
-    with its last reference: between two steps of Python, and within a destructor of Python's, an interrupt
-    could leave a descriptor that nobody closes.
+    """Return a slot for two open descriptors, each -1 as long as there is none. C opens into it, and closes
+    them with its last reference: between two steps of Python, and within a destructor of Python's, an
+    interrupt could leave a descriptor that nobody closes.
     """
     return ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
 
 
 def held(kind: str, owner: Any) -> Any:
-    """A view of `owner`'s memory as the C type `kind`, which keeps that memory for as long as it lives.
+    """Return a view of `owner`'s memory as the C type `kind`, which keeps that memory for as long as it
+    lives.
 
     TypeError for a memoryview; BufferError or TypeError for what has no memory to lend.
     """
@@ -43,7 +44,9 @@ def held(kind: str, owner: Any) -> Any:
 
 
 class lent:
-    """Views of several owners' memory as bytes, for one `with` block. Owners are what lends a buffer."""
+    """Views of several owners' memory as bytes, for one `with` block. An owner is an object that lends its
+    buffer.
+    """
 
     __slots__ = ("_owners", "_views")
 
@@ -68,3 +71,25 @@ class lent:
     def _release(self) -> None:
         for view in self._views:
             ffi.release(view)
+
+
+def crc32c_by(hardware: bool) -> Callable[[bytes], int]:
+    """Return a function for the CRC-32C of bytes: the C helper's where the CPU has an instruction for it,
+    else that of the crc32c package.
+
+    The package imports importlib.metadata and email, more than a hundred modules: it is imported where it
+    computes, and when segstore is loaded, never later.
+    """
+    if hardware:
+        return _crc32c
+    import crc32c as package
+
+    by_package: Callable[[bytes], int] = package.crc32c
+    return by_package
+
+
+def _crc32c(data: bytes) -> int:
+    return int(lib.seg_crc32c(0, ffi.from_buffer("uint8_t[]", data), len(data)))
+
+
+crc32c = crc32c_by(bool(lib.seg_crc32c_is_hardware()))

@@ -39,7 +39,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-
 
 
 def _flags() -> tuple[list[str], list[str]]:
-    """Arguments for the compiler and for the linker."""
+    """Return the arguments for the compiler and for the linker."""
     if os.environ.get("SEGSTORE_COVERAGE"):
         count = ["--coverage", "-fprofile-update=atomic"]
         return ["-O0", "-std=gnu11", "-g", *count, *WARNINGS], ["--coverage"]

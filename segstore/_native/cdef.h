@@ -228,8 +228,15 @@ int64_t seg_wake(const uint8_t *map, int64_t len);
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
                      int64_t n, int64_t spins);
 
+/* What stat(2) tells; times in ns since the epoch. */
+typedef struct seg_status {
+    uint64_t inode;
+    int64_t mode, size, links, modified, changed;
+} seg_status;
+
 /* --- descriptors.c: a slot is two descriptors that Python's memory owns, -1 for none; 0, -errno --- */
-int64_t seg_open(int32_t *slot, const char *path, int32_t flags, int32_t mode);
+/* Open a file, and put what fstat(2) tells of it into *found, where that is not NULL. */
+int64_t seg_open(int32_t *slot, const char *path, int32_t flags, int32_t mode, seg_status *found);
 int64_t seg_open_pipe(int32_t *slot); /* read end, write end */
 /* What tells of files renamed into a directory. */
 int64_t seg_watch(int32_t *slot, const char *directory);
@@ -243,13 +250,9 @@ int64_t seg_pread(int fd, uint8_t *buf, int64_t len, int64_t offset); /* short o
 /* *failed, where that is not NULL, gets errno on failure, and nothing else sets it. */
 int64_t seg_fdatasync(int fd, int32_t *failed);
 
-/* What stat(2) tells; times in ns since the epoch. */
-typedef struct seg_status {
-    uint64_t inode;
-    int64_t mode, size, links, modified, changed;
-} seg_status;
-int64_t seg_fstat(int fd, seg_status *out); /* 0 */
-int64_t seg_stat(const char *path, int32_t follow, seg_status *out); /* 0 */
+/* What stat(2) tells: 0. */
+int64_t seg_fstat(int fd, seg_status *out);
+int64_t seg_stat(const char *path, int32_t follow, seg_status *out);
 /* The path without links, as realpath(3), at most 4,096 bytes with the zero behind it. 0, -errno. */
 int64_t seg_realpath(const char *path, char *out);
 /* Have the kernel begin to write what is dirty of these bytes; a later seg_fdatasync waits for it. */

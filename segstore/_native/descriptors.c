@@ -6,18 +6,24 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/inotify.h>
 #include <unistd.h>
 
 #include "cdef.h"
 
-int64_t seg_open(int32_t *slot, const char *path, int32_t flags, int32_t mode)
+int64_t seg_open(int32_t *slot, const char *path, int32_t flags, int32_t mode, seg_status *found)
 {
     do
         slot[0] = open(path, flags, (mode_t)mode);
     while (slot[0] < 0 && errno == EINTR);
-    return slot[0] < 0 ? -errno : 0;
+    if (slot[0] < 0)
+        return -errno;
+    int64_t code = found != NULL ? seg_fstat(slot[0], found) : 0;
+    if (code < 0)
+        seg_close(slot);
+    return code;
 }
 
 int64_t seg_open_pipe(int32_t *slot)

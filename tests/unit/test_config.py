@@ -1,4 +1,4 @@
-"""segstore.config: Kafka's option names and defaults, what is taken and what is refused."""
+"""segstore.config: Kafka's option names and defaults, which values are accepted and which are refused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import math
 import numpy as np
 import pytest
 
+from segstore.client.consumer.config import ConsumerConfig
+from segstore.client.producer.config import ProducerConfig
 from segstore.config import StoreConfig, TopicConfig
-from segstore.config.settings import options
+from segstore.config.settings import Settings, options
+from segstore.coordinator.quotas.quotas import ByteRates
 from segstore.errors import ConfigError, InvalidArgumentError, InvalidTypeError
 
 MAX_LONG = (1 << 63) - 1
@@ -61,6 +64,13 @@ def test_defaults_are_attributes_and_allowed(kind: type[TopicConfig] | type[Stor
         assert row.doc
         assert row.allowed
     assert config.explicit == {row.name for row in rows}
+
+
+@pytest.mark.parametrize("kind", [ProducerConfig, ConsumerConfig, ByteRates])
+def test_defaults_of_clients_are_as_they_are_judged(kind: type[Settings]) -> None:
+    for name, option in options(kind).items():
+        judged = option.read(option.default)  # which no settings do again
+        assert (judged, type(judged)) == (option.default, type(option.default)), name
 
 
 TAKEN = {

@@ -1,4 +1,5 @@
-"""Promise: what was lent to C is given back before anything is raised, so that no error keeps a view of it.
+"""Promise: memory that was lent to C is released before anything is raised, so that no error keeps a view of
+it.
 
 On Python 3.10, 3.11 and 3.12 before 3.12.7 such a view ends the interpreter: the garbage collector crashes
 over a cycle that holds a memoryview and what C was lent of it (CPython gh-77894).
@@ -30,7 +31,6 @@ from segstore.index.sparse import OffsetIndex
 from segstore.records import Columns
 from segstore.records.decode import decode, scan
 from segstore.records.encode import single
-from segstore.sending.plain import Plain
 
 HELPER = REPOSITORY / "segstore" / "_native" / "__init__.py"
 SOURCES = sorted(
@@ -123,7 +123,7 @@ REFUSED: dict[str, Callable[[Path, memoryview], object]] = {
     "pwrite": lambda path, data: Files().pwrite(_handle(path, False), data, 0),
     "pwritev": lambda path, data: Files().pwritev(_handle(path, False), [data, b"x", data], 0),
     "pread_into": lambda path, data: Files().pread_into(_handle(path, True), data, -1),
-    "write to a pipe": lambda path, data: Plain().write(_broken_pipe(), data),
+    "write to a pipe": lambda path, data: Files().write(_broken_pipe(), data),
     "one record, bad headers": lambda path, data: single(data, data, headers=[(1, b"x")]),  # type: ignore[list-item]
     "columns, bad keys": lambda path, data: Columns([data, None], [data]),
     "decode": lambda path, data: decode(data, _lying_batch(), str(path)),

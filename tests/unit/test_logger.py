@@ -1,5 +1,5 @@
-"""What the application's handlers of `logging` do with what the engine tells, which may be to write it into
-a store: nothing of the engine waits for them, or fails with them.
+"""The application's handlers of `logging` may do anything with the engine's messages, even write them into a
+store: the engine neither waits for them, nor fails with them.
 """
 
 from __future__ import annotations

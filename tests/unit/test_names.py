@@ -1,7 +1,8 @@
-"""segstore.names: names on disk, both ways, and what is not taken for one."""
+"""segstore.names: names on disk are formatted and parsed, and other names are not accepted."""
 
 from __future__ import annotations
 
+import os
 import uuid
 
 import pytest
@@ -51,6 +52,18 @@ NO_SEGMENT_FILES = {
 @pytest.mark.parametrize("name", NO_SEGMENT_FILES)
 def test_no_segment_file(name: str) -> None:
     assert names.parse_segment_file(NO_SEGMENT_FILES[name]) is None
+
+
+def test_segment_files_of_a_directory() -> None:
+    made = [names.segment_file(base, suffix) for base in (0, 7) for suffix in SUFFIXES]
+    found = names.segment_files([*made, *NO_SEGMENT_FILES.values()])
+    assert found == [names.parse_segment_file(name) for name in made]
+
+
+@pytest.mark.parametrize("directory", ["store", "store/", "/", "/a/b", "a//"])
+@pytest.mark.parametrize("name", ["", "t-0", ".segstore/ends"])
+def test_paths_below_a_directory(directory: str, name: str) -> None:
+    assert names.below(directory, name) == os.path.join(directory, name)
 
 
 @given(TOPICS, st.integers(0, names.MAX_PARTITION))

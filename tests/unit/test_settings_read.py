@@ -1,5 +1,5 @@
-"""Every setting that is accepted is read somewhere, or can have one value only, and says why: an option
-without effect is refused by name.
+"""Every accepted setting is read somewhere, or can have only one value, and says why: an option without
+effect is refused with a named error.
 """
 
 from __future__ import annotations

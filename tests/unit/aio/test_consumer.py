@@ -1,12 +1,13 @@
-"""`AsyncConsumer`: the consumer for asyncio; a cancellation loses nothing, and the loop is never kept."""
+"""`AsyncConsumer`: the consumer for asyncio; a cancellation loses nothing, and the event loop is never
+blocked.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,6 @@ from segstore.errors import (
     InvalidTypeError,
     RecordDeserializationError,
 )
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir) as store:
-        yield store
 
 
 def earliest(store: segstore.Store, *topics: str, **settings: Any) -> AsyncConsumer:

@@ -1,5 +1,5 @@
-"""Clients of asyncio and their event loop: others have their turns in it, another one is refused, and what a
-poll that ended in any way has not given is given again.
+"""Clients of asyncio and their event loop: other tasks get their turns, another loop is refused, and records
+that an interrupted poll did not return are returned again.
 """
 
 from __future__ import annotations

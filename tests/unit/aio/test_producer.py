@@ -1,4 +1,6 @@
-"""`AsyncProducer`: the producer for asyncio; the loop is never kept, and a cancellation harms nothing."""
+"""`AsyncProducer`: the producer for asyncio; the event loop is never blocked, and a cancellation harms
+nothing.
+"""
 
 from __future__ import annotations
 

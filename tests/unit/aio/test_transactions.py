@@ -1,4 +1,6 @@
-"""Transactions of `AsyncProducer`: how a block is left decides; who is cancelled or fenced."""
+"""Transactions of `AsyncProducer`: the way in which a block is left decides; cancelled and fenced
+producers.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import committed_values
 from waiting import PATIENCE
 
 import segstore
@@ -24,16 +27,6 @@ def store(store_dir: Path) -> Iterator[segstore.Store]:
 
 def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return asyncio.run(asyncio.wait_for(main(), PATIENCE))
-
-
-def committed(store: segstore.Store) -> list[bytes | None]:
-    log = store.partition("t")
-    found, at = [], 0
-    while at < log.last_stable_offset:
-        records = log.read(at, isolation_level="read_committed")
-        found += records.values
-        at = records.next_offset
-    return found
 
 
 def test_a_transaction_is_committed_or_aborted_by_how_it_is_left(store: segstore.Store) -> None:
@@ -59,7 +52,7 @@ def test_a_transaction_is_committed_or_aborted_by_how_it_is_left(store: segstore
                 await producer.commit_transaction()
 
     run(main)
-    assert committed(store) == [b"0", b"1", b"2", b"3"]
+    assert committed_values(store.partition("t")) == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_task_that_is_cancelled_aborts_its_transaction(store: segstore.Store) -> None:
@@ -82,7 +75,7 @@ def test_a_task_that_is_cancelled_aborts_its_transaction(store: segstore.Store) 
                 await producer.send("t", b"kept")
 
     run(main)
-    assert committed(store) == [b"kept"]
+    assert committed_values(store.partition("t")) == [b"kept"]
 
 
 def test_a_producer_that_is_fenced_leaves_with_what_fenced_it(store: segstore.Store) -> None:
@@ -98,7 +91,7 @@ def test_a_producer_that_is_fenced_leaves_with_what_fenced_it(store: segstore.St
                 await work(producer)
 
     run(main)
-    assert committed(store) == [b"kept"]
+    assert committed_values(store.partition("t")) == [b"kept"]
 
 
 def test_a_start_that_fails_leaves_nothing_behind(store: segstore.Store) -> None:

@@ -1,4 +1,4 @@
-"""Which log is compacted, and what may come in between: damage, a stop, a delete, the throttle."""
+"""Which log is compacted, and what may interrupt that: damage, a stop, a delete, the throttle."""
 
 from __future__ import annotations
 

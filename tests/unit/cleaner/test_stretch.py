@@ -1,4 +1,4 @@
-"""The cleaner's two ways over a log give the same files: C's over plain batches, and that of every other."""
+"""The cleaner's two code paths write the same files: C for uncompressed batches, Python for all others."""
 
 from __future__ import annotations
 

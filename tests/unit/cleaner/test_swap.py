@@ -1,4 +1,4 @@
-"""Promise: a compaction's swap is seen whole or not at all, by readers and by who comes after a crash."""
+"""Promise: a compaction's swap is seen completely or not at all, by readers and by the open after a crash."""
 
 from __future__ import annotations
 
@@ -123,12 +123,12 @@ def test_a_disk_that_fails_at_every_call(tmp_path: Path, name: str, call: str) -
             except segstore.StorageError:
                 assert (
                     log.partition_for_write().unsettled is not None
-                    or log.partition_for_write().writer.fenced is not None
+                    or log.partition_for_write().segments.fenced is not None
                 )
             else:
                 assert log.partition_for_write().unsettled is None
             assert latest(log, isolation_level="read_committed") == expected[0]
-            fenced = log.partition_for_write().writer.fenced is not None
+            fenced = log.partition_for_write().segments.fenced is not None
             if not fenced:
                 log.append(b"after", key=b"after")
             half_done = log.partition_for_write().unsettled is not None

@@ -1,4 +1,6 @@
-"""The sweeper: compaction and retention together, by hand and by itself, errors, checkpoints, states."""
+"""The sweeper: compaction and retention together, by hand and in the background, errors, checkpoints,
+states.
+"""
 
 from __future__ import annotations
 

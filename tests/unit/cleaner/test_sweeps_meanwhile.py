@@ -1,4 +1,4 @@
-"""A compaction takes hours where it is held to a low rate: what goes on meanwhile, and what is left of it."""
+"""A compaction at a low rate takes hours: what goes on meanwhile, and what is left when it is stopped."""
 
 from __future__ import annotations
 

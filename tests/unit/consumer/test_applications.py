@@ -1,11 +1,11 @@
-"""What applications do to a group beside polling: they close in listeners and signal handlers, make topics
-anew, forget groups, and name things oddly."""
+"""What applications do to a group beside polling: they close in listeners and signal handlers, create topics
+again, delete groups, and use odd names.
+"""
 
 from __future__ import annotations
 
 import signal
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,6 @@ import segstore
 from segstore.coordinator.group.admin import Groups, Reset
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.errors import ConfigError, InvalidGroupIdError, InvalidTypeError, SegstoreError
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir, config={"offsets.topic.num.partitions": 2}) as store:
-        yield store
-
 
 # --- closing where nobody expects it ------------------------------------------------------------
 
@@ -206,7 +199,7 @@ def test_who_was_late_does_not_take_a_new_group_for_its_own(store: segstore.Stor
     late = member(store, "t")
     settled(store, [late])
     clock.now += MAX_POLL_MS
-    at_work.settle()
+    at_work.run_due()
     Groups(store).delete("g")
     new = member(store, "t")
     settled(store, [new])

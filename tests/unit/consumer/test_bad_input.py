@@ -1,10 +1,8 @@
-"""What a consumer is asked that can't be: the named error, and nothing is changed."""
+"""Impossible requests to a consumer: each raises the named error, and changes nothing."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import kafka
@@ -21,13 +19,6 @@ from segstore.errors import (
     InvalidTypeError,
     UnknownTopicOrPartitionError,
 )
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir) as store:
-        yield store
-
 
 UNKNOWN, STATE, ARGUMENT, TYPE = (
     UnknownTopicOrPartitionError, IllegalStateError, InvalidArgumentError, InvalidTypeError,

@@ -1,4 +1,6 @@
-"""Settings of a consumer: each of kafka-python's is ours with its default, or refused with a reason."""
+"""Settings of a consumer: each of kafka-python's exists here with its default, or is refused with a
+reason.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,6 @@ from segstore.errors import (
     InvalidTopicError,
     StoreClosedError,
 )
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir) as store:
-        yield store
-
 
 # --- kafka-python's names --------------------------------------------------------------------
 

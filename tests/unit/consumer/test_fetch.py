@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ import segstore
 from segstore.client.consumer import Consumer
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import CorruptRecordError, RecordDeserializationError, SerializationError
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir) as store:
-        yield store
-
 
 # --- turns -----------------------------------------------------------------------------------
 

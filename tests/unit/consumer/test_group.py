@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,13 +31,6 @@ from segstore.errors import (
     KafkaTimeoutError,
     UnknownTopicOrPartitionError,
 )
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir, config={"offsets.topic.num.partitions": 2}) as store:
-        yield store
-
 
 # --- sharing ---------------------------------------------------------------------------------
 

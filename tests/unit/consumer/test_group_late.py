@@ -1,4 +1,4 @@
-"""A member that was kept from polling by the store itself, and not by its own work, finds its way back."""
+"""A member that could not poll because of the store itself, and not because of its own work, joins again."""
 
 from __future__ import annotations
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from consumers import drain, earliest, fill, offsets, tp
 
@@ -15,13 +12,6 @@ from segstore.errors import (
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
 )
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir) as store:
-        yield store
-
 
 # --- positions -------------------------------------------------------------------------------
 

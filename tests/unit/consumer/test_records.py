@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +21,6 @@ ROWS: dict[str, tuple[Any, ...]] = {
 }
 TP = TopicPartition("t", 0)
 PLAIN = Deserializers(None, None)
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir) as store:
-        yield store
 
 
 @pytest.mark.parametrize("stamps", ["CreateTime", "LogAppendTime"])

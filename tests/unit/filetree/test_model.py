@@ -82,7 +82,7 @@ class Model(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         partition = self.tree.log.partition_for_write()
-        if partition.writer.active.segment.size:
+        if partition.segments.active.segment.size:
             with partition.queue.token:
                 partition.queue.drain()
                 partition.writer.roll_apart()

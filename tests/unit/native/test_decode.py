@@ -1,4 +1,4 @@
-"""seg_decode, seg_headers and seg_gather on records that are none, and on the odd ones that are."""
+"""seg_decode, seg_headers and seg_gather on invalid records, and on odd valid ones."""
 
 from __future__ import annotations
 

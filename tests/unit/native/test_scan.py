@@ -1,4 +1,4 @@
-"""seg_scan and seg_resync: which bytes are batches, and which are taken."""
+"""seg_scan and seg_resync: which bytes are batches, and which batches are accepted."""
 
 from __future__ import annotations
 

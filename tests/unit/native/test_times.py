@@ -1,4 +1,6 @@
-"""seg_stamped beside the oracle: batches that hold a record of a span, that hold none, that are damaged."""
+"""seg_stamped compared with the oracle: batches that have a record in a time span, that have none, that are
+damaged.
+"""
 
 from __future__ import annotations
 

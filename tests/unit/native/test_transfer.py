@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transfers import AVAILABLE, tcp_pair
+from transfers import SHOWN, tcp_pair
 
 import segstore
 from segstore._native import ffi, held, lib
 from segstore.records.header import HEADER_SIZE
 
 SIOCOUTQNSD = 0x894B
-needs_rings = pytest.mark.skipif("io_uring" not in AVAILABLE, reason="there is no io_uring here")
+needs_rings = pytest.mark.skipif("io_uring" not in SHOWN, reason="there is no io_uring here")
 
 
 @pytest.fixture

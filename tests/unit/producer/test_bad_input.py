@@ -1,11 +1,9 @@
-"""What a producer is given that it can't send: the named error, and the accumulator goes on working."""
+"""Records that a producer can't send: each raises the named error, and the accumulator goes on working."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +14,6 @@ from waiting import PATIENCE
 import segstore
 from segstore import errors
 from segstore.client.producer import Producer
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir) as store:
-        store.create_topic("t")
-        store.create_topic("four", partitions=4)
-        yield store
-
 
 NAMES = np.array([["a", "b"], ["c", "d"]])  # has neither truth nor hash
 BAD: dict[str, tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = {

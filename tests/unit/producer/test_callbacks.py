@@ -1,4 +1,4 @@
-"""Callbacks that call back into their producer, or raise what ends a thread: nobody waits for ever."""
+"""Callbacks that call their producer, or raise exceptions that end a thread: nothing waits for ever."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""The end of a producer: closed, dropped, overtaken, forked, or without a store."""
+"""The end of a producer: it is closed, garbage collected, fenced, forked, or left without a store."""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,6 @@ import segstore
 from segstore import errors
 from segstore.client.producer import FutureRecordMetadata, Producer
 from segstore.coordinator.structs import TopicPartition
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir) as store:
-        store.create_topic("t")
-        store.create_topic("four", partitions=4)
-        yield store
 
 
 def test_a_closed_producer_refuses(store: segstore.Store) -> None:

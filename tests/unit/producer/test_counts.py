@@ -1,4 +1,6 @@
-"""What the producer's hot path does how often: counts, where benchmarks have times."""
+"""How often the producer's hot path takes locks, makes calls and so on: counts, where benchmarks have
+times.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,14 +13,6 @@ from waiting import PATIENCE, until
 import segstore
 from segstore import errors
 from segstore.client.producer import Producer
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir) as store:
-        store.create_topic("t")
-        store.create_topic("four", partitions=4)
-        yield store
 
 
 def test_callbacks_run_whenever_they_are_added(store: segstore.Store) -> None:

@@ -1,7 +1,8 @@
-"""Producers that are faster than the disk, and consumers that are slower than both: what is held, counted.
+"""Counts the memory that is held by producers that are faster than the disk, and by consumers that are slower
+than both.
 
-Nothing is timed: disks write when they are told to, and a consumer that stands still does so until the test
-is over, so that whoever waited for it would never be done.
+Nothing is timed: disks write when the test lets them, and a consumer that stands still does so until the test
+is over, so that a producer that waited for it would never finish.
 """
 
 from __future__ import annotations

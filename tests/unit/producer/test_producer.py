@@ -1,11 +1,10 @@
-"""The producer end to end: what goes in comes out."""
+"""The producer end to end: records that are sent can be read."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,6 @@ import segstore
 from segstore.client.producer import Producer
 from segstore.coordinator.structs import TopicPartition
 from segstore.records import CODECS
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir) as store:
-        store.create_topic("t")
-        store.create_topic("four", partitions=4)
-        yield store
-
 
 RECORDS: dict[str, dict[str, Any]] = {
     "a value": {"value": b"v"},

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from faults import FailingFiles
-from stores import values
+from stores import committed_values, values
 from waiting import PATIENCE
 
 import segstore
@@ -41,12 +41,7 @@ def producer(store: segstore.Store) -> Iterator[Producer]:
 
 def seen(store: segstore.Store, topic: str = "a", partition: int = 0) -> list[bytes | None]:
     """What read_committed gives."""
-    log, found, at = store.partition(topic, partition), [], 0
-    while at < log.last_stable_offset:
-        records = log.read(at, isolation_level="read_committed")
-        found += [record.value for record in records]
-        at = records.next_offset
-    return found
+    return committed_values(store.partition(topic, partition))
 
 
 def test_all_of_a_transaction_is_seen_at_once(store: segstore.Store, producer: Producer) -> None:

@@ -1,4 +1,4 @@
-"""Batches of producers with an id: what is written, what was there already, and what is refused."""
+"""Batches of producers with an id: which are written, which are duplicates, and which are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""storage.producers.producer_state and producer_snapshot: what a log says of producers, and its snapshots."""
+"""storage.producers.producer_state: the producer states that follow from a log, and its snapshots."""
 
 from __future__ import annotations
 

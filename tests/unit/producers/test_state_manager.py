@@ -1,4 +1,4 @@
-"""What the engine knows of producers is what its log says, after any appends, failures and crashes."""
+"""The engine's producer states agree with the log, after any appends, failures and crashes."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ def test_appends_that_fail(store_dir: Path, rng: random.Random, fault: str) -> N
             failed += 1
             files.arm(0)
             mixture.next = steps
-            writer = mixture.log.partition_for_write().writer
+            segments = mixture.log.partition_for_write().segments
             # The second part of a step fails when the first is there already: then only the log tells.
             if mixture.log.end_offset == before[0]:
                 assert mixture.log.partition_for_write().producers.state.dump() == before[1]
             mixture = Mixture(rng, mixture.log)
-            if writer.fenced is not None:
+            if segments.fenced is not None:
                 fenced += 1
                 store.close()
                 store = segstore.open(store_dir, files=files, clock=Clock(step=1))

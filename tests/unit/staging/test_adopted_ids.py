@@ -1,4 +1,4 @@
-"""Which adopted ids are kept: as long as they may come again."""
+"""Which adopted ids are kept: all that may be sealed again."""
 
 from __future__ import annotations
 

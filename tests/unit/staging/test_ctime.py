@@ -1,5 +1,5 @@
-"""Staged files whose ctime tells less than it should: what was touched since it was synced is always found,
-under kernels whose clock moves in ticks too, and in file systems that count seconds.
+"""Staged files with a coarse ctime: a file that was touched since it was synced is always found, also with
+kernels whose clock moves in ticks, and on file systems that count seconds.
 """
 
 from __future__ import annotations

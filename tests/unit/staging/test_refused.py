@@ -1,4 +1,6 @@
-"""What can't be adopted: refused by name and put aside, or kept for the next try; it blocks nothing."""
+"""Manifests that can't be adopted: they are refused with a named error and quarantined, or kept for the next
+try; they block no others.
+"""
 
 from __future__ import annotations
 
@@ -265,7 +267,7 @@ def test_a_flush_while_an_adoption_is_undone(tmp_path: Path) -> None:
             if files.flushed is not None:
                 files.flushed.join()
                 met += 1
-            assert [store._side.partition(*part).writer.fenced for part in PARTS] == [None, None]
+            assert [store._side.partition(*part).segments.fenced for part in PARTS] == [None, None]
             inbox.adopt_all()
             assert contents(store) == [rows("a", 16)] * 2
         assert segstore.check(path) == []
@@ -294,7 +296,7 @@ def fail_once(
     adopted = inbox._ids.find("one") is not None
     how = ("adopted" if adopted else "put back") if files.hits else "not hit"
     files.arm(0)
-    if any(store._side.partition(*part).writer.fenced for part in PARTS):
+    if any(store._side.partition(*part).segments.fenced for part in PARTS):
         with suppress(errors.StorageError):  # a sync of the background may have failed: nobody was told yet
             store.close()
         all_of_it = expected + rows("a", 16)

@@ -1,4 +1,6 @@
-"""Staged appends: what is staged and sealed is in the log once and whole; what can't be is told by name."""
+"""Staged appends: rows that are staged and sealed are in the log once and completely; others raise a named
+error.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,75 @@
+"""Promise: an append, a read and a poll of one record take few Python calls, whatever the machine is."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import segstore
+from segstore import TopicPartition
+
+
+@pytest.fixture
+def log(store_dir: Path) -> Iterator[segstore.PartitionLog]:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        for _ in range(5):  # the first calls open files, and make what later ones reuse
+            log.append(b"before")
+            log.read(0, 1)
+        yield log
+
+
+def calls(function: Callable[..., object], *arguments: object) -> Counter[str]:
+    """How often each Python function is called within one call of `function`, which counts too."""
+    counted: Counter[str] = Counter()
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            counted[f"{frame.f_globals.get('__name__')}:{frame.f_code.co_name}"] += 1
+
+    sys.setprofile(profile)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def assert_at_most(most: int, counted: Counter[str]) -> None:
+    assert counted.total() <= most, "\n".join(f"{n} {name}" for name, n in counted.most_common())
+
+
+def test_an_append_of_one_record(log: segstore.PartitionLog) -> None:
+    assert_at_most(45, calls(log.append, b"value"))
+    assert log.read(5)[0].value == b"value"
+
+
+def test_a_read_of_one_record(log: segstore.PartitionLog) -> None:
+    assert_at_most(30, calls(log.read, 3, 1))
+
+
+def test_a_poll_of_one_record(log: segstore.PartitionLog) -> None:
+    with segstore.Consumer(log._store, group_id=None) as consumer:  # type: ignore[arg-type]
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.seek_to_beginning()
+        assert len(consumer.poll()[TopicPartition("t", 0)]) == 5
+        for _ in range(2):
+            log.append(b"value")
+            polled: list[object] = []
+            counted = calls(lambda polled: polled.append(consumer.poll()), polled)
+            assert len(polled[0][TopicPartition("t", 0)]) == 1  # type: ignore[index]
+        assert_at_most(50 + 1, counted)  # and the lambda's own call
+
+
+def test_a_poll_that_finds_nothing(log: segstore.PartitionLog) -> None:
+    with segstore.Consumer(log._store, group_id=None) as consumer:  # type: ignore[arg-type]
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.seek_to_end()
+        consumer.poll()
+        assert_at_most(25, calls(consumer.poll))

@@ -1,0 +1,242 @@
+"""Promise: `import segstore` brings the errors only. The first use of a name brings the rest, whoever asks,
+and whatever comes in between. An open store needs no further module.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import REPOSITORY
+
+import segstore
+from segstore._native import lib
+from segstore.storage.store.sweeper import Swept
+
+PACKAGES = Path(np.__file__).parents[1]
+EAGER = {"segstore", "segstore.errors", "segstore.main_interpreter", "segstore.threads"}
+"""The modules of `import segstore`: each program and each of Spark's workers waits for every one of them."""
+
+HEAVY = {
+    *("numpy", "cramjam", "crc32c", "_cffi_backend", "pyarrow", "email", "importlib.metadata", "pathlib"),
+    *("logging", "inspect", "dataclasses", "json", "hashlib", "uuid", "asyncio", "concurrent.futures"),
+}
+ENGINE = """
+with segstore.open(sys.argv[1]) as store:
+    store.create_topic("t")
+    store.partition("t").append(b"1")
+    assert [each.value for each in store.partition("t").read(0)] == [b"1"]
+"""
+
+
+def python(code: str, *arguments: object, flags: tuple[str, ...] = ()) -> str:
+    """What a fresh interpreter prints, without `site`: that imports modules too, by what is installed."""
+    begin = f"import sys; sys.path[:0] = [{str(REPOSITORY)!r}, {str(PACKAGES)!r}]\n"
+    command = [sys.executable, "-I", "-S", *flags, "-c", begin + textwrap.dedent(code), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+# --- which modules ------------------------------------------------------------------------------
+
+
+def test_importing_segstore_brings_the_errors_only() -> None:
+    found = python("import segstore; print(*sys.modules)").split()
+    assert {name for name in found if name.startswith("segstore")} == EAGER
+    assert HEAVY & set(found) == set()
+    assert len(found) < 100
+
+
+def test_a_named_tuple_brings_no_engine() -> None:
+    found = python("import segstore; segstore.TopicPartition('t', 0); print(*sys.modules)").split()
+    assert "segstore.coordinator.structs" in found
+    assert not {"numpy", "segstore.storage", "segstore._native"} & set(found)
+
+
+def test_the_engine_brings_no_package_that_reads_what_is_installed() -> None:
+    if not lib.seg_crc32c_is_hardware():
+        pytest.skip("this CPU has the crc32c package compute, which imports importlib.metadata")
+    code = "import numpy, cramjam\nbefore = set(sys.modules)\nimport segstore\nsegstore.open"
+    found = set(python(f"{code}\nprint(*set(sys.modules) - before)").split())
+    assert "segstore.storage.store.writer" in found
+    assert not {"crc32c", "email", "importlib.metadata", "argparse", "zipfile", "asyncio", "pyarrow"} & found
+
+
+def test_an_open_store_needs_no_further_module(store_dir: Path) -> None:
+    """Neither an append nor a sweep nor its close does: at the interpreter's end none can be imported."""
+    code = """
+        import segstore
+        store = segstore.open(sys.argv[1], config={"log.cleaner.backoff.ms": 60000})
+        before = set(sys.modules)
+        store.create_topic("t", config={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0})
+        log = store.partition("t")
+        log.append_batch([b"1", b"2"], keys=[b"k", b"k"])
+        log.flush()
+        log.read(0)
+        store.sweep()
+        store.stats()
+        store.close()
+        print(*sorted(set(sys.modules) - before))
+    """
+    assert python(code, store_dir) == ""
+
+
+# --- first use ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "flags", [("-W", "error"), ("-OO",), ("-B",), ("-X", "dev", "-W", "error")], ids=" ".join
+)
+def test_all_names_by_whatever_flags(flags: tuple[str, ...], store_dir: Path) -> None:
+    code = """
+        import segstore
+        assert set(segstore.__all__) <= set(dir(segstore))
+        from segstore import *
+        assert all(globals()[name] is getattr(segstore, name) for name in segstore.__all__)
+        assert not hasattr(segstore, "Absent")
+    """
+    assert python(textwrap.dedent(code) + ENGINE, store_dir, flags=flags) == ""
+
+
+def test_types_can_be_looked_up() -> None:
+    code = "import segstore, typing\nprint(typing.get_type_hints(segstore.open)['return'] is segstore.Store)"
+    assert python(code) == "True"
+
+
+def test_rooms_of_the_engine_need_no_import_of_their_own() -> None:
+    code = "import segstore\nprint(segstore.files.Files.__name__, segstore.records.CODECS[1])"
+    assert python(code) == "Files gzip"
+
+
+PICKLED = {
+    "a record": segstore.Record(1, 2, b"k", b"v", ()),
+    "a tuple of clients": segstore.TopicPartition("t", 0),
+    "an answer": Swept("t", 0),
+    "an error": segstore.OffsetOutOfRangeError(1, 2, 3),
+    "a class": segstore.Producer,
+    "a function": segstore.open,
+}
+
+
+@pytest.mark.parametrize("name", PICKLED)
+def test_a_fresh_process_takes_what_was_pickled(name: str) -> None:
+    code = f"import pickle\nprint(repr(pickle.loads({pickle.dumps(PICKLED[name])!r})).partition(' at ')[0])"
+    assert python(code) == repr(PICKLED[name]).partition(" at ")[0]
+
+
+def test_many_threads_ask_first() -> None:
+    code = """
+        import threading, segstore
+        names, found = ("open", "Store", "Producer", "Consumer", "Record", "check") * 4, []
+        begin = threading.Barrier(len(names))
+        def ask(name):
+            begin.wait()
+            found.append(getattr(segstore, name) is getattr(segstore, name))
+        threads = [threading.Thread(target=ask, args=[name]) for name in names]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        print(len(found), all(found))
+    """
+    assert python(code) == "24 True"
+
+
+def test_a_child_of_a_fork_asks_first(store_dir: Path) -> None:
+    code = """
+        import os, segstore
+        child = os.fork()
+        if not child:
+            with segstore.open(sys.argv[1]):
+                os._exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), "numpy" in sys.modules)
+    """
+    assert python(code, store_dir) == "7 False"
+
+
+def test_a_spawned_process_calls_a_public_function(store_dir: Path) -> None:
+    code = """
+        import multiprocessing, segstore
+        segstore.open(sys.argv[1]).close()
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.apply(segstore.check, [sys.argv[1]]))
+    """
+    assert python(code, store_dir) == "[]"
+
+
+def test_another_directory_is_entered_first(store_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise SystemExit('the wrong one')")
+    code = "import os, segstore\nos.chdir(sys.argv[2])\n" + ENGINE
+    assert python(code, store_dir, tmp_path) == ""
+
+
+# --- in the midst of it -------------------------------------------------------------------------
+
+MIDST = """
+import os, signal
+class Finder:
+    '''Sends a signal where the engine's import comes to a module.'''
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[2] and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), int(sys.argv[3]))
+sys.meta_path.insert(0, Finder())
+"""
+MODULES = ["numpy.linalg", "cramjam", "segstore._native", "segstore.storage.store.writer"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("asking", ["segstore.open", "from segstore import open", "from segstore import *"])
+def test_ctrl_c_in_the_midst_and_the_next_use_works(asking: str, module: str, store_dir: Path) -> None:
+    code = f"""
+import segstore
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    {asking}
+    print("not interrupted")
+except KeyboardInterrupt:
+    pass
+"""
+    assert python(MIDST + code + ENGINE, store_dir, module, 2) == ""
+
+
+def test_ctrl_c_ends_the_wait_when_the_import_has_ended() -> None:
+    """Else the interpreter might end in the midst of it, and with another exit status."""
+    code = """
+import segstore
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    segstore.open
+except KeyboardInterrupt:
+    print(sys.modules["segstore.coordinator.open"].open is segstore.open)
+"""
+    assert python(MIDST + code, "", "numpy.linalg", 2) == "True"
+
+
+@pytest.mark.parametrize("module", ["numpy.linalg", "segstore.storage.store.writer"])
+def test_a_signal_s_handler_asks_in_the_midst(module: str, store_dir: Path) -> None:
+    code = """
+import segstore
+found = []
+signal.signal(signal.SIGUSR1, lambda *_: found.append(segstore.open))
+first = segstore.open
+assert found == [first]
+"""
+    assert python(MIDST + code + ENGINE, store_dir, module, 10) == ""
+
+
+def test_a_module_asks_that_is_needed_itself_and_is_being_imported(store_dir: Path, tmp_path: Path) -> None:
+    """The engine imports what is being imported by the one that asks: nobody waits for the other."""
+    (tmp_path / "difflib.py").write_text("import segstore\nsegstore.open\ndef get_close_matches(): ...")
+    code = "sys.path.insert(0, sys.argv[2])\nimport difflib, segstore" + ENGINE
+    assert python(code, store_dir, tmp_path) == ""
+
+
+def test_the_last_of_the_process_asks_first() -> None:
+    """A function that is called when all other threads have ended, and no thread can be started any more."""
+    code = "import atexit, segstore\natexit.register(lambda: print(segstore.open.__name__))"
+    assert python(code) == "open"
