@@ -1,11 +1,11 @@
-"""`Logger`: how the engine tells the application what it has met, by Python's `logging`. Nothing on disk.
+"""`Logger`: the engine's messages to the application, by Python's `logging`. It touches no files itself.
 
 A handler of `logging` is the application's code. It is called with a lock of its own held, may wait, may call
-segstore, and may raise. So it is never called by a thread that holds a lock of ours, nor by a thread of ours,
-for which others wait: there another thread calls it (`_Carrier`). What it raises is told as `logging` tells
-of handlers that fail (`Handler.handleError`); it changes nothing of what the engine does.
+segstore, and may raise. So it is never called by a thread that holds a lock of this package, nor by a thread
+of this package, for which others wait: in these cases another thread calls it (`_Carrier`). What it raises is
+reported as `logging` reports handlers that fail (`Handler.handleError`), and has no effect on the engine.
 
-Threads: any. No lock is taken here: a message may come from a finalizer that runs in the midst of another.
+Threads: any. No lock is taken here: a message may come from a finalizer that interrupts another message.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from segstore.mutex import holds_any
 from segstore.threads import Background, Latch
 
 PATIENCE = 1.0
-"""Seconds. A thread of ours goes on when its message was handled, so that messages come before what follows
-from them; but a handler that waits for that very thread keeps it no longer than this.
+"""In seconds. A thread of this package waits until its message was handled, so that messages come before
+their consequences; a handler that waits for this very thread delays it no longer than this.
 """
 
 
 class Logger:
-    """As `logging.getLogger(name)`, which it calls."""
+    """A logger with the methods of `logging.getLogger(name)`, to which it passes the messages."""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
     def info(self, message: str, *args: object) -> None:
-        """As logging.Logger's; the others too."""
+        """Log a message, as the method of logging.Logger does; so do the other methods."""
         self._log(logging.INFO, message, args)
 
     def warning(self, message: str, *args: object) -> None:
@@ -64,7 +64,7 @@ class Logger:
         if not holding and not ours:
             _handle(self._logger, record)
             return
-        record.msg, record.args = record.getMessage(), None  # what it tells of may be another later
+        record.msg, record.args = record.getMessage(), None  # the arguments may change later
         handled = _carrier.take(self._logger, record)
         if not holding and not _carrier.is_this():
             handled.wait(PATIENCE)
@@ -78,18 +78,20 @@ def _handle(logger: logging.Logger, record: logging.LogRecord) -> None:
 
 
 _failed = logging.NullHandler()
-"""Which handler raised is not known; `logging` tells it on stderr, where `logging.raiseExceptions` is set."""
+"""The handler of errors: which handler raised is not known, so `logging` prints the error to stderr, where
+`logging.raiseExceptions` is set.
+"""
 
 
 class _Carrier:
-    """A thread that calls the handlers, in order; it lives for as long as there are messages."""
+    """A thread that calls the handlers, message by message; it ends when there are no more messages."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[logging.Logger, logging.LogRecord, Latch]] = deque()
         self._thread: Background | None = None
 
     def take(self, logger: logging.Logger, record: logging.LogRecord) -> Latch:
-        """Have it handled; the latch opens then."""
+        """Queue a record, and return a latch that opens when the record was handled."""
         handled = Latch()
         self._waiting.append((logger, record, handled))
         if self._thread is None or not self._thread.is_alive():
@@ -101,19 +103,19 @@ class _Carrier:
         return handled
 
     def is_this(self) -> bool:
-        """Whether this is the thread."""
+        """Return whether the calling thread is the one that calls the handlers."""
         return threading.current_thread() is self._thread
 
     def _run(self) -> None:
         while self._waiting:
             self._handle_all()
-            self._thread = None  # whoever comes from here on begins another one
+            self._thread = None  # a message that comes from here on starts another thread
 
     def _handle_all(self) -> None:
         while self._waiting:
             try:
                 logger, record, handled = self._waiting.popleft()
-            except IndexError:  # another one came first
+            except IndexError:  # another thread took the message first
                 return
             try:
                 _handle(logger, record)
@@ -121,14 +123,14 @@ class _Carrier:
                 handled.open()
 
     def end(self) -> None:
-        """The interpreter ends: threads are about to stop."""
+        """Handle all messages, since the interpreter ends and threads are about to stop."""
         thread = self._thread
         if thread is not None:
             thread.join(PATIENCE)
         self._handle_all()
 
     def forget(self) -> None:
-        """In a child of a fork: the messages are its parent's."""
+        """Drop the messages in the child of a fork: they belong to the parent."""
         self._waiting.clear()
         self._thread = None
 

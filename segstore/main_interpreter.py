@@ -1,8 +1,8 @@
-"""Refuses to be imported by a subinterpreter. Nothing on disk.
+"""Refuses an import of this package by a subinterpreter.
 
-NumPy does not support subinterpreters, and cramjam's module (PyO3) can be imported by one interpreter of a
-process only: whichever comes first keeps it from all others. So `import segstore` fails at once, before it
-imports either, and the main interpreter goes on as if nothing had been tried.
+NumPy does not support subinterpreters, and cramjam's module (PyO3) can be imported by only one interpreter of
+a process: the first one that imports it keeps it from all others. So `import segstore` fails in a
+subinterpreter before it imports either, and the main interpreter can still import it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ def _module() -> Any:
 
 
 def _number(interpreter: Any) -> int:
-    """Of what `get_current` and `get_main` give: from 3.13 on (number, whence)."""
+    """Return the number of an interpreter from what `get_current` and `get_main` give, which from 3.13 on is
+    (number, whence).
+    """
     return int(interpreter[0] if isinstance(interpreter, tuple) else interpreter)
 
 
 def check_main_interpreter() -> None:
-    """ImportError in a subinterpreter. An interpreter without that module has no subinterpreters."""
+    """Raise ImportError in a subinterpreter. A Python without the module of `_MODULES` has no
+    subinterpreters.
+    """
     module = _module()
     if module is None:
         return

@@ -1,10 +1,11 @@
-"""Measurements of why a log is fast: what they share, the studies, and `segstore bench`.
+"""Measures why a log is fast. This package has what the measurements share, the studies, and the command
+`segstore bench`.
 
-On disk: in the directory that a caller names, removed when a measurement ends; results where the caller
-wants them. Threads: one measures.
+On disk: a measurement writes into the directory that the caller names, and removes its files when it ends;
+results go where the caller wants them. Threads: one thread measures.
 
 A measurement is a function `run(directory, quick, runs, progress) -> Results`; `figures` says what a figure
-is and when there is a winner, `results` how they are stored, `plots` and `terminal` how they look.
+is and when there is a winner, `results` how results are stored, `plots` and `terminal` how they are shown.
 """
 
 from __future__ import annotations

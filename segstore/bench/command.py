@@ -1,5 +1,5 @@
-"""`segstore bench`: measurements of why a log is fast. On disk: through the measurements, in a directory of
-their own; results where the user wants them. Threads: one.
+"""`segstore bench`: measurements of why a log is fast. On disk: the measurements write into directories of
+their own; results go where the user wants them. Threads: one.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from segstore.bench.terminal import findings, machine_text, table
 from segstore.bench.zero_copy import claims as comparing
 from segstore.bench.zero_copy import plan as cells
 from segstore.bench.zero_copy import run
+from segstore.bench.zero_copy.exhibits import ALL_METHODS
 from segstore.bench.zero_copy.plan import CACHES, SIZES, Group, Plan
 from segstore.bench.zero_copy.receivers import SINKS
 from segstore.bench.zero_copy.report import details, summary
@@ -34,62 +35,68 @@ from segstore.cli.output import add_row, console
 from segstore.cli.output import table as plain_table
 from segstore.cli.signals import ended_by_signals, status
 from segstore.errors import InvalidArgumentError
-from segstore.storage.transfer import METHODS
 
 # --- command report ----------------------------------------------------------------------------
 
-# `segstore bench report`: reads the JSON of results, and shows them again.
+# `segstore bench report` reads the JSON of results, and shows them again.
 
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 def report(directory: str) -> None:
     """Show the results that were written to DIR with --out: tables, and what the figures say."""
-    found = show.all_in(directory)
-    if not found:
+    results_by_name = show.all_in(directory)
+    if not results_by_name:
         raise InvalidArgumentError(f"{directory} has no results: no file NAME.json")
     screen = console()
-    for one in found.values():
-        for part in show.tables(one):
+    for outcome in results_by_name.values():
+        for part in show.tables(outcome):
             screen.print(part)
         screen.print()
 
 
 # --- command options ---------------------------------------------------------------------------
 
-# Options that measurements share, and the progress that is shown while they run. Nothing else may run during
-# a measurement: so progress is drawn between measurements, by no thread of its own.
+# Here are the options that measurements share, and the progress that is shown while they run. Nothing else
+# may run during a measurement: so progress is drawn between measurements, and has no thread of its own.
 
 F = TypeVar("F", bound=Callable[..., Any])
 QUICK_RUNS = 1
-_EVERY = 0.1  # seconds between two looks
+_EVERY = 0.1  # seconds between two updates of the bar
 
 
 def directory_option(command: F) -> F:
-    """--directory DIR: the argument `directory`, None where it was not given."""
+    """Add the option --directory DIR, which gives the argument `directory`; it is None where the option was
+    not given.
+    """
     return click.option(
         "--directory",
         metavar="DIR",
         type=click.Path(exists=True, file_okay=False, writable=True),
-        help="Where the logs lie that are measured, and are removed again: on the disk that matters. "
-        "Without it where temporary files go.",
+        help="Directory for the logs that are measured, which are removed again: one on the disk that "
+        "matters. By default the one for temporary files.",
     )(command)
 
 
 def out_option(command: F) -> F:
-    """--out DIR: the argument `out`."""
+    """Add the option --out DIR, which gives the argument `out`."""
     return click.option(
         "--out",
         metavar="DIR",
         type=click.Path(file_okay=False),
-        help="Write results there: NAME.json, and pictures as PNG and SVG.",
+        help="Write results into this directory: NAME.json, and pictures as PNG and SVG.",
     )(command)
 
 
 def effort_options(default: int = RUNS) -> Callable[[F], F]:
-    """--quick and --runs N: the arguments `quick` and `runs`."""
+    """Return a decorator that adds the options --quick and --runs N, which give the arguments `quick` and
+    `runs`.
+    """
     quick = click.option(
-        "--quick", is_flag=True, is_eager=True, help="Seconds: to see that it works, not for its figures."
+        "--quick",
+        is_flag=True,
+        is_eager=True,
+        help="Take only seconds: enough to see that it works, not for its figures.",
     )
 
     def chosen(ctx: click.Context, _param: click.Parameter, runs: int | None) -> int:
@@ -101,20 +108,22 @@ def effort_options(default: int = RUNS) -> Callable[[F], F]:
         type=click.IntRange(min=1),
         callback=chosen,
         show_default=f"{default}; {QUICK_RUNS} with --quick",
-        help="How often each is measured, by turns. Of fewer than 5 nothing is called better.",
+        help="How often each is measured, by turns. With fewer than 5 runs nothing is called better.",
     )
     return lambda command: quick(runs(command))
 
 
 def json_option(command: F) -> F:
-    """--json: the argument `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="The results as JSON, and nothing else.")(
-        command
-    )
+    """Add the option --json, which gives the argument `as_json`."""
+    return click.option(
+        "--json", "as_json", is_flag=True, help="Print the results as JSON, and nothing else."
+    )(command)
 
 
 def some_of(known: Mapping[str, Any] | Sequence[str]) -> Callable[..., tuple[Any, ...] | None]:
-    """A callback for an option with a list: the ones that are named, in the order of `known`."""
+    """Return a callback for an option that takes a list of names. It gives the values that are named, in the
+    order of `known`.
+    """
     values = known if isinstance(known, Mapping) else {name: name for name in known}
 
     def parse(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[Any, ...] | None:
@@ -130,7 +139,9 @@ def some_of(known: Mapping[str, Any] | Sequence[str]) -> Callable[..., tuple[Any
 
 @contextmanager
 def progress_shown(what: str) -> Iterator[results.Progress]:
-    """A bar on standard error, on a terminal only: what measurements report their progress to."""
+    """Show a progress bar on standard error, if that is a terminal; yield the function to which measurements
+    report their progress.
+    """
     err = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(
@@ -141,7 +152,7 @@ def progress_shown(what: str) -> Iterator[results.Progress]:
         def report(done: int, total: int, now: str) -> None:
             nonlocal seen, said
             bar.update(task, completed=done, total=total, description=f"{what}: {now}")
-            if now != said or time.monotonic() - seen >= _EVERY:  # what comes now may take long
+            if now != said or time.monotonic() - seen >= _EVERY:  # what is measured now may take long
                 seen, said = time.monotonic(), now
                 bar.refresh()
 
@@ -150,7 +161,7 @@ def progress_shown(what: str) -> Iterator[results.Progress]:
 
 # --- command study -----------------------------------------------------------------------------
 
-# `segstore bench study`: runs studies in a directory of their own.
+# `segstore bench study` runs studies, each in a directory of its own.
 
 ALL = "all"
 _WIDEST = 100  # columns of running text
@@ -165,9 +176,11 @@ _WIDEST = 100  # columns of running text
 def run_study(
     name: str | None, directory: str | None, out: str | None, quick: bool, runs: int, as_json: bool
 ) -> int:
-    """Measure one of the reasons why a log is fast, and say what the figures say; without a NAME, list them.
+    """Measure one of the reasons why a log is fast, and show what the figures say; without a NAME, list the
+    studies.
 
-    All of them take some five minutes. With --json, all results are one object a study, one after the other.
+    All of them take some five minutes. With --json, the results are one JSON object for each study, one after
+    the other.
     """
     if name is None:
         _list()
@@ -176,12 +189,12 @@ def run_study(
         os.makedirs(out, exist_ok=True)
     try:
         for chosen in MODULES if name == ALL else (name,):
-            one = study(chosen)
+            chosen_study = study(chosen)
             with progress_shown(chosen) as progress:
-                found = one.run(directory or tempfile.gettempdir(), quick, runs, progress)
+                outcome = chosen_study.run(directory or tempfile.gettempdir(), quick, runs, progress)
             if out is not None:
-                _write(one, found, out)
-            _show(one, found, as_json)
+                _write(chosen_study, outcome, out)
+            _show(chosen_study, outcome, as_json)
     except KeyboardInterrupt as error:
         click.echo("segstore: interrupted; no files of the measurement are left behind", err=True)
         return status(error)
@@ -195,22 +208,22 @@ def _list() -> None:
     console().print(shown)
 
 
-def _write(one: Study, found: Results, out: str) -> None:
-    results.write(found, os.path.join(out, f"{one.NAME}.json"))
-    save(one.plot(found), os.path.join(out, one.NAME))
+def _write(chosen_study: Study, outcome: Results, out: str) -> None:
+    results.write(outcome, os.path.join(out, f"{chosen_study.NAME}.json"))
+    save(chosen_study.plot(outcome), os.path.join(out, chosen_study.NAME))
 
 
-def _show(one: Study, found: Results, as_json: bool) -> None:
+def _show(chosen_study: Study, outcome: Results, as_json: bool) -> None:
     if as_json:
-        click.echo(results.text(found), nl=False)
+        click.echo(results.text(outcome), nl=False)
         return
     screen = console()
-    screen.print(Text(f"{one.NAME}: {one.QUESTION}", style="bold"))
-    screen.print(_filled(one.ABOUT, screen))
-    screen.print(table(found, figures=one.SHOWN))
-    screen.print(_filled(machine_text(found), screen))
+    screen.print(Text(f"{chosen_study.NAME}: {chosen_study.QUESTION}", style="bold"))
+    screen.print(_filled(chosen_study.ABOUT, screen))
+    screen.print(table(outcome, figures=chosen_study.SHOWN))
+    screen.print(_filled(machine_text(outcome), screen))
     screen.print()
-    screen.print(findings(found), width=min(screen.width, _WIDEST))
+    screen.print(findings(outcome), width=min(screen.width, _WIDEST))
 
 
 def _filled(text: str, screen: Console) -> str:
@@ -219,7 +232,8 @@ def _filled(text: str, screen: Console) -> str:
 
 # --- command zero copy -------------------------------------------------------------------------
 
-# `segstore bench zero-copy` and `compare`: through `segstore.bench.zero_copy`, in a directory of its own.
+# `segstore bench zero-copy` and `segstore bench compare` use `segstore.bench.zero_copy`, which works in a
+# directory of its own.
 
 DIFFERENT = 1
 _FILE = click.Path(exists=True, dir_okay=False)
@@ -232,10 +246,15 @@ _FILE = click.Path(exists=True, dir_okay=False)
 @click.option("--sizes", metavar="A,B", callback=some_of(SIZES), help=f"Of {', '.join(SIZES)}.")
 @click.option("--caches", metavar="A,B", callback=some_of(CACHES), help=f"Of {', '.join(CACHES)}.")
 @click.option("--sinks", metavar="A,B", callback=some_of(SINKS), help=f"Of {', '.join(SINKS)}.")
-@click.option("--methods", metavar="A,B", callback=some_of(METHODS), help=f"Of {', '.join(METHODS)}.")
+@click.option(
+    "--methods", metavar="A,B", callback=some_of(tuple(ALL_METHODS)), help=f"Of {', '.join(ALL_METHODS)}."
+)
 @click.option("--all", "everything", is_flag=True, help="Show every cell, with all that was measured.")
 @click.option(
-    "--against", metavar="FILE", type=_FILE, help="Results of an earlier run: do both agree on who wins?"
+    "--against",
+    metavar="FILE",
+    type=_FILE,
+    help="Compare with the results of an earlier run: do both agree on which way wins?",
 )
 @json_option
 def zero_copy(
@@ -248,13 +267,15 @@ def zero_copy(
     as_json: bool,
     **chosen: tuple[Any, ...] | None,
 ) -> int:
-    """Send a log to sockets, pipes and files in each way there is: which is the fastest, which the cheapest?
+    """Send a log to sockets, pipes and files in each way there is: which one is the fastest, which one the
+    cheapest?
 
-    read and write, mmap and write, sendfile, splice, copy_file_range, MSG_ZEROCOPY, io_uring: by size, from
-    the page cache and from the disk, with the sender's CPU time, its system calls and context switches. Who
-    receives is another process. All of it takes some five minutes; each of the lists may be cut short.
+    The ways are read and write, mmap and write, sendfile, splice, copy_file_range, MSG_ZEROCOPY and io_uring.
+    They are measured by size, from the page cache and from the disk, with the sender's CPU time, its system
+    calls and context switches. Another process receives the bytes. All of it takes some five minutes; each of
+    the lists may be cut short.
 
-    --against: exit status 1 where a cell that both runs call a win has another winner.
+    With --against, the exit status is 1 where a cell that both runs call a win has another winner.
     """
     earlier = results.load(against) if against else None
     picked: dict[str, Any] = {name: values for name, values in chosen.items() if values is not None}
@@ -278,9 +299,9 @@ def zero_copy(
 @click.argument("one", metavar="FILE", type=_FILE)
 @click.argument("other", metavar="FILE", type=_FILE)
 def compare(one: str, other: str) -> int:
-    """Hold two results of zero-copy against each other: do they agree on who wins?
+    """Compare two results of zero-copy: do they agree on which way wins?
 
-    Exit status 1 where a cell that both call a win has another winner.
+    The exit status is 1 where a cell that both call a win has another winner.
     """
     return _agree(results.load(one), results.load(other), False)
 
@@ -303,16 +324,16 @@ def _command_zero_copy_show(found: Results, everything: bool, as_json: bool) -> 
         screen.print(part)
 
 
-def _agree(one: Results, other: Results, quiet: bool) -> int:
-    held = comparing.compare(one, other)
-    lines = [f"{_place(*key)}: {a} won, and then {b}" for key, (a, b) in held.different.items()]
-    same, both = len(held.same), len(held.same) + len(held.different)
+def _agree(first: Results, second: Results, quiet: bool) -> int:
+    compared = comparing.compare(first, second)
+    lines = [f"{_place(*key)}: {a} won, and then {b}" for key, (a, b) in compared.different.items()]
+    same, both = len(compared.same), len(compared.same) + len(compared.different)
     lines.append(
-        f"{same} of {both} wins in both runs have the same winner; {len(held.once)} are wins in one only"
+        f"{same} of {both} wins in both runs have the same winner; {len(compared.once)} are wins in one only"
     )
     for line in lines:
         click.echo(line, err=quiet)
-    return DIFFERENT if held.different else 0
+    return DIFFERENT if compared.different else 0
 
 
 def _place(way: str, group: Group, measure: str) -> str:
@@ -327,8 +348,8 @@ def _place(way: str, group: Group, measure: str) -> str:
 def bench(ctx: click.Context) -> None:
     """Measure why a log is fast, on this machine.
 
-    Everything is measured several times and by turns; one thing is called better than another only where
-    their intervals lie apart. Whatever else the machine does meanwhile makes the figures worse.
+    Everything is measured several times and by turns. One way is called better than another only where their
+    intervals don't overlap. Other work on the machine makes the figures worse.
     """
     ctx.with_resource(ended_by_signals())
     if ctx.invoked_subcommand is None:

@@ -1,10 +1,11 @@
-"""What a figure is, and when one is better than others. Threads: any; no state.
+"""Defines a figure, and when one figure is better than others. Threads: any; there is no state.
 
-A figure is several runs of the same thing. Its interval has the true median with a probability of
-CONFIDENCE at least, whatever the distribution (the sign test's interval, of order statistics): for five to
-eight runs from the lowest to the highest, because all of them must lie on one side to miss it; for 11 from
-the third to the ninth, so that disturbances of a run or two neither make nor hide a winner. One figure is
-called better than another only where their intervals don't touch.
+A figure has the values that several runs of one measurement gave. Its interval has the true median with a
+probability of CONFIDENCE at least, whatever the distribution: it is the interval of the sign test, between
+two order statistics. For five to eight runs it reaches from the lowest value to the highest, because the
+median is missed only if all runs lie on one side of it. For 11 runs it reaches from the third to the ninth,
+so that one or two disturbed runs neither make nor hide a winner. One figure is called better than another
+only where their intervals don't touch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Figure:
-    """The same thing measured again and again, in the order of time; at least once, finite numbers."""
+    """The values of a repeated measurement, in the order of time: at least one, and all finite."""
 
     runs: tuple[float, ...]
 
@@ -41,41 +42,41 @@ class Figure:
 
     @property
     def low(self) -> float:
-        """Where the interval begins."""
+        """Return the lower end of the interval."""
         return sorted(self.runs)[outside(len(self.runs))]
 
     @property
     def high(self) -> float:
-        """Where it ends."""
+        """Return the upper end of the interval."""
         return sorted(self.runs)[-1 - outside(len(self.runs))]
 
     @property
     def spread(self) -> float:
-        """How far the interval reaches from the median, as a part of the median; 0 where that is 0."""
+        """Return how far the interval reaches from the median, as a fraction of the median; 0 where the
+        median is 0.
+        """
         middle = self.median
         return max(self.high - middle, middle - self.low) / abs(middle) if middle else 0.0
 
     def as_json(self) -> list[float]:
-        """All runs, of which everything else follows."""
+        """Return the values of all runs, from which everything else follows."""
         return list(self.runs)
 
     @classmethod
     def of(cls, json: Iterable[float]) -> Figure:
-        """From runs, or from what `as_json` gave. Raises InvalidArgumentError."""
+        """Make a figure from the values of runs, or from what `as_json` gave. Raises InvalidArgumentError."""
         return cls(tuple(map(float, json)))
 
-    def per(self, amount: float) -> Figure:
-        """`amount` divided by each run: seconds become a rate."""
-        return Figure(tuple(amount / run for run in self.runs))
-
     def times(self, factor: float) -> Figure:
-        """Each run in another unit."""
+        """Return a figure with each run's value multiplied by `factor`, to change the unit."""
         return Figure(tuple(run * factor for run in self.runs))
 
 
 @cache
 def outside(runs: int) -> int:
-    """How many of so many runs the interval leaves out on each side: the most that CONFIDENCE allows."""
+    """Return how many of `runs` values the interval leaves out on each side: the most that CONFIDENCE
+    allows.
+    """
     outer, missed = 0, 2.0 / 2**runs
     while 1 - (missed := missed + 2 * math.comb(runs, outer + 1) / 2**runs) >= CONFIDENCE:
         outer += 1
@@ -83,9 +84,10 @@ def outside(runs: int) -> int:
 
 
 def winner(figures: Mapping[K, Figure], more_is_better: bool) -> K | None:
-    """The one whose interval overlaps no other's and is the best.
+    """Return the name of the best figure, if its interval overlaps no other's.
 
-    None where it overlaps another's, where any has fewer than 5 runs, and where there is nothing to beat.
+    Return None where it overlaps another's, where a figure has fewer than FEWEST_TO_WIN runs, and where there
+    is only one figure.
     """
     if len(figures) < 2 or any(len(figure.runs) < FEWEST_TO_WIN for figure in figures.values()):
         return None
@@ -103,10 +105,10 @@ def by_turns(
     runs: int,
     ran: Callable[[K], None] = lambda _: None,
 ) -> dict[K, dict[str, Figure]]:
-    """Run all variants one after the other, `runs` times (A B C A B C …): the figures of each.
+    """Run all variants by turns, `runs` times (A B C A B C …), and return the figures of each.
 
-    Each turn begins with another variant, so that none always comes behind the same one. `ran` is told
-    of each run. A variant gives the same names every time.
+    Each turn begins with another variant, so that none always comes behind the same one. `ran` is called
+    after each run. A variant must give the same names every time.
     """
     if runs < 1:
         raise InvalidArgumentError(f"runs must be at least 1, not {runs}")
@@ -124,5 +126,5 @@ def _turned(names: Sequence[K], turn: int) -> list[K]:
     return [*names[first:], *names[:first]]
 
 
-def _gathered(found: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
-    return {name: Figure.of(one[name] for one in found) for name in found[0]}
+def _gathered(runs: Sequence[Mapping[str, Any]]) -> dict[str, Figure]:
+    return {name: Figure.of(run[name] for run in runs) for name in runs[0]}

@@ -1,9 +1,9 @@
-"""Results as pictures. On disk: a PNG and an SVG for each picture, the same bytes for the same results.
-Threads: one draws; matplotlib's settings belong to the process.
+"""Draws results as pictures. On disk: a PNG and an SVG for each picture, the same bytes for the same results.
+Threads: one thread draws, since matplotlib's settings belong to the process.
 
 Colours are those of Okabe and Ito, which colour-blind people can tell apart; lines differ in their markers
-too. Where a figure has several runs, a bar or band shows its interval. The first picture imports
-matplotlib.
+too. Where a figure has several runs, a bar or band shows its interval. matplotlib is imported with the first
+picture.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C7A00", "#7F7F7F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo", "--", "**")
-SETTINGS: Any = {  # a dict; matplotlib's own type for its keys is only there with it
+SETTINGS: Any = {  # a dict; the type of its keys is matplotlib's, which may not be installed
     "svg.hashsalt": "segstore",
     "svg.fonttype": "path",
     "font.family": "DejaVu Sans",  # matplotlib brings it: the same letters on every machine
@@ -38,17 +38,17 @@ SETTINGS: Any = {  # a dict; matplotlib's own type for its keys is only there wi
 }
 DPI = 100
 SHADES = 256
-"""Colours in a PNG: a third of the bytes, and nothing to be seen of it."""
+"""How many colours a PNG has: it takes a third of the bytes, and looks the same."""
 PANEL = (6.4, 4.2)  # inches
 
 Series = Mapping[str, Mapping[float, Figure]]
-"""Name of a line -> where on the x axis -> figure."""
+"""Maps the name of a line to its figures by their place on the x axis."""
 
 
 @contextmanager
 def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[Axes]]:
-    """`count` axes under one title, side by side or in rows of `columns`; the `figure` of any is what
-    `save` takes. Raises InvalidArgumentError without matplotlib.
+    """Yield `count` axes under one title, side by side or in rows of `columns`. The `figure` of any of them
+    is what `save` takes. Raises InvalidArgumentError without matplotlib.
     """
     try:
         from matplotlib.figure import Figure as Picture
@@ -67,8 +67,8 @@ def panels(title: str, count: int, columns: int | None = None) -> Iterator[list[
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """SETTINGS over matplotlib's defaults, whatever the user's own are: while drawing, and also while saving,
-    which makes what is left to be made.
+    """Apply SETTINGS over matplotlib's defaults, without the user's own. They must be in force while drawing
+    and while saving, which creates some of the parts.
     """
     import matplotlib
 
@@ -79,7 +79,7 @@ def _style() -> Iterator[None]:
 
 
 def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: bool = False) -> None:
-    """Name both axes, with units; `xlog` and `ylog`: each step is a factor. Others begin at 0 below."""
+    """Name both axes, with units. `xlog` and `ylog` make an axis logarithmic; a linear y axis begins at 0."""
     axes.set_xlabel(xlabel)
     axes.set_ylabel(ylabel)
     if xlog:
@@ -91,8 +91,8 @@ def label(axes: Axes, xlabel: str, ylabel: str, *, xlog: bool = False, ylog: boo
 
 
 def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:
-    """A line a name through the medians, and a band of the intervals. `names`: of all lines
-    that several axes have, so that each has the same colour in all of them.
+    """Draw a line for each name through the medians, and a band for the intervals. `names` are those of all
+    lines in several axes: a line has the same colour in all of them.
     """
     order = list(dict.fromkeys([*names, *series]))
     for name, points in series.items():
@@ -109,8 +109,8 @@ def lines(axes: Axes, series: Series, names: Sequence[str] = ()) -> None:
 
 
 def bars(axes: Axes, groups: Mapping[str, Mapping[str, Figure]], *, values: bool = False) -> None:
-    """Groups of bars, each with an error bar; `groups` is group -> name -> figure, and a name has one colour
-    in all groups. `values` writes the medians above them.
+    """Draw groups of bars, each with an error bar. `groups` maps a group to its figures by name; a name has
+    one colour in all groups. `values` writes the medians above them.
     """
     from segstore.bench.terminal import number_text
 
@@ -130,13 +130,13 @@ def bars(axes: Axes, groups: Mapping[str, Mapping[str, Figure]], *, values: bool
 
 
 def ticks(axes: Axes, places: Sequence[float], texts: Sequence[str]) -> None:
-    """These marks on the x axis and no others."""
+    """Set these marks on the x axis, and no others."""
     axes.set_xticks(list(places), list(texts))
     axes.minorticks_off()
 
 
 def save(picture: Picture | Any, path: Path) -> list[str]:
-    """Write `path`.png and `path`.svg: their paths. Raises OSError."""
+    """Write `path`.png and `path`.svg, and return their paths. Raises OSError."""
     from PIL import Image
 
     base, drawn = os.fspath(path), BytesIO()

@@ -1,11 +1,11 @@
-"""`Results`: what a measurement returns, with the machine it ran on.
+"""`Results`: what a measurement returns, with the machine that it ran on.
 
-On disk: one JSON file for each measurement, replaced as a whole; reads /proc and /sys. Threads: any; values
-are immutable.
+On disk: one JSON file for each measurement, replaced as a whole; /proc and /sys are read. Threads: any;
+values are immutable.
 
-The JSON has the fields of `Results` by their names; a figure is the list of its runs. Keys are in
-alphabetical order, but lists with an order of their own (cells, findings, runs) keep it: the same results
-are the same bytes.
+The JSON has the fields of `Results` by their names; a figure is the list of its runs' values. Keys are in
+alphabetical order, and lists (cells, findings, runs) keep their own order, so that the same results give the
+same bytes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from segstore.errors import InvalidArgumentError
 from segstore.files import Files, Path
 
 Progress = Callable[[int, int, str], None]
-"""Called with how much is done, of how much in all, and what comes now."""
+"""Called with how many runs are done, how many there are in all, and the name of what runs next."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What was measured of one combination. `keys` say which: str, int, float or bool each. A figure's name
-    ends in its unit; `notes` are what was seen once (JSON values).
+    """What was measured for one combination of parameters. `keys` has these parameters, each a str, int,
+    float or bool. A figure's name ends in its unit; `notes` has what was observed only once (JSON values).
     """
 
     keys: Mapping[str, Any]
@@ -40,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim as people make it, and what these figures say to it."""
+    """A claim as people make it, and what the figures say about it."""
 
     claim: str
     answer: str
@@ -48,7 +48,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Results:
-    """One measurement: its name and question, where and how it was done, and what came out."""
+    """One measurement: its name and question, the machine and the settings, and what came out."""
 
     name: str
     question: str
@@ -58,22 +58,24 @@ class Results:
     findings: Sequence[Finding] = ()
 
     def where(self, **keys: Any) -> list[Cell]:
-        """The cells with these keys, in order."""
+        """Return the cells with these keys, in order."""
         return [cell for cell in self.cells if all(cell.keys.get(k) == v for k, v in keys.items())]
 
     def cell(self, **keys: Any) -> Cell:
-        """The one cell with these keys. Raises InvalidArgumentError where there is none, or several."""
+        """Return the one cell with these keys. Raises InvalidArgumentError where there is none, or
+        several.
+        """
         found = self.where(**keys)
         if len(found) != 1:
             raise InvalidArgumentError(f"{self.name}: {len(found)} cells have {keys}, and one must")
         return found[0]
 
     def values(self, key: str) -> list[Any]:
-        """The different values that cells have for this key, in the order in which they come."""
+        """Return the distinct values that cells have for this key, in the order of the cells."""
         return list(dict.fromkeys(cell.keys[key] for cell in self.cells if key in cell.keys))
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the results as JSON values."""
         cells = [
             {
                 "keys": dict(cell.keys),
@@ -88,37 +90,41 @@ class Results:
             "machine": dict(self.machine),
             "settings": dict(self.settings),
             "cells": cells,
-            "findings": [{"claim": one.claim, "answer": one.answer} for one in self.findings],
+            "findings": [{"claim": finding.claim, "answer": finding.answer} for finding in self.findings],
         }
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Results:
-        """From what `as_json` gave. Raises KeyError, TypeError, AttributeError for anything else."""
+    def of(cls, parsed: Mapping[str, Any]) -> Results:
+        """Make results from what `as_json` gave. Raises KeyError, TypeError or AttributeError for anything
+        else.
+        """
         cells = [
             Cell(
                 dict(one["keys"]),
                 {name: Figure.of(runs) for name, runs in one["figures"].items()},
                 dict(one["notes"]),
             )
-            for one in found["cells"]
+            for one in parsed["cells"]
         ]
-        findings = [Finding(one["claim"], one["answer"]) for one in found["findings"]]
-        settings, where = dict(found["settings"]), dict(found["machine"])
-        return cls(found["name"], found["question"], where, settings, cells, findings)
+        findings = [Finding(one["claim"], one["answer"]) for one in parsed["findings"]]
+        settings, where = dict(parsed["settings"]), dict(parsed["machine"])
+        return cls(parsed["name"], parsed["question"], where, settings, cells, findings)
 
 
 def text(results: Results) -> str:
-    """The file's content."""
+    """Return the content of the results' file."""
     return json.dumps(results.as_json(), ensure_ascii=False, indent=1, sort_keys=True) + "\n"
 
 
 def write(results: Results, path: Path) -> None:
-    """Replace the file, or make it. Raises OSError."""
+    """Write the results to a file, which is replaced if there is one. Raises OSError."""
     Files().write_atomic(path, text(results).encode(), sync=False)
 
 
 def load(path: Path) -> Results:
-    """From a file that `write` made. Raises OSError; InvalidArgumentError where it holds no results."""
+    """Read results from a file that `write` made. Raises OSError; InvalidArgumentError where it holds no
+    results.
+    """
     data = Files().read_file(path)
     try:
         return Results.of(json.loads(data))
@@ -128,12 +134,13 @@ def load(path: Path) -> Results:
 
 # --- machine -----------------------------------------------------------------------------------
 
-# The machine on which figures were taken. On disk: reads /proc and /sys.
+# This part describes the machine on which figures were taken. It reads /proc and /sys.
 
 
 def machine(directory: Path, packages: Iterable[str] = ()) -> dict[str, Any]:
-    """What bears on a figure: processor, memory (bytes), kernel, the file system of `directory`, versions of
-    Python, segstore and `packages` (None: not installed), and the load (of 1 minute) at this moment.
+    """Return what influences a figure: processor, memory (bytes), kernel, the file system of `directory`,
+    versions of Python, segstore and `packages` (None where one is not installed), and the present load (of 1
+    minute).
     """
     return {
         "cpu": _cpu(),
@@ -149,9 +156,9 @@ def machine(directory: Path, packages: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def filesystem(directory: Path) -> dict[str, Any]:
-    """Type, device and mount options of what holds `directory`, and what /sys says of a block device:
-    these are None where there is none (tmpfs, overlay, network). A virtual disk says of `rotational` whatever
-    its host has set.
+    """Return type, device and mount options of the file system that holds `directory`, and what /sys says of
+    its block device: None where there is no device (tmpfs, overlay, network). For a virtual disk `rotational`
+    is what its host has set.
     """
     number = os.stat(directory).st_dev
     wanted = f"{os.major(number)}:{os.minor(number)}"
@@ -165,7 +172,7 @@ def filesystem(directory: Path) -> dict[str, Any]:
 
 
 def _block_device(number: str) -> dict[str, Any]:
-    # A partition has no queue of its own: its disk's is one directory up.
+    # A partition has no queue of its own: that of its disk is one directory up.
     base = os.path.realpath(f"/sys/dev/block/{number}")
     for place in (base, os.path.dirname(base)):
         if os.path.isdir(os.path.join(place, "queue")):
@@ -173,8 +180,8 @@ def _block_device(number: str) -> dict[str, Any]:
             scheduler = _text(os.path.join(place, "queue", "scheduler")).strip()
             cache = _text(os.path.join(place, "queue", "write_cache")).strip()
             virtual = any(bus in base for bus in ("/virtio", "/xen", "/vbd"))
-            said = {"rotational": rotational, "scheduler": scheduler, "write_cache": cache}
-            return {**said, "virtual": virtual}
+            queue = {"rotational": rotational, "scheduler": scheduler, "write_cache": cache}
+            return {**queue, "virtual": virtual}
     return dict.fromkeys(("rotational", "scheduler", "write_cache", "virtual"))
 
 

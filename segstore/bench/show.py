@@ -1,8 +1,8 @@
-"""Shows any results by their name: which pictures, which tables. On disk: pictures where the caller wants
-them.
+"""Chooses by the name of results with which pictures and tables they are shown. On disk: pictures where the
+caller wants them.
 
-Threads: one draws. Comparisons with peers have tables of their own in `benchmarks.peers`, which is not in
-the package; here they are cells like others.
+Threads: one thread draws. Comparisons with peers have tables of their own in `benchmarks.peers`, which is not
+in the package; here they are shown like other cells.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ZERO_COPY = "zero-copy"
 
 
 def draw(results: Results, directory: str) -> list[str]:
-    """Write the pictures of these results: their paths, PNG and SVG of each. Raises OSError;
+    """Write the pictures of these results, and return their paths, PNG and SVG of each. Raises OSError;
     InvalidArgumentError without matplotlib.
     """
     if results.name == ZERO_COPY:
@@ -37,7 +37,7 @@ def draw(results: Results, directory: str) -> list[str]:
 
 
 def tables(results: Results) -> Iterator[RenderableType]:
-    """What a terminal shows: question, machine, tables, findings."""
+    """Yield what a terminal shows of results: question, machine, tables, findings."""
     yield Text(f"{results.name}: {results.question}", style="bold")
     if results.name == ZERO_COPY:
         from segstore.bench.zero_copy.report import summary
@@ -50,13 +50,13 @@ def tables(results: Results) -> Iterator[RenderableType]:
 
 
 def about(name: str) -> str:
-    """What a study measures, and what limits it, as one line; nothing for what is no study."""
+    """Return what a study measures, and what limits it, as one line; "" for a name that is not a study's."""
     return " ".join(study(name).ABOUT.split()) if name in MODULES else ""
 
 
 def all_in(directory: Path) -> dict[str, Results]:
-    """By name, the results that were written there, zero copy first and the studies in their order. Raises
-    OSError; InvalidArgumentError where a file holds none.
+    """Return the results in a directory by their names, zero copy first and the studies in their order.
+    Raises OSError; InvalidArgumentError where a file holds no results.
     """
     names = sorted(name for name in os.listdir(directory) if name.endswith(".json"))
     found = {one.name: one for one in (load(os.path.join(directory, name)) for name in names)}
@@ -65,7 +65,7 @@ def all_in(directory: Path) -> dict[str, Results]:
 
 
 def pngs(results: Results) -> list[bytes]:
-    """The pictures themselves, for a notebook."""
+    """Return the bytes of the pictures, for a notebook."""
     with tempfile.TemporaryDirectory() as directory:
         found = []
         for path in draw(results, directory):
@@ -76,5 +76,5 @@ def pngs(results: Results) -> list[bytes]:
 
 
 def said(results: Results) -> str:
-    """The findings as Markdown."""
-    return "\n".join(f"- **{one.claim}** {one.answer}" for one in results.findings)
+    """Return the findings as Markdown."""
+    return "\n".join(f"- **{finding.claim}** {finding.answer}" for finding in results.findings)

@@ -1,6 +1,6 @@
-"""Results as text: tables of rich for a terminal, Markdown for a page. Threads: any.
+"""Shows results as text: tables of rich for a terminal, Markdown for a page. Threads: any.
 
-A figure is shown as its median, and how far its interval reaches from it.
+A figure is shown as its median, and how far its interval reaches from the median.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from segstore.bench.results import Cell, Results
 
 
 def figure_text(figure: Figure) -> str:
-    """1,234 ±5%; a single run has nothing to be far from."""
+    """Return a text such as "1,234 ±5%"; a single run is shown without an interval."""
     shown = number_text(figure.median)
     return f"{shown} ±{figure.spread:.0%}" if len(figure.runs) > 1 else shown
 
 
 def number_text(value: float) -> str:
-    """Three digits that count: 1,234, 123, 12.3, 0.123, 0.00012."""
+    """Return a number with three significant digits: 1,234, 123, 12.3, 0.123; two below 0.001: 1.2e-04."""
     size = abs(value)
     if size >= 100 or value == 0:
         return f"{value:,.0f}"
@@ -33,15 +33,15 @@ def number_text(value: float) -> str:
 
 
 def key_text(value: Any) -> str:
-    """A key as it is, whole numbers with thousands separated."""
+    """Return a key as text; the thousands of an integer are separated."""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def rows(
     results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
 ) -> tuple[list[str], list[list[str]], int]:
-    """(Headings, rows, how many of the columns are keys) of all `cells` and `figures`, or of these. Cells of
-    which some have no such key or figure have an empty place there.
+    """Return (headings, rows, how many of the columns are keys) of `cells` and `figures`, by default of all.
+    Where a cell lacks a key or figure that others have, its text is empty.
     """
     chosen = list(results.cells if cells is None else cells)
     keys = list(dict.fromkeys(key for cell in chosen for key in cell.keys))
@@ -59,7 +59,7 @@ def rows(
 def table(
     results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
 ) -> Table:
-    """As `rows`: keys to the left, figures to the right."""
+    """Return what `rows` gives as a table: keys on the left, figures on the right."""
     headings, lines, keys = rows(results, cells, figures)
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     numbers = _numbers(results, headings[:keys])
@@ -71,16 +71,16 @@ def table(
 
 
 def findings(results: Results) -> Text:
-    """Each claim, and below it what the figures say."""
-    said = Text()
-    for one in results.findings:
-        said.append(f"“{one.claim}”\n", style="bold")
-        said.append(f"{one.answer}\n")
-    return said
+    """Return each claim, and below it what the figures say."""
+    text = Text()
+    for finding in results.findings:
+        text.append(f"“{finding.claim}”\n", style="bold")
+        text.append(f"{finding.answer}\n")
+    return text
 
 
 def machine_text(results: Results) -> str:
-    """One line of where this was measured."""
+    """Return one line that describes the machine."""
     where = results.machine
     disk = where["filesystem"]
     return (
@@ -92,7 +92,7 @@ def machine_text(results: Results) -> str:
 def markdown(
     results: Results, cells: Iterable[Cell] | None = None, figures: Sequence[str] | None = None
 ) -> str:
-    """The same table as Markdown."""
+    """Return what `rows` gives as a Markdown table."""
     headings, lines, keys = rows(results, cells, figures)
     numbers = _numbers(results, headings[:keys])
     rule = ["--:" if at >= keys or name in numbers else ":--" for at, name in enumerate(headings)]
@@ -100,7 +100,7 @@ def markdown(
 
 
 def _numbers(results: Results, keys: Sequence[str]) -> set[str]:
-    """The keys whose values are all numbers."""
+    """Return the keys whose values are all numbers."""
     plain = (int, float)
     return {k for k in keys if all(isinstance(v, plain) for v in results.values(k))}
 

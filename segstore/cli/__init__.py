@@ -1,8 +1,7 @@
 """The `segstore` command: parses arguments, calls the engine, and presents the answer.
 
-On disk: reads input files that its user names; nothing of its own.
-Threads: the main thread of a process of its own. Each module has a command or a group of related ones;
-`app` puts them together.
+On disk: it reads input files that the user names, and writes nothing of its own. Threads: the main thread of
+its own process. Each module has a command or a group of related ones; `app` puts them together.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import sys
 from collections.abc import Sequence
 
 INTERRUPTED = 130
-"""Exit status after Ctrl-C: 128 + SIGINT, as shells have it."""
+"""The exit status after Ctrl-C: 128 + SIGINT, as shells have it."""
 
 
 def keep_standard_streams() -> None:
-    """Open what is closed of standard input, output and error as /dev/null. Otherwise the next file that is
-    opened, one of the store's, would have its descriptor, and be written to as if it was the terminal.
+    """Open each of standard input, output and error that is closed as /dev/null. Otherwise the next file that
+    is opened, one of the store's, would get that descriptor, and be written to as if it was the terminal.
     """
     for fd in range(3):
         try:
@@ -33,9 +32,10 @@ def keep_standard_streams() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command with `arguments` (by default the process's): the exit status. SystemExit likewise.
+    """Run a command with `arguments` (by default those of the process), and return the exit status, or raise
+    SystemExit with it.
 
-    A standard stream that is closed is taken for /dev/null.
+    A standard stream that is closed is replaced by /dev/null.
     """
     keep_standard_streams()
     try:

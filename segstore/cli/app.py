@@ -1,8 +1,8 @@
 """The group of all commands, and how errors end a command. Threads: one.
 
 Every error of the engine is one line on standard error and exit status 1; wrong usage is status 2, Ctrl-C
-130. A reader that closed the pipe (`| head`) ends the command silently with 141, the status of a process
-ended by the signal.
+130. Where the reader of a pipe has closed it (`| head`), the command ends silently with 141, the status of a
+process that SIGPIPE ended.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from typing import Any
 
 import rich_click as click
 
@@ -18,36 +19,116 @@ from segstore.errors import SegstoreError
 
 BROKEN_PIPE = 141
 COMMANDS = {
-    **dict.fromkeys(("topics", "create", "alter", "delete"), "segstore.cli.topics"),
-    "produce": "segstore.cli.produce",
-    "consume": "segstore.cli.consume",
-    **dict.fromkeys(("export", "import"), "segstore.cli.export"),
-    "groups": "segstore.cli.groups",
-    "quotas": "segstore.cli.maintenance",
-    "checkpoints": "segstore.cli.checkpoints",
-    **dict.fromkeys(("stats", "sweep", "copy"), "segstore.cli.maintenance"),
-    "dump": "segstore.cli.dump",
-    "check": "segstore.cli.maintenance",
-    "bench": "segstore.bench.command",
-    "demo": "segstore.demo.command",
+    "topics": (
+        "segstore.cli.topics",
+        "List topics with partitions, offsets, bytes and settings; for a TOPIC that is named, every"
+        " partition.",
+    ),
+    "create": (
+        "segstore.cli.topics",
+        "Create TOPIC, and the store where there is none yet.",
+    ),
+    "alter": (
+        "segstore.cli.topics",
+        "Change TOPIC's settings, or add partitions.",
+    ),
+    "delete": (
+        "segstore.cli.topics",
+        "Remove TOPIC with all its records.",
+    ),
+    "produce": (
+        "segstore.cli.produce",
+        "Append records to TOPIC from FILE, or from standard input.",
+    ),
+    "consume": (
+        "segstore.cli.consume",
+        "Print the records of TOPIC, one partition after the other; with --follow, as they come.",
+    ),
+    "export": (
+        "segstore.cli.export",
+        "Write the records of TOPIC to FILE (-: standard output), one partition after the other.",
+    ),
+    "import": (
+        "segstore.cli.export",
+        "Append the records that `export` wrote to TOPIC, from FILE or from standard input.",
+    ),
+    "groups": (
+        "segstore.cli.groups",
+        "Show consumer groups and their lag, reset their offsets, delete them.",
+    ),
+    "quotas": (
+        "segstore.cli.maintenance",
+        "Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, "
+        "bytes a second.",
+    ),
+    "checkpoints": (
+        "segstore.cli.checkpoints",
+        "Look into Spark's checkpoint directories, as they are and as they were.",
+    ),
+    "stats": (
+        "segstore.cli.maintenance",
+        "Show segments, bytes, records, offsets, dirty ratio, last sweep and errors of every partition.",
+    ),
+    "sweep": (
+        "segstore.cli.maintenance",
+        "Delete old segments and compact, as each topic's settings ask for. An open store does so by itself.",
+    ),
+    "copy": (
+        "segstore.cli.maintenance",
+        "Copy the store to TARGET, which must not be there yet, beside a live writer too.",
+    ),
+    "dump": (
+        "segstore.cli.dump",
+        "Show what is in files: batches, index entries, snapshots, checkpoints.",
+    ),
+    "check": (
+        "segstore.cli.maintenance",
+        "Check the bytes, indexes, checkpoints and names of a store, which may be in use.",
+    ),
+    "bench": (
+        "segstore.bench.command",
+        "Measure why a log is fast, on this machine.",
+    ),
+    "demo": (
+        "segstore.demo.command",
+        "Append all flights of 2013, with a kill -9 midway; read them by offset, by date and by "
+        "key; replay them to a group of consumers, one of which dies; let Spark count delays per "
+        "airline and hour as a stream, whose driver is killed; check the store.",
+    ),
 }
-"""Where each command is, in order of use. A command's module is imported when it is asked for, so that none
-brings what another one needs (plots, Spark).
+"""Where each command is, in order of use, and the first paragraph of its help. A command's module is imported
+when the command is called: the list of commands does not import the engine, and a command does not import
+what only others need (plots, Spark).
 """
 
 
+class Listed(click.RichCommand):
+    """A command as it stands in a list; what is called is the command itself."""
+
+    def __init__(self, name: str) -> None:
+        self._module, text = COMMANDS[name]
+        super().__init__(name=name, help=text)
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        return self.itself().make_context(*args, **extra)
+
+    def itself(self) -> click.Command:
+        """Import the command."""
+        name = "import_" if self.name == "import" else self.name  # a word of Python's
+        command: click.Command = getattr(import_module(self._module), str(name))
+        return command
+
+
 class Commands(click.RichGroup):
-    """Runs a command and makes an exit status of what it returns, and a line too of what it raises."""
+    """Runs a command; what it returns becomes the exit status, and an exception becomes a line on standard
+    error and an exit status.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        name = "import_" if cmd_name == "import" else cmd_name  # a word of Python's
-        command: click.Command = getattr(import_module(COMMANDS[cmd_name]), name)
-        return command
+        return Listed(cmd_name) if cmd_name in COMMANDS else None
 
     def invoke(self, ctx: click.Context) -> None:
         try:
@@ -66,7 +147,7 @@ class Commands(click.RichGroup):
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, file first, without the number."""
+    """Return an error's message as one line, with the file first and without the number."""
     text = str(error)
     if isinstance(error, OSError) and error.errno and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -74,7 +155,7 @@ def one_line(error: Exception) -> str:
 
 
 def _drop_output() -> None:
-    # What is left in the buffer would fail again, aloud, when the interpreter ends.
+    # The rest of the buffer would fail again, with a message, when the interpreter ends.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
@@ -88,8 +169,8 @@ def _drop_output() -> None:
 def commands(ctx: click.Context) -> None:
     """Apache Kafka's storage layer without the broker: look at a store, feed it, read it.
 
-    The store is a directory, given with --store or in SEGSTORE_PATH. Commands that only read work
-    beside a live writer, and on a Kafka broker's log directory.
+    The store is a directory, given with --store behind the command, or in SEGSTORE_PATH. Commands that
+    only read work beside a live writer, and on a Kafka broker's log directory.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -1,6 +1,7 @@
-"""`segstore checkpoints`: lists, prints, restores and compares directories that Spark keeps in a topic.
+"""`segstore checkpoints`: lists, prints, restores and compares the checkpoint directories that Spark keeps in
+a topic.
 
-On disk: reads the store; `restore` writes what the user names. Threads: one.
+On disk: the store is only read; `restore` writes into the directory that the user names. Threads: one.
 """
 
 from __future__ import annotations
@@ -24,34 +25,45 @@ from segstore.storage.store.partition_log import PartitionLog
 
 # --- checkpoints options -----------------------------------------------------------------------
 
-# Options of `segstore checkpoints`, and how its topic is opened.
+# This part has the options of `segstore checkpoints`, and opens its topic.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def topic_option(command: F) -> F:
-    """--topic NAME: the argument `topic`."""
+    """Add the option --topic NAME, which gives the argument `topic`."""
     return click.option(
-        "--topic", "-t", default="checkpoints", show_default=True, help="The topic that holds them."
+        "--topic",
+        "-t",
+        default="checkpoints",
+        show_default=True,
+        help="The topic that holds the checkpoints.",
     )(command)
 
 
 def at_option(command: F) -> F:
-    """--at OFFSET: the argument `at`, None for now."""
+    """Add the option --at OFFSET, which gives the argument `at`; None stands for the present."""
     return click.option(
-        "--at", type=click.IntRange(0), metavar="OFFSET", help="As of this offset; by default now."
+        "--at",
+        type=click.IntRange(0),
+        metavar="OFFSET",
+        help="Show the state as of this offset; by default the present one.",
     )(command)
 
 
 @contextmanager
 def opened(path: str, topic: str) -> Iterator[PartitionLog]:
-    """The topic's log. Raises StorageError, UnknownTopicOrPartitionError, ConfigError."""
+    """Open the store to read, and yield the topic's log. Raises StorageError, UnknownTopicOrPartitionError,
+    ConfigError.
+    """
     with open_reading(path) as store:
         yield files_log(store, topic)
 
 
 def seen(log: PartitionLog, at: int | None) -> Snapshot:
-    """The tree as of an offset. Raises OffsetOutOfRangeError, which says why it can't be seen."""
+    """Return the tree as of an offset. Raises OffsetOutOfRangeError, whose message says why the tree can't be
+    seen as of it.
+    """
     try:
         return snapshot(log, at)
     except OffsetOutOfRangeError as error:
@@ -67,7 +79,7 @@ def seen(log: PartitionLog, at: int | None) -> Snapshot:
 
 @click.command("ls")
 @click.argument("file", metavar="[PATH]", default="/")
-@click.option("--recursive", "-r", is_flag=True, help="All that is below, too.")
+@click.option("--recursive", "-r", is_flag=True, help="List everything below, too.")
 @at_option
 @topic_option
 @store_option
@@ -87,15 +99,15 @@ def list_files(file: str, recursive: bool, at: int | None, topic: str, path: str
     console().print(made)
 
 
-def _rows(held: Snapshot, path: str, recursive: bool) -> Any:
-    if held.nodes.get(path) is None:
+def _rows(tree: Snapshot, path: str, recursive: bool) -> Any:
+    if tree.nodes.get(path) is None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-    for at, node in held.nodes.walk(path):
+    for at, node in tree.nodes.walk(path):
         below = at[len(path) :].strip("/")
         is_file = isinstance(node, File)
         if (below or is_file) and (recursive or "/" not in below):
-            told = {"path": at, "type": "file" if is_file else "directory", "time": node.time}
-            yield told | ({"size": node.size, "id": node.id} if isinstance(node, File) else {})
+            row = {"path": at, "type": "file" if is_file else "directory", "time": node.time}
+            yield row | ({"size": node.size, "id": node.id} if isinstance(node, File) else {})
 
 
 @click.command()
@@ -117,14 +129,14 @@ def cat(file: str, at: int | None, topic: str, path: str) -> None:
 
 @click.command()
 @click.argument("target", type=click.Path(file_okay=False))
-@click.option("--path", "below", default="/", show_default=True, help="What to restore.")
+@click.option("--path", "below", default="/", show_default=True, help="Directory to restore.")
 @at_option
 @topic_option
 @store_option
 def restore(target: str, below: str, at: int | None, topic: str, path: str) -> None:
-    """Write a directory as it is, or was, as plain files into TARGET, which is empty or not there.
+    """Write a directory, as it is or was, as plain files into TARGET, which must be empty or missing.
 
-    Spark goes on from it: give the restored directory as checkpointLocation.
+    A query goes on from there if the restored directory is given as its checkpointLocation.
     """
     with opened(path, topic) as log:
         done = filetree.restore(log, seen(log, at), below, target)
@@ -133,7 +145,7 @@ def restore(target: str, below: str, at: int | None, topic: str, path: str) -> N
 
 # --- checkpoints changes -----------------------------------------------------------------------
 
-# `segstore checkpoints diff|history`: what changed, between two moments or two directories.
+# `segstore checkpoints diff|history` show what changed, between two moments or two directories.
 
 _MOST_TEXT = 1 << 20
 DIFFERENT = 1
@@ -142,7 +154,7 @@ DIFFERENT = 1
 @click.command()
 @click.argument("before")
 @click.argument("after")
-@click.option("--path", "below", default="/", show_default=True, help="Of two offsets: what to compare.")
+@click.option("--path", "below", default="/", show_default=True, help="Path to compare at two offsets.")
 @topic_option
 @store_option
 @json_option
@@ -185,21 +197,26 @@ def _differences(log: PartitionLog, before: Side, after: Side) -> Iterator[dict[
         elif isinstance(was, File) != isinstance(now, File):
             yield {"path": name, "what": "changed", "size": None}
         elif isinstance(was, File) and isinstance(now, File) and was.id != now.id:
-            one, two = (b"".join(read_file(log, name, file)) for file in (was, now))
-            if one != two:
-                yield {"path": name, "what": "changed", "size": now.size, "lines": _lines(one, two)}
+            old_bytes, new_bytes = (b"".join(read_file(log, name, file)) for file in (was, now))
+            if old_bytes != new_bytes:
+                yield {
+                    "path": name,
+                    "what": "changed",
+                    "size": now.size,
+                    "lines": _lines(old_bytes, new_bytes),
+                }
 
 
-def _by_name(held: Snapshot, root: str) -> dict[str, Any]:
-    return {path[len(root) :].strip("/") or "/": node for path, node in held.nodes.walk(root)}
+def _by_name(tree: Snapshot, root: str) -> dict[str, Any]:
+    return {path[len(root) :].strip("/") or "/": node for path, node in tree.nodes.walk(root)}
 
 
-def _lines(one: bytes, two: bytes) -> list[str] | None:
-    """Those that differ; None where a file is no text, or long."""
-    if max(len(one), len(two)) > _MOST_TEXT or b"\0" in one + two:
+def _lines(before: bytes, after: bytes) -> list[str] | None:
+    """Return the lines in which two files differ; None where a file is not text, or is too long."""
+    if max(len(before), len(after)) > _MOST_TEXT or b"\0" in before + after:
         return None
     try:
-        texts = one.decode().splitlines(), two.decode().splitlines()
+        texts = before.decode().splitlines(), after.decode().splitlines()
     except UnicodeDecodeError:
         return None
     found = difflib.unified_diff(*texts, lineterm="", n=0)
@@ -216,19 +233,19 @@ def _print(row: dict[str, Any]) -> None:
 
 @click.command()
 @click.argument("file", metavar="[PATH]", default="/")
-@click.option("--from", "start", type=click.IntRange(0), metavar="OFFSET", help="From this offset on.")
-@click.option("--to", "end", type=click.IntRange(0), metavar="OFFSET", help="Up to this offset.")
-@click.option("--all", "-a", "everything", is_flag=True, help="Files under their temporary names, too.")
+@click.option("--from", "start", type=click.IntRange(0), metavar="OFFSET", help="Begin at this offset.")
+@click.option("--to", "end", type=click.IntRange(0), metavar="OFFSET", help="End before this offset.")
+@click.option("--all", "-a", "everything", is_flag=True, help="Show files under their temporary names, too.")
 @topic_option
 @store_option
 @json_option
 def history(
     file: str, start: int | None, end: int | None, everything: bool, topic: str, path: str, as_json: bool
 ) -> None:
-    """List what was done at PATH and below it, oldest first, with the offset to look at it by --at.
+    """List the changes at PATH and below it, oldest first, each with the offset for --at.
 
-    Spark writes each file under a temporary name, then renames it: that is shown as the file's creation,
-    unless --all is given.
+    Spark writes each file under a temporary name, then renames it: the rename is shown as the file's
+    creation, unless --all is given.
     """
     with opened(path, topic) as log:
         changes = [c for c in filetree.history(log, file, start, end) if everything or not _temporary(c.path)]
@@ -259,9 +276,9 @@ def _temporary(path: str) -> bool:
 def checkpoints() -> None:
     """Look into Spark's checkpoint directories, as they are and as they were.
 
-    They are kept in a compacted topic (segstore.spark.checkpoints), so each offset that compaction has not
-    reached is a moment to look at: `history` lists them, --at OFFSET goes there. All commands work beside
-    the live query. The store is given with --store after the command, or in SEGSTORE_PATH.
+    They are kept in a compacted topic (segstore.spark.checkpoints), so the directories can be seen as of each
+    offset that compaction has not reached: `history` lists these offsets, --at OFFSET takes one. All commands
+    work beside the live query. The store is given with --store after the command, or in SEGSTORE_PATH.
     """
 
 

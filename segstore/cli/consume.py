@@ -17,11 +17,13 @@ from segstore.storage.meta.topics import find_topic
 
 # --- formats -----------------------------------------------------------------------------------
 
-# How `consume` prints records.
+# These functions make the output of `consume`.
 
 
 def ndjson(records: Records, partition: int) -> bytes:
-    """An object a line, which `produce` takes back. What is no UTF-8 is base64, and a field says so."""
+    """Return a JSON object for each record, a line each, which `produce` can read. Bytes that are not UTF-8
+    are base64, and a field says so.
+    """
     lines = []
     for record in records:
         row: dict[str, object] = {
@@ -41,12 +43,12 @@ def ndjson(records: Records, partition: int) -> bytes:
 
 
 def values(records: Records, partition: int) -> bytes:
-    """A line a value; null is an empty one."""
+    """Return each value as a line; null is an empty line."""
     return b"".join(b"%b\n" % (value or b"") for value in records.values)
 
 
 def raw(records: Records, partition: int) -> bytes:
-    """The bytes of the values, nothing between them."""
+    """Return the bytes of the values, with nothing between them."""
     return b"".join(value or b"" for value in records.values)
 
 
@@ -54,7 +56,7 @@ FORMATS: dict[str, Callable[[Records, int], bytes]] = {"ndjson": ndjson, "raw": 
 
 
 def as_text(data: bytes | None) -> tuple[str | None, str | None]:
-    """(text, None) for UTF-8 and null, else (base64, "base64")."""
+    """Return (text, None) for UTF-8 and null, else (base64, "base64")."""
     if data is None:
         return None, None
     try:
@@ -85,27 +87,36 @@ def _offset(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
 @click.command()
 @click.argument("topic")
 @click.option(
-    "--partition", "-p", type=click.IntRange(0), multiple=True, help="Only this one; may be repeated."
+    "--partition",
+    "-p",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Print only this partition; may be repeated.",
 )
 @click.option(
     "--offset",
     "-o",
     callback=_offset,
     metavar="N|earliest|latest",
-    help="Where to begin; by default earliest.",
+    help="Offset to begin at, earliest or latest; by default earliest.",
 )
 @click.option(
-    "--time", "-t", "since", callback=time_value, metavar="TIME", help="Begin at ISO 8601 (UTC), or ms."
+    "--time",
+    "-t",
+    "since",
+    callback=time_value,
+    metavar="TIME",
+    help="Begin at this time: ISO 8601 (UTC), or ms.",
 )
-@click.option("--follow", "-f", is_flag=True, help="Wait for more, until Ctrl-C.")
-@click.option("--max-records", "-n", type=click.IntRange(0), help="End after so many.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more records, until Ctrl-C.")
+@click.option("--max-records", "-n", type=click.IntRange(0), help="End after so many records.")
 @click.option(
     "--format",
     "wanted",
     type=click.Choice(list(FORMATS)),
     default="ndjson",
     show_default=True,
-    help="ndjson: an object a line; values: a value a line; raw: the bytes of values, nothing between.",
+    help="ndjson: an object a line; values: a value a line; raw: the bytes of values, with nothing between.",
 )
 @click.option(
     "--isolation-level",
@@ -126,9 +137,9 @@ def consume(
     isolation_level: str,
     path: str,
 ) -> None:
-    """Print the records of TOPIC, a partition after the other, or as they come with --follow.
+    """Print the records of TOPIC, one partition after the other; with --follow, as they come.
 
-    In NDJSON a key or value that is no UTF-8 is base64, and "key_encoding" or "value_encoding" says so.
+    In NDJSON a key or value that is not UTF-8 is base64, and "key_encoding" or "value_encoding" says so.
     """
     if offset is not None and since is not None:
         raise click.UsageError("Begin at --offset or at --time, not both.")
@@ -145,8 +156,8 @@ def consume(
 
 
 def first_offset(log: segstore.PartitionLog, offset: int | str | None, since: int | None) -> int:
-    """Where reading begins; after the last record where none is as late as `since`. Raises
-    OffsetOutOfRangeError.
+    """Return the offset at which reading begins: the log end offset where no record is as late as `since`.
+    Raises OffsetOutOfRangeError.
     """
     if since is not None:
         found = log.offset_for_time(since)
@@ -162,7 +173,7 @@ def first_offset(log: segstore.PartitionLog, offset: int | str | None, since: in
 
 
 def _drain(tails: list[Tail], printer: Printer) -> None:
-    """All that is there now, and no record that comes meanwhile."""
+    """Print all records up to the present end of each partition."""
     for tail in tails:
         end = tail.log.end_offset
         while not printer.done and tail.step(printer, end):
@@ -170,7 +181,7 @@ def _drain(tails: list[Tail], printer: Printer) -> None:
 
 
 class Printer:
-    """Writes records to standard output, up to `limit` of them."""
+    """Writes records to standard output, at most `limit` of them."""
 
     def __init__(self, form: Callable[[Records, int], bytes], limit: int | None) -> None:
         self._form, self._left = form, limit
@@ -194,7 +205,7 @@ class Tail:
         self.log, self.offset, self._isolation_level = log, offset, isolation_level
 
     def step(self, printer: Printer, end: int | None = None) -> bool:
-        """Print some records below offset `end`; whether there were any."""
+        """Print some records below offset `end`, and return whether there were any."""
         if printer.done or (end is not None and self.offset >= end):
             return False
         records = self.log.read(self.offset, FETCH_BYTES, isolation_level=self._isolation_level)

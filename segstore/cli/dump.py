@@ -1,7 +1,7 @@
-"""`segstore dump`: batches, records and index entries of files. On disk: only reads. Threads: one.
+"""`segstore dump`: shows the batches, records and index entries of files. On disk: it only reads. Threads:
+one.
 
-It works without a store: on single files, partition directories and whole log directories, damaged ones
-too.
+It needs no store: it takes single files, partition directories and whole log directories, damaged ones too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from segstore.storage.segment.batch_scan import BAD, Step, walk_past_damage
 
 # --- dump log ----------------------------------------------------------------------------------
 
-# Batches and records of a `.log` file.
+# This part shows the batches and records of a `.log` file.
 
 FLAGS = {
     APPEND_TIME_FLAG: "append-time",
@@ -38,7 +38,7 @@ MARKERS = {0: "abort", 1: "commit"}
 
 
 def dump_log(files: Files, path: str, with_records: bool) -> Iterator[Row]:
-    """A row a batch, and a row for each place where there is none but should be."""
+    """Yield a row for each batch, and one for each place where a batch should begin and none does."""
     with files.open(path) as handle:
         end = min(files.size(handle), MOST)
         for step in walk_past_damage(files, handle, end, check_crcs=True):
@@ -54,14 +54,14 @@ def dump_log(files: Files, path: str, with_records: bool) -> Iterator[Row]:
 
 
 def _is_damage(step: Step, end: int) -> bool:
-    # A batch that reaches over the edge of what was read comes whole in the next step.
+    # A batch that ends behind the bytes of this step comes whole in the next step.
     more = step.position + len(step.data) < end
     cut = step.stop.status == lib.SEG_SHORT
     return step.stop.status in BAD and not (cut and more and step.stop.position + step.stop.need <= end)
 
 
 def batch_row(batch: Any) -> Row:
-    """A batch's header as cells."""
+    """Return the row of a batch, from its header."""
     attributes = int(batch["attributes"])
     code = attributes & CODEC_MASK
     cells: dict[str, Any] = {
@@ -124,11 +124,11 @@ def _records(step: Step, i: int, path: str) -> Iterator[Row]:
 
 
 def _encodings(key: str | None, value: str | None) -> str:
-    return " ".join(f"{part}:{held}" for part, held in (("key", key), ("value", value)) if held)
+    return " ".join(f"{part}:{encoding}" for part, encoding in (("key", key), ("value", value)) if encoding)
 
 
 def marker(key: bytes | None) -> str:
-    """What a control record says (its key: version int16, type int16)."""
+    """Return the type of a control record as text; its key has version int16 and type int16."""
     if key is None or len(key) < 4:
         return "not a control record"
     kind = int.from_bytes(key[2:4], "big")
@@ -148,13 +148,13 @@ WHOLE_NAMES: dict[str, Callable[[Files, str], Iterator[Row]]] = {
 
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path(exists=True))
-@click.option("--records", "-r", is_flag=True, help="The records of each batch too.")
+@click.option("--records", "-r", is_flag=True, help="Show the records of each batch too.")
 @json_option
 def dump(paths: tuple[str, ...], records: bool, as_json: bool) -> int:
     """Show what is in files: batches, index entries, snapshots, checkpoints.
 
-    PATH is a file, a partition's directory or a whole store; a Kafka broker's too. Exits with 1 where
-    something is damaged, after it has said where and why, and shown what comes behind.
+    PATH is a file, a partition's directory or a whole store, also those of a Kafka broker. Exits with 1 where
+    something is damaged, after it has said where and why, and shown what lies behind the damage.
     """
     files = Files()
     damaged = False
@@ -168,7 +168,9 @@ def dump(paths: tuple[str, ...], records: bool, as_json: bool) -> int:
 
 
 def rows_of(files: Files, path: str, records: bool) -> Iterator[Row]:
-    """What is in one file, by its name. Raises UsageError for a name that says nothing."""
+    """Return the rows of one file, whose kind its name tells. Raises UsageError for a name that is not of the
+    store.
+    """
     name = os.path.basename(path)
     if name in WHOLE_NAMES:
         return WHOLE_NAMES[name](files, path)
@@ -182,7 +184,9 @@ def rows_of(files: Files, path: str, records: bool) -> Iterator[Row]:
 
 
 def kind_of(name: str) -> str | None:
-    """The suffix that says what a file is, also below .deleted, .cleaned and .swap."""
+    """Return the suffix that tells what a file is, also one that is followed by .deleted, .cleaned or
+    .swap.
+    """
     for more in (names.DELETED, names.CLEANED, names.SWAP):
         name = name.removesuffix(more)
     suffix = os.path.splitext(name)[1]
@@ -190,7 +194,7 @@ def kind_of(name: str) -> str | None:
 
 
 def _below(files: Files, directory: str) -> Iterator[str]:
-    """Files of a partition in order, or those of all partitions of a store."""
+    """Yield the files of a partition in order, or those of all partitions of a store."""
     for name in sorted(files.listdir(directory)):
         path = os.path.join(directory, name)
         if os.path.isdir(path):

@@ -1,5 +1,5 @@
-"""How `dump` shows rows, as tables for people or one JSON object a line for programs; and its rows of index
-files, producer snapshots and checkpoints.
+"""Shows the rows of `dump`, as tables for people or one JSON object a line for programs; and makes the rows
+of index files, producer snapshots and checkpoints.
 
 On disk: only reads. Threads: one.
 """
@@ -25,18 +25,19 @@ from segstore.storage.meta.offset_checkpoints import parse_leader_epochs, parse_
 from segstore.storage.producers.producer_state import SnapshotEntry, parse_snapshot
 
 PAGE = 1000
-"""Rows whose columns are made to fit at a time: a file may have millions."""
+"""How many rows get a table with columns that fit: a file may have millions of rows."""
 
 ABSENT: tuple[Any, ...] = (-1, "", None, [])
-"""Values that say nothing: a column of these alone is left out of a table."""
+"""Values that mean nothing: a column that has only these is left out of a table."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One thing in a file.
+    """One thing in a file, such as a batch or an index entry.
 
-    `cells` are by name, times in ms under names with "timestamp"; `damage` says what is wrong, in this row or
-    instead of it; `brief` is what a table shows in place of the cells, so that it fits a terminal.
+    `cells` has values by name; those whose names contain "timestamp" are in ms. `damage` says what is wrong
+    with this row, or that it stands for something damaged. `brief` is what a table shows in place of the
+    cells, so that it fits a terminal.
     """
 
     kind: str
@@ -50,7 +51,7 @@ class Row:
 
 
 def print_rows(path: str, rows: Iterable[Row], as_json: bool) -> bool:
-    """Print a file's rows; whether there was damage."""
+    """Print a file's rows, and return whether there was damage."""
     return _print_json(path, rows) if as_json else _print_tables(path, rows)
 
 
@@ -117,19 +118,19 @@ def _where(row: Row) -> str:
 
 # --- dump small --------------------------------------------------------------------------------
 
-# Entries of indexes, producer snapshots and checkpoints.
+# This part makes rows of the entries of indexes, producer snapshots and checkpoints.
 
 LIMIT = 1 << 31
 
 
 def base_offset_of(path: str) -> int:
-    """The base offset in a file's name, 0 where it has none."""
+    """Return the base offset in a file's name, 0 where it has none."""
     parsed = names.parse_segment_file(os.path.basename(path))
     return 0 if parsed is None else parsed[0]
 
 
 def dump_offset_index(files: Files, path: str) -> Iterator[Row]:
-    """Last offset of a batch, and where the batch begins."""
+    """Yield the entries of an offset index: the last offset of a batch, and where the batch begins."""
     base = base_offset_of(path)
     for entry in _entries(files, path, OffsetIndex, _log_size(files, path)):
         relative, position = entry.fields
@@ -138,7 +139,9 @@ def dump_offset_index(files: Files, path: str) -> Iterator[Row]:
 
 
 def dump_time_index(files: Files, path: str) -> Iterator[Row]:
-    """Largest timestamp so far, and the last offset of the batch that has it."""
+    """Yield the entries of a time index: the largest timestamp so far, and the last offset of the batch that
+    has it.
+    """
     base = base_offset_of(path)
     for entry in _entries(files, path, TimeIndex, MOST):
         stamp, relative = entry.fields
@@ -160,7 +163,9 @@ class _Entry(NamedTuple):
 
 
 def _entries(files: Files, path: str, kind: type[SparseIndex], log_size: int) -> Iterator[_Entry]:
-    """Entries up to the zeros of allocated room. An index is believed up to the first that can't be."""
+    """Yield the entries before the zeros of allocated room. An entry is valid if it and all before it are
+    possible.
+    """
     data = files.read_file(path, LIMIT)
     valid = kind.valid_entries(data, MOST, log_size) if data else 0
     found = kind.parse(data[: max(_used(data, kind), valid * kind.ENTRY.size)])
@@ -169,12 +174,12 @@ def _entries(files: Files, path: str, kind: type[SparseIndex], log_size: int) ->
 
 
 def _used(data: bytes, kind: type[SparseIndex]) -> int:
-    """Bytes of whole entries before the zeros at the end."""
+    """Return the number of bytes of whole entries before the zeros at the end."""
     return -(-len(data.rstrip(b"\0")) // kind.ENTRY.size) * kind.ENTRY.size
 
 
 def _behind(files: Files, path: str, kind: type[SparseIndex]) -> Iterator[Row]:
-    """What lies behind the entries: room, or a piece of an entry."""
+    """Yield rows for what lies behind the entries: allocated room, or a part of an entry."""
     data = files.read_file(path, LIMIT)
     used = _used(data, kind)
     if used > len(data):
@@ -192,7 +197,7 @@ def _log_size(files: Files, path: str) -> int:
 
 
 def dump_txn_index(files: Files, path: str) -> Iterator[Row]:
-    """Aborted transactions."""
+    """Yield the aborted transactions of a transaction index."""
     data = files.read_file(path)
     found = txn_index.parse(data, base_offset_of(path))
     fields = txn_index.AbortedTxn._fields
@@ -204,18 +209,18 @@ def dump_txn_index(files: Files, path: str) -> Iterator[Row]:
 
 
 def dump_snapshot(files: Files, path: str) -> Iterator[Row]:
-    """A producer an entry."""
+    """Yield a row for each producer of a snapshot."""
     try:
         entries = parse_snapshot(files.read_file(path), path)
     except CorruptCheckpointError as error:
         yield _damage(error)
         return
-    for held in entries:
-        yield Row("producer", dict(zip(SnapshotEntry._fields, held, strict=True)))
+    for entry in entries:
+        yield Row("producer", dict(zip(SnapshotEntry._fields, entry, strict=True)))
 
 
 def dump_epochs(files: Files, path: str) -> Iterator[Row]:
-    """Leader epochs and where they begin."""
+    """Yield the leader epochs and their start offsets."""
     try:
         entries = parse_leader_epochs(files.read_file(path), path)
     except CorruptCheckpointError as error:
@@ -226,7 +231,7 @@ def dump_epochs(files: Files, path: str) -> Iterator[Row]:
 
 
 def dump_offsets(files: Files, path: str) -> Iterator[Row]:
-    """Offsets by partition."""
+    """Yield the offsets of a checkpoint, by partition."""
     try:
         entries = parse_offsets(files.read_file(path), path)
     except CorruptCheckpointError as error:

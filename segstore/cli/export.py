@@ -1,5 +1,5 @@
-"""`segstore export`: a topic, or a part of it, as Parquet, Arrow IPC or NDJSON; and `segstore import`,
-which appends such a file to a topic.
+"""`segstore export` writes a topic, or a part of it, as Parquet, Arrow IPC or NDJSON; `segstore import`
+appends such a file to a topic.
 
 On disk: `export` reads the store, beside a live writer too, and writes the file that the user names, whole
 or not at all; `import` writes the store through the engine. Threads: one.
@@ -37,14 +37,15 @@ if TYPE_CHECKING:
 
 # --- export sinks ------------------------------------------------------------------------------
 
-# The formats that `export` writes: Parquet, Arrow IPC (the streaming form) and NDJSON, into a given stream.
+# These are the formats that `export` writes into a stream: Parquet, Arrow IPC (the streaming form) and
+# NDJSON.
 
 
 class Sink(Protocol):
-    """A context manager; leaving it writes what closes the format."""
+    """Writes records in one format. It is a context manager; on exit it writes what ends the format."""
 
     def write(self, records: Records, partition: int) -> None:
-        """Some records of one partition."""
+        """Write some records of one partition."""
 
     def __enter__(self) -> Self: ...
 
@@ -54,7 +55,7 @@ class Sink(Protocol):
 
 
 class Ndjson:
-    """An object a line, as `consume` prints them."""
+    """Writes a JSON object a line, as `consume` prints them."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -72,7 +73,7 @@ class Ndjson:
 
 
 class Tables:
-    """Arrow tables through a pyarrow writer; no Python object per record."""
+    """Writes Arrow tables through a pyarrow writer, without a Python object for each record."""
 
     def __init__(self, make: Callable[[Any, Any], Any], stream: BinaryIO) -> None:
         try:
@@ -113,7 +114,7 @@ class Tables:
 
 
 def parquet(stream: BinaryIO) -> Tables:
-    """zstd; a row group for each fetch."""
+    """Return a writer of Parquet, compressed with zstd, with a row group for each fetch."""
 
     def make(to: Any, schema: Any) -> Any:
         import pyarrow.parquet
@@ -124,7 +125,7 @@ def parquet(stream: BinaryIO) -> Tables:
 
 
 def arrow(stream: BinaryIO) -> Tables:
-    """The streaming form, which a pipe can carry."""
+    """Return a writer of Arrow IPC in the streaming form, which can be written to a pipe."""
 
     def make(to: Any, schema: Any) -> Any:
         import pyarrow.ipc
@@ -139,7 +140,7 @@ SINKS: dict[str, Callable[[BinaryIO], Sink]] = {"parquet": parquet, "arrow": arr
 
 # --- export ------------------------------------------------------------
 
-FETCH_BYTES = 8 << 20  # also about what is in a row group, before Parquet makes it small
+FETCH_BYTES = 8 << 20  # also about the size of a row group before compression
 
 
 @click.command()
@@ -152,13 +153,23 @@ FETCH_BYTES = 8 << 20  # also about what is in a row group, before Parquet makes
     type=click.Choice(["auto", *SINKS]),
     default="auto",
     show_default=True,
-    help="auto: by FILE's suffix.",
+    help="Format of FILE; auto: by its suffix.",
 )
-@click.option("--partition", "-p", type=click.IntRange(0), multiple=True, help="Only this; may be repeated.")
+@click.option(
+    "--partition",
+    "-p",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Export only this partition; may be repeated.",
+)
 @click.option("--from-offset", type=click.IntRange(0), help="First offset; by default the log's start.")
 @click.option("--to-offset", type=click.IntRange(0), help="Offset to end before; by default the log's end.")
-@click.option("--from-time", callback=time_value, metavar="TIME", help="Begin at ISO 8601 (UTC), or ms.")
-@click.option("--to-time", callback=time_value, metavar="TIME", help="End before the first record of then.")
+@click.option(
+    "--from-time", callback=time_value, metavar="TIME", help="Begin at this time: ISO 8601 (UTC), or ms."
+)
+@click.option(
+    "--to-time", callback=time_value, metavar="TIME", help="End before the first record from this time on."
+)
 @click.option(
     "--isolation-level",
     type=click.Choice(ISOLATION_LEVELS),
@@ -179,10 +190,10 @@ def export(
     isolation_level: str,
     path: str,
 ) -> None:
-    """Write the records of TOPIC to FILE (-: standard output), a partition after the other.
+    """Write the records of TOPIC to FILE (-: standard output), one partition after the other.
 
-    Columns: partition, offset, timestamp (UTC, ms), key, value, headers. `segstore import` takes the file
-    back. What comes while it runs is left out.
+    Columns: partition, offset, timestamp (UTC, ms), key, value, headers. `segstore import` can read the file.
+    Records that are appended meanwhile are left out.
     """
     if (from_offset is not None and from_time is not None) or (to_offset is not None and to_time is not None):
         raise click.UsageError("An end of the range is an offset or a time, not both.")
@@ -215,7 +226,7 @@ def _bounds(
 
 
 class Part:
-    """A partition and the offsets of it that are wanted."""
+    """A partition, and the range of its offsets that is exported."""
 
     def __init__(self, log: segstore.PartitionLog, bounds: tuple[int, int]) -> None:
         self.log, (self.first, self.end) = log, bounds
@@ -243,7 +254,8 @@ def _run(parts: list[Part], sink: Sink, isolation_level: str, topic: str) -> Non
                     sink.write(records, part.log.partition)
                 count += len(records)
                 size += sum(int(c.lengths.clip(0).sum()) for c in (records.keys, records.values))
-                # Offsets, not records: compaction, markers and aborted transactions leave some out.
+                # Progress counts offsets, not records: compaction, transaction markers and aborted
+                # transactions leave some offsets without a record.
                 behind = min(records.next_offset, part.end)
                 bar.update(bar.task_ids[0], advance=behind - at)
                 at = behind
@@ -252,8 +264,8 @@ def _run(parts: list[Part], sink: Sink, isolation_level: str, topic: str) -> Non
 
 @contextmanager
 def _target(path: str) -> Iterator[BinaryIO]:
-    """The file under another name until all is written; what was there before stays until then. What is
-    there and no file (a device, a pipe) is written to.
+    """Yield the stream to write to. A file is written under another name, and replaces the one of this name
+    once all is written. A device or a pipe is written to directly.
     """
     if path == "-":
         yield sys.stdout.buffer
@@ -280,7 +292,7 @@ def _remove(path: str) -> None:
 
 # --- import  -----------------------------------------------------------------------------------
 
-# `segstore import`: what `export` wrote, into a topic. On disk: by the engine. Threads: one.
+# `segstore import` appends what `export` wrote to a topic, through the engine. Threads: one.
 
 FORMATS = ("parquet", "arrow", "ndjson")
 
@@ -295,10 +307,12 @@ FORMATS = ("parquet", "arrow", "ndjson")
     type=click.Choice(["auto", *FORMATS]),
     default="auto",
     show_default=True,
-    help="Form of the input; auto: by the file's suffix.",
+    help="Format of the input; auto: by the file's suffix.",
 )
 @click.option(
-    "--partitions", type=click.IntRange(1, 100_000), help="Make TOPIC, with so many; it must not be there."
+    "--partitions",
+    type=click.IntRange(1, 100_000),
+    help="Create TOPIC with so many partitions; it must not exist.",
 )
 @config_option
 @store_option
@@ -307,21 +321,21 @@ def import_(
 ) -> None:
     """Append the records that `export` wrote to TOPIC, from FILE or from standard input.
 
-    Each goes to the partition that it was in, in the same order, with its key, value, headers and timestamp;
-    offsets are given anew. All become visible at once, when all are durable; where anything fails none is
-    there, nor a topic or a store that was made for them.
+    Each record goes to the partition that it was in, in the same order, with its key, value, headers and
+    timestamp; it gets a new offset. All become visible at once, when all are durable. If anything fails, no
+    record is appended, and a topic or store that was made for them is removed.
     """
-    held = of_stream(source)
-    form = held.format(wanted)
+    opened = of_stream(source)
+    form = opened.format(wanted)
     if form not in FORMATS:
         raise click.UsageError("Which format? Give --format: the input does not say it by its suffix.")
     if config and partitions is None:
-        raise click.UsageError("--config is for a topic that is made: give --partitions too.")
+        raise click.UsageError("--config is only for a new topic: give --partitions too.")
     if partitions is None:
         open_reading(path).close()
     started = time.perf_counter()
     with importing(path, topic, partitions, config) as (info, stager):
         ids = info.partition_ids
         router = Router(topic, ids, lambda n: partial(stager.append_batch, topic, n), None)
-        feed(held, form, InputOptions(), router)
+        feed(opened, form, InputOptions(), router)
     tell(router, started)

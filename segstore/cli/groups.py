@@ -22,7 +22,7 @@ from segstore.coordinator.structs import TopicPartition
 
 # --- groups look -------------------------------------------------------------------------------
 
-# `segstore groups list` and `describe`. On disk: only reads, beside a live writer too.
+# `segstore groups list` and `describe` only read, beside a live writer too.
 
 STATES = {"Stable": "green", "Empty": "yellow", "Unknown": "red"}
 
@@ -46,11 +46,13 @@ def list_groups(path: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("names", metavar="[GROUP]...", nargs=-1)
-@click.option("--members", "-m", is_flag=True, help="Members and what they were given, instead of offsets.")
+@click.option(
+    "--members", "-m", is_flag=True, help="Show members and their assigned partitions instead of offsets."
+)
 @store_option
 @json_option
 def describe(names: tuple[str, ...], members: bool, path: str, as_json: bool) -> None:
-    """Show each partition of a GROUP, by default of all: committed offset, end, lag, who reads it.
+    """Show each partition of a GROUP, by default of all groups: committed offset, end offset, lag, member.
 
     `segstore groups describe flights-app --json` gives an object for each group, with members and partitions.
     """
@@ -123,7 +125,9 @@ def _title(group: GroupDescription) -> str:
 
 
 def _committed(part: PartitionState) -> str:
-    """With an asterisk where an open transaction is about to commit another."""
+    """Return the committed offset as text, with an asterisk where an open transaction is about to commit
+    another one.
+    """
     text = shown(part.committed.offset) if part.committed else "-"
     return f"{text}*" if part.pending else text
 
@@ -206,7 +210,7 @@ def _partition(part: PartitionState) -> dict[str, Any]:
 
 # --- groups change -----------------------------------------------------------------------------
 
-# `segstore groups reset` and `delete`. On disk: through the engine, as the store's writer.
+# `segstore groups reset` and `delete` write through the engine, as the store's writer.
 
 _DURATION = re.compile(
     r"P(?=.)(?:(?P<days>\d+)D)?(?:T(?=.)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?"
@@ -240,7 +244,7 @@ _topic_option: Callable[[Any], Any] = click.option(
     metavar="TOPIC[:0,2]",
     multiple=True,
     callback=_topics,
-    help="All partitions of this topic, or some; may be repeated.",
+    help="Take all partitions of this topic, or the ones named; may be repeated.",
 )
 _WHERE: dict[str, Callable[..., Reset]] = {
     "to_earliest": Reset.to_earliest,
@@ -255,27 +259,35 @@ _WHERE: dict[str, Callable[..., Reset]] = {
 
 @click.command()
 @click.argument("group")
-@click.option("--to-earliest", is_flag=True, help="To the first record that is there.")
-@click.option("--to-latest", is_flag=True, help="Behind the last record.")
-@click.option("--to-current", is_flag=True, help="Where it is; behind the last record if nowhere.")
-@click.option("--to-offset", type=click.IntRange(0), metavar="N", help="To that offset, or the nearest.")
-@click.option("--shift-by", type=int, metavar="N", help="N offsets on, or back if negative.")
+@click.option("--to-earliest", is_flag=True, help="Go to the log start offset.")
+@click.option("--to-latest", is_flag=True, help="Go to the log end offset.")
+@click.option(
+    "--to-current",
+    is_flag=True,
+    help="Stay at the committed offset; go to the log end offset where there is none.",
+)
+@click.option(
+    "--to-offset", type=click.IntRange(0), metavar="N", help="Go to this offset, or the nearest in the log."
+)
+@click.option("--shift-by", type=int, metavar="N", help="Go N offsets forward, or back if N is negative.")
 @click.option(
     "--to-datetime",
     callback=time_value,
     metavar="TIME",
-    help="To the first record from then on: ISO 8601 (UTC), or ms.",
+    help="Go to the first record from this time on: ISO 8601 (UTC), or ms.",
 )
 @click.option(
     "--by-duration",
     callback=_duration,
     metavar="DURATION",
-    help="As --to-datetime, so long ago: PT1H30M, P7D.",
+    help="Go to the first record of this span before now: PT1H30M, P7D.",
 )
 @_topic_option
-@click.option("--all-topics", is_flag=True, help="All partitions for which the group has committed.")
-@click.option("--execute", is_flag=True, help="Do it. Without this nothing is changed.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change: the default.")
+@click.option(
+    "--all-topics", is_flag=True, help="Take all partitions for which the group has committed offsets."
+)
+@click.option("--execute", is_flag=True, help="Change the offsets. Without this nothing is changed.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change; this is the default.")
 @store_option
 @json_option
 def reset(
@@ -288,11 +300,11 @@ def reset(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Set where GROUP goes on. Shows what would change; with --execute it does change.
+    """Set the offsets from which GROUP goes on. Only shows what would change, unless --execute is given.
 
-    `segstore groups reset flights-app --to-datetime 2013-07-01T00:00:00Z --topic flights --execute`
-    reads July again. An offset outside of the log becomes the nearest inside. The group must have no members:
-    they live in the process that writes the store, so close that one first.
+    `segstore groups reset flights-app --to-datetime 2013-07-01T00:00:00Z --topic flights --execute` lets the
+    group read July again. An offset outside of the log is moved to the nearest one inside. The group must
+    have no members: these live in the process that writes the store, so close the store there first.
     """
     to = _where(where)
     if bool(topics) == all_topics:
@@ -320,17 +332,17 @@ def _where(given: dict[str, Any]) -> Reset:
 
 def _print_moved(group: str, moved: Sequence[Moved], as_json: bool) -> None:
     if as_json:
-        for one in moved:
-            topic, partition = one.partition
+        for move in moved:
+            topic, partition = move.partition
             row = {"group": group, "topic": topic, "partition": partition}
-            print_json({**row, "old_offset": one.before, "new_offset": one.after})
+            print_json({**row, "old_offset": move.before, "new_offset": move.after})
         return
     right = ("partition", "old offset", "new offset", "change")
     made = table("topic", *right, right=right, title=group)
-    for one in moved:
-        old = "-" if one.before is None else one.before
-        change = "" if one.before is None else f"{one.after - one.before:+,}"
-        add_row(made, one.partition.topic, one.partition.partition, old, one.after, change)
+    for move in moved:
+        old = "-" if move.before is None else move.before
+        change = "" if move.before is None else f"{move.after - move.before:+,}"
+        add_row(made, move.partition.topic, move.partition.partition, old, move.after, change)
     console().print(made)
 
 
@@ -340,16 +352,18 @@ def _print_moved(group: str, moved: Sequence[Moved], as_json: bool) -> None:
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @store_option
 def delete(names: tuple[str, ...], topics: list[TopicPartition | str], yes: bool, path: str) -> int:
-    """Forget GROUP and all that it has committed; with --topic only that, and the group stays."""
+    """Delete GROUP and all offsets that it has committed; with --topic only the offsets of these
+    partitions.
+    """
     with open_reading(path) as store:
-        found = [Groups(store).describe(name) for name in dict.fromkeys(names)]
-    if not yes and not _confirmed(names, sum(len(group.partitions) for group in found), topics):
+        described = [Groups(store).describe(name) for name in dict.fromkeys(names)]
+    if not yes and not _confirmed(names, sum(len(group.partitions) for group in described), topics):
         return 1
     with segstore.open(path) as store:
-        for group in found:
+        for group in described:
             if topics:
-                gone = Groups(store).delete_offsets(group.group_id, topics)
-                click.echo(f"forgot {shown(len(gone))} offsets of {group.group_id}", err=True)
+                deleted = Groups(store).delete_offsets(group.group_id, topics)
+                click.echo(f"forgot {shown(len(deleted))} offsets of {group.group_id}", err=True)
             else:
                 Groups(store).delete(group.group_id)
                 click.echo(f"deleted {group.group_id}", err=True)
@@ -367,7 +381,7 @@ def _confirmed(names: tuple[str, ...], offsets: int, topics: Sequence[object]) -
 
 
 class InOrder(click.RichGroup):
-    """Commands in order of use, not of the alphabet."""
+    """A group of commands that are listed in order of use, not of the alphabet."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -375,7 +389,7 @@ class InOrder(click.RichGroup):
 
 @click.group(cls=InOrder, no_args_is_help=False)
 def groups() -> None:
-    """Look at consumer groups and their lag, set where they go on, forget them.
+    """Show consumer groups and their lag, reset their offsets, delete them.
 
     Committed offsets are records of the topic __consumer_offsets. `list` and `describe` work beside a live
     writer; `reset` and `delete` need the store for themselves, so that no member is reading. The store is

@@ -1,4 +1,4 @@
-"""Text input of `produce` as columns of records: lines, CSV and NDJSON. Threads: one."""
+"""Reads text input of `produce` as columns of records: lines, CSV and NDJSON. Threads: one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ BLOCK = 1 << 20
 
 
 class InputError(InvalidArgumentError):
-    """Input that is no record; names the line, row or column."""
+    """The input is not a record; the message names the line, row or column."""
 
 
 @dataclass(frozen=True)
 class InputOptions:
-    """Which fields or columns of an object or row are what; `separator`: between a line's key and value."""
+    """Names the fields of an object, or columns of a row, that have key, value and timestamp; `separator`
+    stands between key and value of a line.
+    """
 
     key_field: str | None = None
     value_field: str | None = None
@@ -35,9 +37,10 @@ class InputOptions:
 
 @dataclass
 class Chunk:
-    """Some records as columns: lists, or arrow arrays where the input had such. None: none has it.
+    """Some records as columns: lists, or arrow arrays where the input has such. A column is None where no
+    record has it.
 
-    Timestamps are ms since the epoch, None for now; `partitions` None where the key decides.
+    Timestamps are ms since the epoch, None for the present time; `partitions` is None where the key decides.
     """
 
     values: Any
@@ -51,7 +54,9 @@ class Chunk:
 
 
 def line_blocks(stream: BinaryIO) -> Iterator[list[bytes]]:
-    """Lines without their ends, as many as are there: a pipe's are not waited for."""
+    """Yield blocks of lines without their ends, each with as many lines as are available: a pipe is not
+    waited for until a block is full.
+    """
     rest = b""
     read = getattr(stream, "read1", stream.read)
     while block := read(BLOCK):
@@ -63,7 +68,7 @@ def line_blocks(stream: BinaryIO) -> Iterator[list[bytes]]:
 
 
 def numbered(blocks: Iterable[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """Lines with their numbers from 1; blank ones are left out."""
+    """Yield blocks of lines with their numbers, from 1 on; blank lines are left out."""
     done = 0
     for lines in blocks:
         yield [(number, line) for number, line in enumerate(lines, done + 1) if line.strip()]
@@ -72,15 +77,15 @@ def numbered(blocks: Iterable[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]
 
 # --- input rows --------------------------------------------------------------------------------
 
-# Lines, and rows of CSV.
+# This part reads lines, and rows of CSV.
 
 ROWS = 5000
 LARGEST = 1 << 30
-"""Bytes of a CSV field; the log's own limits come below that."""
+"""The largest CSV field, in bytes; the log's own limits are lower."""
 
 
 def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """A record a line; with a separator what stands before its first occurrence is the key."""
+    """Yield a record for each line; with a separator, the text before its first occurrence is the key."""
     separator = (options.separator or "").encode()
     for block in line_blocks(stream):
         if not separator:
@@ -94,7 +99,9 @@ def lines(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
 
 def csv_rows(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """A record a row: JSON of it by the header row's names, or one column."""
+    """Yield a record for each row: its value is the row as JSON, with the names of the header row, or one
+    column.
+    """
     with io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
         csv.field_size_limit(LARGEST)
         reader = csv.reader(text)
@@ -135,7 +142,8 @@ def _rows_chunk(names: list[str], rows: list[list[str]], at: list[int | None], l
 
 # --- input json --------------------------------------------------------------------------------
 
-# NDJSON: objects with key and value, as `consume` prints them, or objects that are the value themselves.
+# This part reads NDJSON: objects with key and value, as `consume` prints them, or objects that are the values
+# themselves.
 
 FIELDS = {
     "key",
@@ -151,49 +159,49 @@ FIELDS = {
 
 
 def ndjson(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """A record an object. Raises InputError, which names the line."""
+    """Yield a record for each object. Raises InputError, which names the line."""
     plain = options.plain or options.key_field or options.timestamp_field or options.value_field
     for block in numbered(line_blocks(stream)):
         chunk = Chunk([], [], [], [], [])
         for number, line in block:
             try:
-                held = json.loads(line)
-                if not isinstance(held, dict):
+                fields = json.loads(line)
+                if not isinstance(fields, dict):
                     raise ValueError("no JSON object")
-                _add_plain(chunk, line, held, options) if plain else _add_record(chunk, held)
+                _add_plain(chunk, line, fields, options) if plain else _add_record(chunk, fields)
             except (ValueError, TypeError) as error:
                 raise InputError(f"line {number}: {error}: {line[:80]!r}") from error
         yield chunk
 
 
-def _add_plain(chunk: Chunk, line: bytes, held: dict[str, Any], options: InputOptions) -> None:
+def _add_plain(chunk: Chunk, line: bytes, fields: dict[str, Any], options: InputOptions) -> None:
     key, stamp = options.key_field, options.timestamp_field
-    chunk.values.append(line if options.value_field is None else as_bytes(_get(held, options.value_field)))
-    chunk.keys.append(None if key is None else as_bytes(_get(held, key)))
-    chunk.timestamps.append(None if stamp is None else parse_time(_get(held, stamp)))
+    chunk.values.append(line if options.value_field is None else as_bytes(_get(fields, options.value_field)))
+    chunk.keys.append(None if key is None else as_bytes(_get(fields, key)))
+    chunk.timestamps.append(None if stamp is None else parse_time(_get(fields, stamp)))
     _add_rest(chunk, [], None)
 
 
-def _get(held: dict[str, Any], name: str) -> Any:
-    if name not in held:
-        raise ValueError(f"no field {name!r}, there are {', '.join(held)}")
-    return held[name]
+def _get(fields: dict[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise ValueError(f"no field {name!r}, there are {', '.join(fields)}")
+    return fields[name]
 
 
-def _add_record(chunk: Chunk, held: dict[str, Any]) -> None:
-    unknown = sorted(held.keys() - FIELDS)
-    if unknown or not held.keys() & {"key", "value"}:
+def _add_record(chunk: Chunk, fields: dict[str, Any]) -> None:
+    unknown = sorted(fields.keys() - FIELDS)
+    if unknown or not fields.keys() & {"key", "value"}:
         raise ValueError(
             (f"unknown field {unknown[0]!r}" if unknown else "neither key nor value")
             + "; to take whole objects as values say --plain, --key-field or --timestamp-field"
         )
-    stamp, partition = held.get("timestamp"), held.get("partition")
+    stamp, partition = fields.get("timestamp"), fields.get("partition")
     if partition is not None and type(partition) is not int:
         raise ValueError(f"partition {partition!r} is no integer")
-    chunk.values.append(as_bytes(held.get("value"), held.get("value_encoding")))
-    chunk.keys.append(as_bytes(held.get("key"), held.get("key_encoding")))
+    chunk.values.append(as_bytes(fields.get("value"), fields.get("value_encoding")))
+    chunk.keys.append(as_bytes(fields.get("key"), fields.get("key_encoding")))
     chunk.timestamps.append(None if stamp is None else parse_time(stamp))
-    _add_rest(chunk, _headers(held.get("headers") or []), partition)
+    _add_rest(chunk, _headers(fields.get("headers") or []), partition)
 
 
 def _add_rest(chunk: Chunk, headers: list[tuple[str, bytes | None]], partition: int | None) -> None:
@@ -203,8 +211,8 @@ def _add_rest(chunk: Chunk, headers: list[tuple[str, bytes | None]], partition: 
     chunk.partitions.append(partition)
 
 
-def _headers(held: Any) -> list[tuple[str, bytes | None]]:
-    pairs = held.items() if isinstance(held, dict) else held
+def _headers(headers: Any) -> list[tuple[str, bytes | None]]:
+    pairs = headers.items() if isinstance(headers, dict) else headers
     found = []
     for pair in pairs:
         if not isinstance(pair, (list, tuple)) or len(pair) not in (2, 3) or not isinstance(pair[0], str):
@@ -222,7 +230,7 @@ def as_bytes(value: Any, encoding: str | None = None) -> bytes | None:
     if encoding is None:
         return value.encode() if isinstance(value, str) else json.dumps(value, ensure_ascii=False).encode()
     if encoding != "base64":
-        raise ValueError(f"encoding {encoding!r}: base64 is known")
+        raise ValueError(f"encoding {encoding!r} is unknown: the only one is base64")
     try:
         return base64.b64decode(value, validate=True)
     except binascii.Error as error:

@@ -1,7 +1,7 @@
-"""The input of `produce`: lines, NDJSON, CSV, Parquet and Arrow IPC as columns, some thousand rows at a
-time.
+"""Reads the input of `produce` as columns, some thousand rows at a time: lines, NDJSON, CSV, Parquet and
+Arrow IPC.
 
-On disk: reads the input that the user names. Threads: one.
+On disk: only the input that the user names is read. Threads: one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,17 @@ from segstore.cli.input_text import Chunk, InputError, InputOptions, as_bytes
 
 # --- input arrow -------------------------------------------------------------------------------
 
-# Parquet and Arrow IPC: columns key, value, timestamp, headers and partition, or rows as JSON.
+# Parquet and Arrow IPC have the columns key, value, timestamp, headers and partition, or rows that become
+# JSON.
 
 ROWS = 50_000
 _FILE_MAGIC = b"ARROW1"
 
 
 def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Records of a Parquet file (not of a pipe). Raises InputError where it is none or lacks a column."""
+    """Yield the records of a Parquet file; a pipe can't be read. Raises InputError where the input is not
+    Parquet or lacks a column.
+    """
     pyarrow = _pyarrow("Parquet")
     if not stream.seekable():
         raise InputError("Parquet can't be read from a pipe: give the file's name")
@@ -38,7 +41,9 @@ def parquet(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
 
 
 def arrow(stream: BinaryIO, options: InputOptions) -> Iterator[Chunk]:
-    """Records of an Arrow IPC stream, or of a file where it is no pipe. Raises what `parquet` raises."""
+    """Yield the records of an Arrow IPC stream, or of an IPC file, which can't be a pipe. Raises what
+    `parquet` raises.
+    """
     pyarrow = _pyarrow("Arrow IPC")
     try:
         if stream.seekable() and stream.read(len(_FILE_MAGIC)) == _FILE_MAGIC:
@@ -102,7 +107,7 @@ def _chunk(batch: Any, columns: dict[str, str | None]) -> Chunk:
 
 
 def _binary(column: Any) -> Any:
-    """A binary or text column as it is, any other as text."""
+    """Return a binary or text column as it is, any other as text."""
     import pyarrow.types as types
 
     kinds = (types.is_binary, types.is_large_binary, types.is_string, types.is_large_string)
@@ -120,8 +125,8 @@ def _milliseconds(column: Any) -> list[int | None]:
     return stamps
 
 
-def _headers(held: Any) -> list[tuple[str, bytes | None]]:
-    pairs = [tuple(h.values()) if isinstance(h, dict) else h for h in held or []]
+def _headers(headers: Any) -> list[tuple[str, bytes | None]]:
+    pairs = [tuple(h.values()) if isinstance(h, dict) else h for h in headers or []]
     return [(name, v if isinstance(v, bytes) else as_bytes(v)) for name, v in pairs]
 
 
@@ -150,27 +155,29 @@ SUFFIXES = {
 
 @dataclass(frozen=True)
 class Input:
-    """An open input; `size` in bytes where it is a file."""
+    """An open input; `size` is in bytes, or None where it is no regular file."""
 
     stream: BinaryIO
     name: str
     size: int | None
 
     def format(self, wanted: str) -> str:
-        """The format: as wanted, else by the file's suffix, else lines."""
+        """Return the format: the one that is `wanted`, or for "auto" that of the file's suffix, else
+        lines.
+        """
         return wanted if wanted != "auto" else SUFFIXES.get(os.path.splitext(self.name)[1].lower(), "lines")
 
     def chunks(self, wanted: str, options: InputOptions) -> Iterator[Chunk]:
-        """Records of the input. Raises InputError, which names the line or column."""
+        """Yield the records of the input. Raises InputError, which names the line or column."""
         return FORMATS[self.format(wanted)](self.stream, options)
 
     def position(self) -> int:
-        """Bytes read up to now, of a file."""
+        """Return how many bytes of a file were read up to now; 0 for other input."""
         return 0 if self.size is None else self.stream.tell()
 
 
 def of_stream(stream: Any) -> Input:
-    """A file that click has opened, or standard input ("-")."""
+    """Return the input of a file that click has opened, or of standard input ("-")."""
     name = str(getattr(stream, "name", "-"))
     regular = name not in ("-", "<stdin>") and os.path.isfile(name)
     return Input(stream, name, os.path.getsize(name) if regular else None)

@@ -24,7 +24,7 @@ from segstore.errors import StorageError
 from segstore.storage.meta.topics import find_topic
 from segstore.storage.repair import Repaired
 from segstore.storage.repair import repair as run_repair
-from segstore.storage.store.stats import PartitionStats, prometheus_text, store_stats
+from segstore.storage.store.stats import PartitionStats
 from segstore.storage.store.sweeper import Swept
 
 R = TypeVar("R")
@@ -41,21 +41,23 @@ R = TypeVar("R")
     show_envvar=True,
     help="The same as PATH.",
 )
-@click.option("--repair", is_flag=True, help="Put right what can be; nobody else may write meanwhile.")
+@click.option(
+    "--repair", is_flag=True, help="Repair what can be repaired; the store must have no other writer."
+)
 @click.option(
     "--quarantine",
     is_flag=True,
-    help="With --repair: also move what is no batch out of the logs, to .segstore/quarantine.",
+    help="With --repair: also move bytes that are no batch out of the logs, to .segstore/quarantine.",
 )
 @json_option
 def check(given: str | None, path: str | None, repair: bool, quarantine: bool, as_json: bool) -> int:
-    """Check the bytes, indexes, checkpoints and names of a store, one that is in use too.
+    """Check the bytes, indexes, checkpoints and names of a store, which may be in use.
 
-    Prints what it finds, a line each, and exits with 1 where there is anything.
+    Prints each finding as a line, and exits with 1 where there are any.
 
-    With --repair, what a crash left is settled, and indexes, producer snapshots and checkpoints are made
-    anew from the logs; it prints what it did, then what is left. Logs are touched with --quarantine only: an
-    empty batch then stands for the offsets that are lost, and readers go on behind it.
+    With --repair, the recovery of a crash is completed, and indexes, producer snapshots and checkpoints are
+    rebuilt from the logs; it prints what it did, then what is still wrong. Logs are changed with --quarantine
+    only: an empty batch then stands for the offsets that are lost, and readers go on behind it.
     """
     root = given or path
     if root is None:
@@ -84,7 +86,9 @@ def _repair(root: str, quarantine: bool) -> list[Repaired]:
 
 
 def run_check(root: str) -> tuple[int, list[segstore.Finding]]:
-    """Bytes of log that were checked, and findings; a progress bar meanwhile, on a terminal."""
+    """Check a store, with a progress bar on a terminal; return how many bytes of log were checked, and the
+    findings.
+    """
     return _watched(root, "checking", segstore.check)
 
 
@@ -95,7 +99,7 @@ def _watched(root: str, what: str, run: Callable[..., list[R]]) -> tuple[int, li
         def advance(size: int) -> None:
             nonlocal checked
             checked += size
-            # A repair may look more than once.
+            # A repair may read a log more than once.
             bar.update(bar.task_ids[0], completed=checked, total=max(total, checked))
 
         found = run(root, progress=advance)
@@ -103,7 +107,7 @@ def _watched(root: str, what: str, run: Callable[..., list[R]]) -> tuple[int, li
 
 
 def all_log_bytes(root: str) -> int:
-    """Bytes of all logs of a store."""
+    """Return the bytes of all logs of a store."""
     with open_reading(root) as store:
         return sum(
             log_bytes(root, info.name, n) for info in store.topics().values() for n in info.partition_ids
@@ -112,7 +116,7 @@ def all_log_bytes(root: str) -> int:
 
 # --- copy --------------------------------------------------------------------------------------
 
-# `segstore copy`: a consistent copy of a store, while it is in use.
+# `segstore copy` makes a consistent copy of a store, which may be in use.
 
 
 @click.command()
@@ -121,8 +125,8 @@ def all_log_bytes(root: str) -> int:
 def copy(target: str, path: str) -> None:
     """Copy the store to TARGET, which must not be there yet, beside a live writer too.
 
-    All partitions are as one moment had them. Where the file system can, the copy shares the bytes with the
-    original. It is a store of its own, closed and sound.
+    The copy has all partitions as they were at one moment. Where the file system can, it shares the bytes
+    with the original. It is an independent store, cleanly closed.
     """
     open_reading(path).close()
     with progress_bar(all_log_bytes(path), f"copying {path}") as bar:
@@ -135,18 +139,18 @@ def copy(target: str, path: str) -> None:
 
 # --- sweep -------------------------------------------------------------------------------------
 
-# `segstore sweep`: retention and compaction, now.
+# `segstore sweep` runs retention and compaction now.
 
 
 @click.command()
 @store_option
 @json_option
 def sweep(path: str, as_json: bool) -> int:
-    """Let old segments go and compact, as each topic's settings ask for; what an open store does by itself.
+    """Delete old segments and compact, as each topic's settings ask for. An open store does so by itself.
 
     Exits with 1 where a partition could not be swept; the others are swept all the same.
     """
-    open_reading(path).close()  # nothing is made where nothing is
+    open_reading(path).close()  # raises where there is no store, which must not be made here
     with segstore.open(path) as store:
         swept = store.sweep()
     if as_json:
@@ -171,28 +175,28 @@ def _print(swept: tuple[Swept, ...]) -> None:
 
 # --- stats -------------------------------------------------------------------------------------
 
-# `segstore stats`: what an operator wants to know of partitions. On disk: only reads.
+# `segstore stats` shows what an operator wants to know of partitions. It only reads.
 
 
 @click.command()
 @click.argument("names", metavar="[TOPIC]...", nargs=-1)
 @store_option
 @json_option
-@click.option("--prometheus", is_flag=True, help="All metrics in Prometheus' text format.")
+@click.option("--prometheus", is_flag=True, help="Print all metrics in Prometheus' text format.")
 def stats(names: tuple[str, ...], path: str, as_json: bool, prometheus: bool) -> None:
     """Show segments, bytes, records, offsets, dirty ratio, last sweep and errors of every partition.
 
-    The dirty ratio is the part of a compacted topic's log that compaction has not seen yet.
+    The dirty ratio is the fraction of a compacted topic's log that compaction has not reached yet.
     """
     if prometheus and (names or as_json):
         raise click.UsageError("--prometheus gives all metrics: no TOPIC and no --json with it.")
     with open_reading(path) as store:
         if prometheus:
-            click.echo(prometheus_text(store), nl=False)
+            click.echo(store.metrics_text(), nl=False)
             return
         for name in names:
             find_topic(store.topics(), name)
-        rows = [row for row in store_stats(store) if not names or row.topic in names]
+        rows = [row for row in store.stats() if not names or row.topic in names]
     if as_json:
         for row in rows:
             print_json(row._asdict())
@@ -217,15 +221,20 @@ def _stats_print(rows: list[PartitionStats]) -> None:
 
 # --- quotas ------------------------------------------------------------------------------------
 
-# `segstore quotas`: byte rates of clients.
+# `segstore quotas` shows and changes the byte rates of clients.
 
 
 @click.command()
 @click.argument("client", metavar="[CLIENT_ID]", required=False)
-@click.option("--default", "of_default", is_flag=True, help="Of all clients that have no rate of their own.")
+@click.option(
+    "--default",
+    "of_default",
+    is_flag=True,
+    help="Show or change the rates of all clients that have none of their own.",
+)
 @config_option
 @click.option(
-    "--delete-config", "-d", "forget", metavar="NAME", multiple=True, help="Take a client's rate back."
+    "--delete-config", "-d", "forget", metavar="NAME", multiple=True, help="Remove this rate of the client."
 )
 @store_option
 @json_option
@@ -239,8 +248,8 @@ def quotas(
 ) -> None:
     """Show byte rates of clients, or change one's: producer_byte_rate and consumer_byte_rate, bytes a second.
 
-    `segstore quotas app -c producer_byte_rate=1048576` keeps all producers with client_id "app" together to
-    1 MiB a second, as their batches are stored.
+    `segstore quotas app -c producer_byte_rate=1048576` limits all producers with client_id "app" together to
+    1 MiB of stored batches a second.
     """
     if of_default and client is not None:
         raise click.UsageError("Give a CLIENT_ID or --default, not both.")

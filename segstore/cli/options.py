@@ -1,4 +1,4 @@
-"""Options that several commands share, and how commands open a store. Threads: one."""
+"""Has the options that several commands share, and opens stores for commands. Threads: one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def store_option(command: F) -> F:
-    """--store PATH, or SEGSTORE_PATH: the argument `path`."""
+    """Add the option --store PATH, or SEGSTORE_PATH, which gives the argument `path`."""
     return click.option(
         "--store",
         "-s",
@@ -28,25 +28,25 @@ def store_option(command: F) -> F:
         show_envvar=True,
         required=True,
         type=click.Path(file_okay=False),
-        help="The store, a directory.",
+        help="Directory of the store.",
     )(command)
 
 
 def config_option(command: F) -> F:
-    """--config NAME=VALUE, repeated: the argument `config`, a dict."""
+    """Add the option --config NAME=VALUE, which may be repeated and gives the argument `config`, a dict."""
     return click.option(
         "--config",
         "-c",
         metavar="NAME=VALUE",
         multiple=True,
         callback=_pairs,
-        help="A setting by Kafka's name, as retention.ms=604800000; may be repeated.",
+        help="A setting with Kafka's name, such as retention.ms=604800000; may be repeated.",
     )(command)
 
 
 def json_option(command: F) -> F:
-    """--json: the argument `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="JSON, an object a line.")(command)
+    """Add the option --json, which gives the argument `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, an object a line.")(command)
 
 
 def _pairs(_ctx: click.Context, _param: click.Parameter, given: Sequence[str]) -> dict[str, str]:
@@ -67,15 +67,16 @@ def open_reading(path: str) -> segstore.Store:
 
 
 def open_for_change(path: str, topic: str) -> segstore.Store:
-    """Open a store to change a topic that is there. Where store or topic are missing nothing is made:
-    StorageError, UnknownTopicOrPartitionError."""
+    """Open a store to change an existing topic. Raises StorageError or UnknownTopicOrPartitionError where
+    store or topic are missing; then nothing is made.
+    """
     with open_reading(path) as store:
         find_topic(store.topics(), topic)
     return segstore.open(path)
 
 
 def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    """Of an option that takes a time: `parse_time`."""
+    """Parse the value of an option that takes a time, as `parse_time` does."""
     try:
         return None if value is None else parse_time(value)
     except ValueError:
@@ -84,7 +85,9 @@ def time_value(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 
 def parse_time(value: Any) -> int:
-    """ms since the epoch from a number of them or ISO 8601, UTC where no zone is named; ValueError."""
+    """Return ms since the epoch, from such a number or ISO 8601, in UTC where no zone is named. Raises
+    ValueError.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     text = str(value).strip()

@@ -1,4 +1,4 @@
-"""The look of all output: consoles, tables, progress bars, sizes and times as text. Threads: one.
+"""Formats all output: consoles, tables, progress bars, sizes and times as text. Threads: one.
 
 On a terminal the output is in colour and as wide as the terminal; in a pipe it is plain, and lines are
 never cut.
@@ -24,18 +24,18 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # `app` knows what becomes of it
+        raise BrokenPipeError  # `app` handles it
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console on standard output or error."""
+    """Return a console on standard output or error."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PIPE_WIDTH
     return _Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) -> Table:
-    """A table with these headings; those in `right` are aligned to the right, and no column is cut."""
+    """Return a table with these headings; those in `right` are aligned to the right, and no column is cut."""
     made = Table(
         box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, collapse_padding=True
     )
@@ -45,24 +45,26 @@ def table(*columns: str, right: tuple[str, ...] = (), title: str | None = None) 
 
 
 def add_row(to: Table, *cells: Any, style: str | None = None) -> None:
-    """A row of plain text, whatever brackets it has; numbers with thousands separated."""
+    """Add a row of cells to a table. Text is not parsed as markup, and the thousands of numbers are
+    separated.
+    """
     to.add_row(*(c if isinstance(c, Text) else Text(shown(c)) for c in cells), style=style)
 
 
 def shown(value: Any) -> str:
-    """A cell's text; None is nothing."""
+    """Return a cell's text; "" for None."""
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def print_json(row: Mapping[str, Any]) -> None:
-    """One object on one line."""
+    """Print one JSON object on one line."""
     print(json.dumps(row, ensure_ascii=False))
 
 
 def size_text(count: float) -> str:
-    """Bytes in the decimal unit that fits: 12.3 MB."""
+    """Return a number of bytes in the decimal unit that fits: 12.3 MB."""
     step = 0
     while abs(count) >= 999.95 and step < len(_UNITS) - 1:
         count, step = count / 1000, step + 1
@@ -70,7 +72,7 @@ def size_text(count: float) -> str:
 
 
 def time_text(timestamp: int) -> str:
-    """ms since the epoch as ISO 8601 in UTC; where that can't be a date, the number."""
+    """Return ms since the epoch as ISO 8601 in UTC; the number itself where that is no date."""
     try:
         moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=timestamp)
     except OverflowError:
@@ -81,7 +83,7 @@ def time_text(timestamp: int) -> str:
 
 
 def rate_text(records: int, size: int, seconds: float) -> str:
-    """N records, SIZE in S s: records and bytes a second."""
+    """Return a text of records, bytes and seconds, with records and bytes a second."""
     seconds = max(seconds, 1e-6)
     return (
         f"{records:,} record{'s' * (records != 1)}, {size_text(size)} in {seconds:.2f} s: "
@@ -90,9 +92,10 @@ def rate_text(records: int, size: int, seconds: float) -> str:
 
 
 def progress_bar(total: int | None, what: str, of: str = "bytes") -> Progress:
-    """A bar of bytes, or of what else is counted, on standard error: a context manager with one task.
+    """Return a progress bar on standard error, of bytes or of what else is counted. It is a context manager
+    with one task.
 
-    It is seen on a terminal only, and not where the user types the input.
+    The bar is shown on a terminal only, and not where the user types the input.
     """
     err = console(stderr=True)
     columns = (

@@ -21,11 +21,13 @@ from segstore.records import CODECS
 
 # --- routing -----------------------------------------------------------------------------------
 
-# Sends columns of records to the partitions of a topic.
+# A router sends columns of records to the partitions of a topic.
 
 
 class Router:
-    """Appends chunks; `records` and `bytes` (of keys and values) count what was appended."""
+    """Appends chunks of records to a topic; `records` and `bytes` (of keys and values) count what was
+    appended.
+    """
 
     def __init__(
         self,
@@ -36,8 +38,8 @@ class Router:
         compression: str | None = None,
         batch_bytes: int = 1 << 16,
     ) -> None:
-        """`ids` of the topic's partitions; `appends(partition)` is its `append_batch`; all goes to
-        `partition`, if that is not None.
+        """`ids` are those of the topic's partitions; `appends(partition)` returns the partition's
+        `append_batch`. All records go to `partition`, if that is not None.
         """
         self.topic, self.records, self.bytes = topic, 0, 0
         self._ids = ids
@@ -47,7 +49,9 @@ class Router:
         self._turn = 0
 
     def append(self, chunk: Chunk) -> None:
-        """Append a chunk, each record to its partition; nothing of it where a partition is not there."""
+        """Append a chunk, each record to its partition. Where a record names a partition that does not exist,
+        nothing of the chunk is appended.
+        """
         if not len(chunk):
             return
         if self._fixed is not None and not any(p is not None for p in chunk.partitions or ()):
@@ -58,8 +62,9 @@ class Router:
             self._append(partition, chunk, np.flatnonzero(where == partition))
 
     def _partitions(self, chunk: Chunk) -> Any:
-        """By --partition, else the record's own partition, else its key; without one the chunk keeps
-        together, and the next goes elsewhere."""
+        """Return the partition of each record: that of --partition, else the record's own, else that of its
+        key. Records without a key go to one partition for each chunk, and chunks take turns.
+        """
         n = len(chunk)
         if self._fixed is not None:
             where = np.full(n, self._fixed)
@@ -97,11 +102,11 @@ class Router:
 
 
 def _objects(column: Any) -> list[bytes | None]:
-    """A column's keys as objects; of an arrow one, text too."""
+    """Return a column's keys as bytes objects; an arrow column may have text, which is encoded."""
     if isinstance(column, list):
         return column
-    held = column.to_pylist()
-    return [k.encode() if isinstance(k, str) else k for k in held]
+    keys = column.to_pylist()
+    return [k.encode() if isinstance(k, str) else k for k in keys]
 
 
 def _take(column: Any, rows: Any) -> Any:
@@ -134,10 +139,13 @@ def _nbytes(column: Any) -> int:
     type=click.Choice(["auto", *FORMATS]),
     default="auto",
     show_default=True,
-    help="Form of the input; auto: by the file's suffix, else lines.",
+    help="Format of the input; auto: by the file's suffix, else lines.",
 )
 @click.option(
-    "--partition", "-p", type=click.IntRange(0), help="All to this one; else by key, as Kafka does it."
+    "--partition",
+    "-p",
+    type=click.IntRange(0),
+    help="Send all records to this partition; else by key, as Kafka does it.",
 )
 @click.option("--key-field", "--key-column", metavar="NAME", help="Field or column that is the key.")
 @click.option("--value-field", "--value-column", metavar="NAME", help="Field or column that is the value.")
@@ -145,10 +153,10 @@ def _nbytes(column: Any) -> int:
     "--timestamp-field", "--timestamp-column", metavar="NAME", help="Field or column with ISO 8601 or ms."
 )
 @click.option(
-    "--key-separator", "separator", metavar="TEXT", help="Of lines: what stands between key and value."
+    "--key-separator", "separator", metavar="TEXT", help="Text that stands between key and value of a line."
 )
 @click.option(
-    "--plain", is_flag=True, help="Whole objects or rows are values, whatever their fields are called."
+    "--plain", is_flag=True, help="Take whole objects or rows as values, whatever their fields are called."
 )
 @click.option(
     "--compression", type=click.Choice(CODECS), help="Codec of the batches; by default the topic's."
@@ -183,7 +191,7 @@ def produce(
     Times are ISO 8601 (UTC where no zone is named) or ms since the epoch. Records with a key go to the
     partition that Kafka's producer would choose (murmur2).
     """
-    held, options = of_stream(source), InputOptions(**fields)
+    opened, options = of_stream(source), InputOptions(**fields)
     started = time.perf_counter()
     with open_for_change(path, topic) as store:
         ids = store.topics()[topic].partition_ids
@@ -191,21 +199,21 @@ def produce(
             topic, ids, lambda n: store.partition(topic, n).append_batch, partition, compression, batch_bytes
         )
         try:
-            feed(held, wanted, options, router)
+            feed(opened, wanted, options, router)
             store.flush()
         finally:
             tell(router, started)
 
 
-def feed(held: Input, wanted: str, options: InputOptions, router: Router) -> None:
-    """Append all of an input, with a progress bar."""
-    with progress_bar(held.size, f"appending to {router.topic}") as bar:
-        for chunk in held.chunks(wanted, options):
+def feed(opened: Input, wanted: str, options: InputOptions, router: Router) -> None:
+    """Append all records of an input, with a progress bar."""
+    with progress_bar(opened.size, f"appending to {router.topic}") as bar:
+        for chunk in opened.chunks(wanted, options):
             router.append(chunk)
-            bar.update(bar.task_ids[0], completed=held.position() if held.size else router.bytes)
+            bar.update(bar.task_ids[0], completed=opened.position() if opened.size else router.bytes)
 
 
 def tell(router: Router, started: float) -> None:
-    """A line on what was appended; `started` is of time.perf_counter, s."""
+    """Print a line on what was appended; `started` is a value of time.perf_counter, in seconds."""
     seconds = time.perf_counter() - started
     click.echo(f"{router.topic}: {rate_text(router.records, router.bytes, seconds)}", err=True)

@@ -16,7 +16,7 @@ _ALL = (signal.SIGINT, *_ENDING)
 
 
 class EndedError(KeyboardInterrupt):
-    """One of these signals came. What handles Ctrl-C handles it too."""
+    """SIGTERM or SIGHUP came. Code that handles Ctrl-C handles this error too."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -24,14 +24,16 @@ class EndedError(KeyboardInterrupt):
 
 
 def status(error: BaseException | None) -> int:
-    """The exit status that shells have for what ended us: 130 of Ctrl-C, 143 of SIGTERM, 129 of SIGHUP."""
+    """Return the exit status that shells have for a process ended by a signal: 130 for Ctrl-C, 143 for
+    SIGTERM, 129 for SIGHUP.
+    """
     return 128 + (error.number if isinstance(error, EndedError) else signal.SIGINT)
 
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Within the block the first of them is an `EndedError`, and those that follow do not disturb what it
-    brings about. One that is ignored (nohup), or that somebody else handles, stays so.
+    """Run a block in which the first of these signals raises `EndedError`; later ones are ignored, so that
+    they do not disturb the cleanup. A signal that is ignored (nohup), or has another handler, stays so.
     """
     heeded = _of_main_thread(number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL)
 
@@ -51,8 +53,8 @@ def ended_by_signals() -> Iterator[None]:
 
 @contextmanager
 def ended_later() -> Iterator[None]:
-    """A signal that ends us meanwhile does so behind the block: within Popen it would leave a process that
-    nobody knows.
+    """Delay the signals that end this process until the block has ended: within Popen, one would leave a
+    child process that nobody knows.
     """
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in _of_main_thread(_ALL)}

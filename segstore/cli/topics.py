@@ -22,11 +22,13 @@ from segstore.storage.meta.topics import find_topic
 
 # --- disk --------------------------------------------------------------------------------------
 
-# The bytes that a store takes. On disk: reads names and sizes. Threads: any.
+# This part counts the bytes that a store takes, from names and sizes of files. Threads: any.
 
 
 def partition_bytes(root: str, topic: str, partition: int) -> dict[str, int]:
-    """Bytes of a partition's files by suffix (".log", ".index", ...), "" for the rest."""
+    """Return the bytes of a partition's files by suffix (".log", ".index", ...), and those of other files as
+    "".
+    """
     files, found = Files(), dict.fromkeys((names.LOG, names.INDEX, names.TIME_INDEX, ""), 0)
     directory = os.path.join(root, names.partition_dir(topic, partition))
     if not files.exists(directory):
@@ -39,7 +41,7 @@ def partition_bytes(root: str, topic: str, partition: int) -> dict[str, int]:
 
 
 def log_bytes(root: str, topic: str, partition: int) -> int:
-    """Bytes of a partition's `.log` files."""
+    """Return the bytes of a partition's `.log` files."""
     return partition_bytes(root, topic, partition)[names.LOG]
 
 
@@ -58,7 +60,9 @@ def _size(files: Files, path: str) -> int:
 @store_option
 @json_option
 def topics(names: tuple[str, ...], path: str, as_json: bool) -> None:
-    """List topics: partitions, offsets, bytes, settings; of a TOPIC that is named, every partition."""
+    """List topics with partitions, offsets, bytes and settings; for a TOPIC that is named, every
+    partition.
+    """
     with open_reading(path) as store:
         known = store.topics()
         chosen = [find_topic(known, name) for name in names] if names else list(known.values())
@@ -76,7 +80,7 @@ def topics(names: tuple[str, ...], path: str, as_json: bool) -> None:
 
 
 def describe(store: segstore.Store, info: segstore.TopicInfo) -> dict[str, Any]:
-    """A topic as `--json` shows it."""
+    """Return the fields of a topic, as `--json` shows them."""
     partitions, swept = [], store.sweep_states()
     for number in info.partition_ids:
         found: dict[str, Any] = {"partition": number, "start_offset": 0, "end_offset": 0}
@@ -112,12 +116,12 @@ def _print_topics(rows: list[dict[str, Any]]) -> None:
 
 def _print_partitions(row: dict[str, Any]) -> None:
     right = ("partition", "start offset", "end offset", "bytes")
-    told = any("error" in part for part in row["partitions"])
+    has_errors = any("error" in part for part in row["partitions"])
     title = f"{row['topic']}  {_settings(row)}".rstrip()
-    made = table(*right, *(["error"] if told else []), right=right, title=title)
+    made = table(*right, *(["error"] if has_errors else []), right=right, title=title)
     for part in row["partitions"]:
         cells = (part["partition"], part["start_offset"], part["end_offset"], size_text(part["bytes"]))
-        add_row(made, *cells, *([part.get("error")] if told else []))
+        add_row(made, *cells, *([part.get("error")] if has_errors else []))
     console().print(made)
 
 
@@ -129,7 +133,7 @@ def _settings(row: dict[str, Any]) -> str:
 
 # --- create ------------------------------------------------------------------------------------
 
-# `segstore create`: a new topic, and a store for it where there is none.
+# `segstore create` makes a new topic, and a store for it where there is none.
 
 
 @click.command()
@@ -140,13 +144,13 @@ def _settings(row: dict[str, Any]) -> str:
     type=click.IntRange(1, 100_000),
     default=1,
     show_default=True,
-    help="How many partitions.",
+    help="Number of partitions.",
 )
 @config_option
 @store_option
 def create(topic: str, partitions: int, config: dict[str, str], path: str) -> None:
-    """Make TOPIC, and the store where there is none yet."""
-    check_topic(topic)  # before a store is made for it
+    """Create TOPIC, and the store where there is none yet."""
+    check_topic(topic)  # checked before a store is made for the topic
     TopicConfig.parse(config)
     with segstore.open(path) as store:
         info = store.create_topic(topic, partitions=partitions, config=config)
@@ -155,7 +159,7 @@ def create(topic: str, partitions: int, config: dict[str, str], path: str) -> No
 
 # --- alter -------------------------------------------------------------------------------------
 
-# `segstore alter`: settings and partitions of a topic.
+# `segstore alter` changes settings, or adds partitions.
 
 
 @click.command()
@@ -167,10 +171,10 @@ def create(topic: str, partitions: int, config: dict[str, str], path: str) -> No
     "forget",
     metavar="NAME",
     multiple=True,
-    help="Take a setting back to its default.",
+    help="Set this setting back to its default; may be repeated.",
 )
 @click.option(
-    "--partitions", "-p", type=click.IntRange(1, 100_000), help="How many there shall be, more than now."
+    "--partitions", "-p", type=click.IntRange(1, 100_000), help="New number of partitions, more than now."
 )
 @store_option
 def alter(
@@ -197,7 +201,7 @@ def alter(
 
 # --- delete ------------------------------------------------------------------------------------
 
-# `segstore delete`: a topic and all its records.
+# `segstore delete` removes a topic and all its records.
 
 
 @click.command()

@@ -1,7 +1,8 @@
-"""Settings of topics and of stores by Kafka's names: `TopicConfig`, `StoreConfig`. Nothing on disk.
+"""Defines the settings of topics and of stores, with Kafka's names: `TopicConfig`, `StoreConfig`. It touches
+no files.
 
-Defaults are Kafka's (4.1; org.apache.kafka.storage.internals.log.LogConfig, CleanerConfig,
-ServerLogConfigs), with one exception, `retention.ms`: an embedded log deletes only what it was told to.
+Defaults are Kafka's (4.1; org.apache.kafka.storage.internals.log.LogConfig, CleanerConfig, ServerLogConfigs),
+with one exception, `retention.ms`: an embedded log deletes nothing unless a setting asks for it.
 
 Threads: any; settings are immutable.
 """
@@ -24,7 +25,7 @@ from segstore.config.options import (
     whole,
     words,
 )
-from segstore.config.settings import Settings
+from segstore.config.settings import KafkaSettings
 
 __all__ = ["OptionRow", "StoreConfig", "TopicConfig"]
 
@@ -32,7 +33,7 @@ _MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopicConfig(Settings):
+class TopicConfig(KafkaSettings):
     """Settings of one topic."""
 
     cleanup_policy: str = words(
@@ -97,7 +98,7 @@ class TopicConfig(Settings):
     )
     retention_ms: int = whole(-1, 0, MAX_LONG, "ms", "delete segments that are older; -1: never", -1)
     segment_bytes: int = whole(1 << 30, 14, MAX_INT, "bytes", "roll a segment before it becomes larger")
-    # Less than two entries of the time index would be full from the start.
+    # An index that has no room for two entries of the time index would be full from the start.
     segment_index_bytes: int = whole(
         10 * _MIB, 24, MAX_INT, "bytes", "roll a segment when an index is that large"
     )
@@ -108,16 +109,16 @@ class TopicConfig(Settings):
 
     @classmethod
     def parse_kept(cls, mapping: Mapping[str, Value]) -> TopicConfig:
-        """As `parse`, of settings that were kept: min.insync.replicas, which had no effect, could be above 1
-        in earlier versions, and is left out then.
+        """Parse settings from a file of the store, as `parse` does. In earlier versions min.insync.replicas
+        could be above 1, without an effect; such a value is left out.
         """
-        if isinstance(mapping, Mapping) and mapping.get("min.insync.replicas", 1) not in (1, "1"):
+        if isinstance(mapping, dict | Mapping) and mapping.get("min.insync.replicas", 1) not in (1, "1"):
             mapping = {name: value for name, value in mapping.items() if name != "min.insync.replicas"}
         return cls.parse(mapping)
 
     @property
     def max_segment_ms(self) -> int:
-        """How old a segment may become before it is rolled (Kafka: LogConfig.maxSegmentMs)."""
+        """Return how old a segment may become before it is rolled (Kafka: LogConfig.maxSegmentMs)."""
         compacted = "compact" in self.cleanup_policy
         return min(self.segment_ms, self.max_compaction_lag_ms) if compacted else self.segment_ms
 
@@ -131,7 +132,7 @@ class TopicConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreConfig(Settings):
+class StoreConfig(KafkaSettings):
     """Settings of one open store."""
 
     group_initial_rebalance_delay_ms: int = whole(
@@ -154,7 +155,7 @@ class StoreConfig(Settings):
         1,
         MAX_INT,
         "ms",
-        "how often the inbox is looked at for what failed or was left (segstore's own)",
+        "how often the inbox is searched for failed adoptions and left-overs (segstore's own)",
     )
     inbox_ids_retention_count: int = whole(
         10_000, 1, MAX_INT, "ids", "how many ids of adopted manifests are kept, the newest (segstore's own)"

@@ -1,4 +1,6 @@
-"""Checks of users' arguments: one error of ours that names value and allowed ones. Nothing on disk."""
+"""Checks the arguments of public calls: each error names the value and the allowed ones. It touches no
+files.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ import numpy as np
 
 from segstore.config.options import shown
 from segstore.errors import InvalidArgumentError, InvalidTypeError
+from segstore.integers import INT64_MAX as INT64_MAX
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
-INT64_MAX = 2**63 - 1
 MOST_MS = 10**12
 
 
 def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> int:
-    """An int (or what counts as one: numpy's) in [least, most]."""
+    """Return an int from `least` to `most`; integers of numpy are taken too. Raises InvalidTypeError,
+    InvalidArgumentError, as all functions here do.
+    """
     if type(value) is int and (least is None or value >= least) and value <= most:
         return value
     if isinstance(value, bool):
@@ -35,7 +39,7 @@ def whole(name: str, value: Any, least: int | None, most: int = INT64_MAX) -> in
 
 
 def span(name: str, value: Any) -> tuple[int, int]:
-    """First and last of whole numbers, as far as int64 reaches; the first is not above the last."""
+    """Return the first and the last of a range of int64 numbers; the first must not be above the last."""
     try:
         first, last = value
     except (TypeError, ValueError):
@@ -48,7 +52,9 @@ def span(name: str, value: Any) -> tuple[int, int]:
 
 
 def milliseconds(name: str, value: Any) -> float:
-    """A time span in ms, infinite too: what is below 0 is none, what is above 10^12 is that."""
+    """Return a time span in ms, which may be given as infinite. A value below 0 becomes 0, one above MOST_MS
+    becomes MOST_MS.
+    """
     if isinstance(value, bool) or not _is_real(value):
         raise InvalidTypeError(f"{name} must be a number, not {type(value).__name__}")
     if value != value:
@@ -57,7 +63,9 @@ def milliseconds(name: str, value: Any) -> float:
 
 
 def seconds(name: str, value: Any, default: float) -> float:
-    """A time span in seconds, infinite too, of at least 0; None is `default`."""
+    """Return a time span in seconds, of at least 0, which may be infinite; `default` where `value` is
+    None.
+    """
     if value is None:
         return default
     if isinstance(value, bool) or not _is_real(value):
@@ -75,7 +83,7 @@ def _is_real(value: Any) -> bool:
 
 
 def switch(name: str, value: Any) -> bool:
-    """True or False, or what counts as one: numpy's, 0 and 1."""
+    """Return a bool; booleans of numpy, 0 and 1 are taken too."""
     if not isinstance(value, numbers.Integral | np.bool_):
         raise InvalidTypeError(f"{name} must be True or False, not {type(value).__name__}")
     if value not in (0, 1):
@@ -84,7 +92,7 @@ def switch(name: str, value: Any) -> bool:
 
 
 def path(name: str, value: Any) -> str:
-    """The path of a directory, from a str, bytes or os.PathLike."""
+    """Return the path of a directory, from a str, bytes or os.PathLike."""
     try:
         found = os.fsdecode(value)
         os.fsencode(found)
@@ -100,7 +108,7 @@ def path(name: str, value: Any) -> str:
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
-    """One of some words."""
+    """Return a str, which must be one of those `allowed`."""
     if not isinstance(value, str) or value not in allowed:
         raise InvalidArgumentError(f"{name}={shown(value)}: must be one of {', '.join(allowed)}")
     return str(value)

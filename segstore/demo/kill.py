@@ -1,4 +1,4 @@
-"""The kill: a child process appends until half of the flights are acknowledged, then gets SIGKILL.
+"""Kills a writer: a child process appends until half of the flights are acknowledged, then gets SIGKILL.
 
 Threads: one.
 """
@@ -16,7 +16,9 @@ from segstore.errors import StorageError
 
 
 def killed_midway(screen: Screen, path: str, records: int) -> list[int]:
-    """For each partition, up to which offset appends were acknowledged before the child was killed."""
+    """Return for each partition the offset up to which appends were acknowledged before the child was
+    killed.
+    """
     with screen.step("A kill", "another process appends, and is killed with SIGKILL midway"):
         command = [sys.executable, "-m", "segstore.demo.child", os.path.abspath(path), str(records)]
         ends = [0] * PARTITIONS
@@ -24,7 +26,7 @@ def killed_midway(screen: Screen, path: str, records: int) -> list[int]:
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
             assert child.stdout is not None
             try:
-                for line in child.stdout:  # to the end: what it said before it died counts too
+                for line in child.stdout:  # to the end: what the child printed before it died counts too
                     partition, end = map(int, line.split())
                     ends[partition] = end
                     if sum(ends) >= records // 2 and child.poll() is None:

@@ -1,7 +1,7 @@
-"""`Ledger`: what was sent and what was read in the live part, and the proof that both are the same; and the
-table that shows it.
+"""`Ledger`: what was sent and what was read in the live part, the proof that both are the same, and the table
+that shows it.
 
-Threads: any; one lock for all of it.
+Threads: any; one lock guards all of it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _MASK = (1 << 64) - 1
 
 
 def fingerprint(offset: int, timestamp: int, key: bytes | None, value: bytes | None) -> int:
-    """64 bits of BLAKE2b over a record's place, time (ms), key and value."""
+    """Return 64 bits of BLAKE2b over a record's offset, timestamp (ms), key and value."""
     key, value = key or b"", value or b""
     place = b"%d %d %d " % (offset, timestamp, len(key))
     return int.from_bytes(hashlib.blake2b(place + key + value, digest_size=8).digest(), "big")
 
 
 class Tally:
-    """Records of one partition: their number, and a checksum that does not depend on their order."""
+    """The number of a partition's records, and a checksum that does not depend on their order."""
 
     __slots__ = ("checksum", "count")
 
@@ -45,8 +45,9 @@ class Tally:
 
 
 class Ledger:
-    """`sent` has what producers were told is in the log, `seen` what readers got, each record once, by
-    partition. `again`: how often a record was read that had been read before. `refused`: what failed.
+    """What producers sent and readers read. By partition, `sent` has the records that were acknowledged to
+    producers, `seen` those that readers got, each once. `again` counts records that had been read before;
+    `refused` has the errors of sends.
     """
 
     def __init__(self, partitions: int) -> None:
@@ -58,18 +59,18 @@ class Ledger:
         self._lock = threading.Lock()
 
     def acknowledge(self, key: bytes, value: bytes, metadata: RecordMetadata) -> None:
-        """A producer's callback."""
+        """Count a record that was acknowledged: this is a producer's callback."""
         print_ = fingerprint(metadata.offset, metadata.timestamp, key, value)
         with self._lock:
             self.sent[metadata.partition].add(print_)
 
     def refuse(self, error: BaseException) -> None:
-        """A producer's errback."""
+        """Note the error of a send: this is a producer's errback."""
         with self._lock:
             self.refused.append(str(error))
 
     def read(self, records: Iterable[ConsumerRecord]) -> None:
-        """Records that a reader was given."""
+        """Count records that a reader was given."""
         with self._lock:
             for record in records:
                 if record.offset in self._offsets[record.partition]:
@@ -81,7 +82,9 @@ class Ledger:
                 )
 
     def faults(self, committed: Mapping[int, int], ends: Mapping[int, int]) -> list[str]:
-        """What is wrong, a sentence each: with the log, with what was read, with what was committed."""
+        """Return what is wrong with the log, with what was read, or with what was committed, a sentence
+        each.
+        """
         with self._lock:
             found = [f"{len(self.refused):,} records were refused: {self.refused[0]}"] if self.refused else []
             for p, (sent, seen) in enumerate(zip(self.sent, self.seen, strict=True)):
@@ -99,25 +102,25 @@ class Ledger:
 
 
 def total(tallies: Iterable[Tally]) -> tuple[int, int]:
-    """Number and checksum of all partitions together."""
+    """Return the number and the checksum of the records of all partitions together."""
     each = list(tallies)
     return sum(t.count for t in each), sum(t.checksum for t in each) & _MASK
 
 
 # --- board -------------------------------------------------------------------------------------
 
-# What the live part shows: a table of partitions, and below it the latest events. It says the same without
+# The live part shows a table of partitions, and below it the latest events. The table can be read without
 # colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
 
 EVENTS = 5
 _BAR = 10  # cells
-_WINDOW = 1.0  # seconds that a rate is measured over
+_WINDOW = 1.0  # seconds over which a rate is measured
 _WIDTHS = {"partition": 9, "owner": 17, "committed": 9, "end": 6, "lag": 6, "per s": 6, "": _BAR}
 
 
 @dataclass(frozen=True)
 class Row:
-    """A partition: who reads it, offsets, records read a second."""
+    """A row of the table: a partition, who reads it, its offsets, and the records read a second."""
 
     partition: int
     owner: str
@@ -127,14 +130,14 @@ class Row:
 
     @property
     def lag(self) -> int:
-        """Records that nobody has committed yet."""
+        """Return how many records the group has not committed yet."""
         return self.end - self.committed
 
 
 @dataclass(frozen=True)
 class Status:
-    """One look at all: `now` in 2013 (ms), `elapsed` of `seconds`, records `sent` and read (`again`: a second
-    time), the group's `state`, and the last `events`.
+    """The state of the live part at one moment: the time `now` in 2013 (ms), `elapsed` of `seconds`, records
+    `sent` and `read` (`again`: those read a second time), the group's `state`, and the last `events`.
     """
 
     now: int
@@ -149,23 +152,23 @@ class Status:
 
     @property
     def lag(self) -> int:
-        """Of all partitions."""
+        """Return the lag of all partitions."""
         return sum(row.lag for row in self.rows)
 
     def line(self) -> str:
-        """All of it in a line, for where there is no terminal."""
+        """Return the state as one line, for output that is no terminal."""
         committed = sum(row.committed for row in self.rows)
         return f"{time_text(self.now)[:16]}  {self.sent:,} sent, {committed:,} committed, lag {self.lag:,}"
 
 
 class Rates:
-    """Records a second over the last moments, by partition."""
+    """The records read a second over the last moments, by partition."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, Mapping[int, int]]] = deque()
 
     def of(self, now: float, counts: Mapping[int, int]) -> dict[int, float]:
-        """The rates at `now` (seconds), when so many were counted."""
+        """Return the rates by partition; `counts` are the numbers of records at the time `now` (seconds)."""
         looks = self._looks
         looks.append((now, dict(counts)))
         while len(looks) > 2 and looks[1][0] <= now - _WINDOW:
@@ -175,7 +178,7 @@ class Rates:
 
 
 def frame(status: Status) -> Group:
-    """What is shown at this moment."""
+    """Return what the terminal shows of this state."""
     seconds = f"{min(status.elapsed, status.seconds):4.1f} of {status.seconds:.0f} s"
     counts = f"{status.sent:,} sent, {status.read:,} read, {status.again:,} again"
     head = Text.assemble(INDENT, (time_text(status.now)[:16], "bold"), f"  {seconds}  {counts}")

@@ -1,8 +1,8 @@
-"""The live part: two producers replay flights by time, a group of three readers follows, and one of them
-falls silent.
+"""The live part of the demo: two producers replay flights by time, a group of three readers follows, and one
+of the readers falls silent.
 
-On disk: a topic of the demo's store, and the group's offsets, through the engine. Threads: this one looks
-on; two send, three read.
+On disk: a topic of the demo's store, and the group's offsets, through the engine. Threads: two send, three
+read, and the calling one shows the state.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from segstore.demo.ledger import frame, total
 from segstore.demo.screen import Screen
 from segstore.errors import StorageError
 
-_FRAME = 0.125  # seconds between two looks
-_LINES = 5  # of status, where there is no terminal
+_FRAME = 0.125  # seconds between two frames
+_LINES = 5  # how many lines of status are printed where there is no terminal
 
 
-def live(screen: Screen, path: str, held: Flights, seconds: float, days: float) -> None:
+def live(screen: Screen, path: str, flights: Flights, seconds: float, days: float) -> None:
     """Replay `days` of flights a second, for `seconds` or as long as there are flights. Raises StorageError
-    where not every record was seen and committed; KeyboardInterrupt when all have left and the store is
-    closed.
+    where not every record was seen and committed; KeyboardInterrupt once all readers have left and the store
+    is closed.
     """
-    plan = Plan.of(held, seconds, days)
+    plan = Plan.of(flights, seconds, days)
     with screen.step("Live", f"{plan.records:,} flights as they left, {days:g} days a second"):
         screen.say(f"two producers, airlines {' and '.join(HALVES)}, {PARTITIONS} partitions of {TOPIC};")
         screen.say(f"a group of three readers: who is silent for {plan.patience_ms / 1000:g} s is out")
@@ -52,7 +52,9 @@ def _run(screen: Screen, path: str, plan: Plan) -> None:
 
 
 class _Lines:
-    """How it stands as lines of text: what happened when it did, all of it now and then, and at the end."""
+    """Shows the live part as lines of text: each event when it happens, and the state now and then and at the
+    end.
+    """
 
     def __init__(self, screen: Screen, crew: Crew) -> None:
         self._screen, self._crew = screen, crew
@@ -70,7 +72,9 @@ class _Lines:
 
 @contextmanager
 def _shown(screen: Screen, crew: Crew) -> Iterator[Callable[[bool], None]]:
-    """What shows how it stands, for the last time or not: frames on a terminal, elsewhere lines."""
+    """Yield a function that shows the state, as frames on a terminal and elsewhere as lines; its argument is
+    True for the last time.
+    """
     if screen.interactive:
         with screen.frames() as update:
             yield lambda last: update(frame(crew.status()))

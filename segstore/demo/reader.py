@@ -1,7 +1,7 @@
-"""`Reader`: a member of the demo's group; and the group's settings and description.
+"""`Reader`: a member of the demo's consumer group; and the group's settings and description.
 
-On disk: nothing of its own; the group keeps its commits. Threads: a `Reader` is one, with a consumer of its
-own; methods for other threads say so.
+On disk: the group's committed offsets, through the engine. Threads: a `Reader` is a thread with a consumer of
+its own; methods that other threads may call say so.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _COMMIT_EVERY = 0.25  # seconds
 
 
 class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
-    """Polls, does its work (`work` seconds a record), and commits now and then, until `stop` is set. From
-    `silent_from` on (monotonic seconds) it is as dead: it keeps what it has, uncommitted, and neither polls
-    nor leaves until `stop`.
+    """A thread that polls, works `work` seconds for each record, and commits now and then, until `stop` is
+    set. From `silent_from` on (monotonic seconds) it behaves like a dead member: it neither polls, nor
+    commits what it has read, nor leaves the group, until `stop` is set.
 
-    `say` is told what happens; `error`: what failed.
+    `say` is called with each event; `error` is the exception that ended the thread.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
         try:
             consumer.commit()
         except (CommitFailedError, RebalanceInProgressError) as error:
-            # At least once: whoever has the partitions now reads these records again.
+            # Delivery is at least once: the new owner of the partitions reads these records again.
             self._say(f"{self.name} could not commit: {error}")
         self._uncommitted = 0
 
@@ -116,20 +116,22 @@ class Reader(threading.Thread, segstore.ConsumerRebalanceListener):
 
 # --- group -------------------------------------------------------------------------------------
 
-# The demo's group, as its members join it and as others see it. Threads: any.
+# This part makes the members of the demo's group, and describes the group. Threads: any.
 
 GROUP = "departure-boards"
 
 
 class GroupView:
-    """Of one topic's part in the group."""
+    """The demo's group, as far as it reads one topic."""
 
     def __init__(self, store: segstore.Store, topic: str) -> None:
         self._store, self._topic = store, topic
         self._coordinator, self._offsets = shared(store, GroupCoordinator), shared(store, GroupOffsets)
 
     def consumer(self, patience_ms: int, **settings: Any) -> segstore.Consumer:
-        """A member, which is out when it does not poll for `patience_ms`. It commits when it is told to."""
+        """Return a consumer that is a member of the group. The group removes it when it does not poll for
+        `patience_ms`; it commits only on request.
+        """
         return segstore.Consumer(
             self._store,
             group_id=GROUP,
@@ -141,12 +143,12 @@ class GroupView:
         )
 
     def committed(self) -> dict[int, int]:
-        """Committed offsets by partition, where there are some."""
+        """Return the committed offsets by partition, without partitions that have none."""
         found = self._offsets.fetch(GROUP)
         return {tp.partition: at.offset for tp, at in found.items() if tp.topic == self._topic}
 
     def owners(self) -> dict[int, str]:
-        """Each partition's member, by its client id."""
+        """Return for each partition the client id of the member that owns it."""
         return {
             tp.partition: member.client_id
             for member in self._coordinator.members(GROUP)
@@ -155,7 +157,7 @@ class GroupView:
         }
 
     def state(self) -> str:
-        """The group's state in a few words."""
+        """Return the group's state in a few words."""
         members = len(self._coordinator.members(GROUP))
         state, generation = self._coordinator.state(GROUP), self._coordinator.generation(GROUP)
         return f"{GROUP}, {state.value}, generation {generation}, {members} members"

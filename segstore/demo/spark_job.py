@@ -1,10 +1,11 @@
-"""The driver of the demo's stream: counts flights per airline and hour as they come, exactly once.
+"""The driver of the demo's streaming query: it counts flights per airline and hour as they come, exactly
+once.
 
-On disk: a store, through the engine: the topic that the query writes, and its checkpoints in another topic.
-Threads: one, beside those of the store, the server of checkpoints and Spark.
+On disk: it writes a store through the engine: the topic of the result, and the query's checkpoints in another
+topic. Threads: one, beside those of the store, the checkpoint server and Spark.
 
-It is a process of its own: `python -m segstore.demo.spark_job JSON`, the fields of a `Job`. It prints what
-happens on standard output, a JSON object a line; messages of Spark and Java go to standard error.
+It is run in a process of its own as `python -m segstore.demo.spark_job JSON`, with the fields of a `Job`. It
+prints events on standard output, a JSON object a line; messages of Spark and Java go to standard error.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ QUERY = "delays"
 """The query's directory among the checkpoints."""
 _FLIGHT = "carrier string, dep_delay int"
 _HOUR_MS = 3_600_000
-_LOOK = 0.1  # seconds between two looks at the progress
+_LOOK = 0.1  # seconds between two looks at the query's progress
 
 Tell = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """The store's `path`; `rows` of a micro-batch; `late_hours`: how much older than the newest flight that
-    was seen one may be that still comes. `work`: a directory for what Spark and Java leave lying about.
+    """What the driver is given: the store's `path`; the `rows` of a micro-batch; `late_hours`, by how many
+    hours a flight may be older than the newest one seen and still count; and `work`, a directory for
+    temporary files of Spark and Java.
     """
 
     path: str
@@ -51,9 +53,10 @@ class Job:
 
 
 def delays(rows: DataFrame, late_hours: int) -> DataFrame:
-    """Of rows of the source, a row for each airline and hour in which it had flights, once the hour is over:
-    `late_hours` after its end. `key` the airline, `timestamp` the hour's begin, `value` JSON: `flights`, how
-    many `left`, and the minutes of `delay` of these, in all and at `most`.
+    """Return the aggregation of the source's rows: a row for each airline and hour in which it had flights.
+    The row comes once the hour is over, `late_hours` after its end. Its `key` is the airline, its `timestamp`
+    the begin of the hour, and its `value` JSON: the number of `flights`, how many `left`, and the minutes of
+    `delay` of those that left, in all and at `most`.
     """
     from pyspark.sql import functions as f
 
@@ -76,7 +79,7 @@ def delays(rows: DataFrame, late_hours: int) -> DataFrame:
 
 
 def start(spark: SparkSession, ck: Checkpoints, path: str, rows: int, late_hours: int) -> StreamingQuery:
-    """The query, from where its checkpoint is to where the log ends now."""
+    """Start the query from the offsets in its checkpoint to the present end of the log, and return it."""
     read = spark.readStream.format("segstore").schema("value binary, timestamp timestamp")
     read = read.option("subscribe", f"{SOURCE},{HEARTBEATS}").option("startingOffsets", "earliest")
     frame = delays(read.option("maxOffsetsPerTrigger", rows).load(path), late_hours)
@@ -85,8 +88,8 @@ def start(spark: SparkSession, ck: Checkpoints, path: str, rows: int, late_hours
 
 
 def heartbeat(store: segstore.Store, late_hours: int) -> None:
-    """A record without a flight, so late that all hours are over: without it the last would stay open for
-    ever, for nobody knows that no more flights come. Once: a second call does nothing.
+    """Append a record without a flight, so late that all hours are over. Without it the last hours would stay
+    open for ever, since Spark can't know that no more flights come. A second call does nothing.
     """
     log = store.partition(HEARTBEATS)
     if log.end_offset == 0:
@@ -113,7 +116,9 @@ def run(job: Job, tell: Tell) -> None:
 
 
 def _follow(query: StreamingQuery, tell: Tell) -> None:
-    """Tell each micro-batch until the query ends. StreamingQueryException; StorageError: some were late."""
+    """Call `tell` for each micro-batch until the query ends. Raises StreamingQueryException; StorageError
+    where rows were too late.
+    """
     told, ended = -1, False
     while not ended:
         ended = bool(query.awaitTermination(_LOOK))
@@ -124,7 +129,9 @@ def _follow(query: StreamingQuery, tell: Tell) -> None:
 
 
 def _batch(progress: Any) -> dict[str, Any]:
-    """What a micro-batch did, in numbers; `windows` were written, `open` ones are kept."""
+    """Return the fields of a micro-batch's event: how many `windows` were written and how many are still
+    `open`, among others.
+    """
     state = progress["stateOperators"][0]
     late = state["numRowsDroppedByWatermark"]
     if late:
@@ -142,13 +149,13 @@ def _batch(progress: Any) -> dict[str, Any]:
 
 
 def tell(event: str, **fields: Any) -> None:
-    """A line in one piece: Java has the same standard output, and may have a line to say too."""
+    """Print an event as one line by one write, since Java may print lines to the same standard output."""
     sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
     sys.stdout.flush()
 
 
 def main(text: str) -> int:
-    """`text`: a Job as JSON."""
+    """Run the job that `text` has as JSON, and return the exit status."""
     try:
         find_java()
         run(Job(**json.loads(text)), tell)

@@ -1,4 +1,4 @@
-"""The steps of the demo: those that write, those that read, and those that prove what was written.
+"""The steps of the demo that write, those that read, and those that verify what was written.
 
 On disk: the demo's store, through the engine. Threads: one.
 """
@@ -30,7 +30,7 @@ CONFIG = {"compression.type": "zstd", "segment.ms": 31 * 24 * 3600 * 1000}
 
 
 def create_topic(screen: Screen, path: str) -> None:
-    """The store and its topic."""
+    """Create the store and its topic."""
     with screen.step(
         "Topic", f"{PARTITIONS} partitions, " + ", ".join(f"{k}={v}" for k, v in CONFIG.items())
     ):
@@ -39,8 +39,8 @@ def create_topic(screen: Screen, path: str) -> None:
         screen.say(f"{info.name}, id {info.topic_id}, in {path}")
 
 
-def verify(screen: Screen, path: str, held: Flights, acknowledged: list[int]) -> None:
-    """Reopen after the kill: all that was acknowledged is there, byte for byte."""
+def verify(screen: Screen, path: str, flights: Flights, acknowledged: list[int]) -> None:
+    """Reopen the store after the kill, and verify that all that was acknowledged is there, byte for byte."""
     with (
         screen.step("Reopened", "recovery, then every record against its flight"),
         segstore.open(path) as store,
@@ -53,8 +53,10 @@ def verify(screen: Screen, path: str, held: Flights, acknowledged: list[int]) ->
             point, cut = (done.recovery_point, done.cut_bytes) if done else ("clean", 0)
             add_row(made, p, acknowledged[p], log.end_offset, point, cut)
             if log.end_offset < acknowledged[p]:
-                raise StorageError(f"partition {p} lost records: {acknowledged[p]} to {log.end_offset}")
-            compare(log, held.parts[p])
+                raise StorageError(
+                    f"partition {p} lost records: {acknowledged[p]} acknowledged, {log.end_offset} found"
+                )
+            compare(log, flights.parts[p])
         screen.table(made)
         found = sum(store.partition(TOPIC, p).end_offset for p in range(PARTITIONS))
         screen.good(
@@ -79,8 +81,8 @@ def compare(log: segstore.PartitionLog, sent: Flights) -> None:
         offset = records.next_offset
 
 
-def append_rest(screen: Screen, path: str, held: Flights) -> None:
-    """Append what the child had no time for, a column a partition."""
+def append_rest(screen: Screen, path: str, flights: Flights) -> None:
+    """Append the flights that the child did not get to, as columns for each partition."""
     with (
         screen.step("The rest", "a column of keys, values and times per partition"),
         segstore.open(path) as store,
@@ -89,7 +91,7 @@ def append_rest(screen: Screen, path: str, held: Flights) -> None:
         started = time.perf_counter()
         for p in range(PARTITIONS):
             log = store.partition(TOPIC, p)
-            part = held.parts[p].slice(log.end_offset, len(held.parts[p]))
+            part = flights.parts[p].slice(log.end_offset, len(flights.parts[p]))
             if len(part):
                 log.append_batch(part.values, keys=part.keys, timestamps=part.timestamps)
             count, size = count + len(part), size + part.raw_bytes
@@ -97,8 +99,8 @@ def append_rest(screen: Screen, path: str, held: Flights) -> None:
         screen.say(f"appended {rate_text(count, size, seconds)} of JSON, compressed with zstd")
 
 
-def check_store(screen: Screen, path: str, held: Flights) -> None:
-    """`segstore check`, and what it all takes on disk."""
+def check_store(screen: Screen, path: str, flights: Flights) -> None:
+    """Run `segstore check`, and show what the store takes on disk."""
     with screen.step("Check", "every invariant of bytes, indexes, checkpoints and names"):
         checked, findings = run_check(path)
         if findings:
@@ -109,30 +111,30 @@ def check_store(screen: Screen, path: str, held: Flights) -> None:
         index = sum(s[names.INDEX] + s[names.TIME_INDEX] for s in sizes)
         screen.say(
             f"on disk: {size_text(log)} of log and {size_text(index)} of indexes for "
-            f"{size_text(held.raw_bytes)} of JSON, {held.raw_bytes / log:.1f} to 1"
+            f"{size_text(flights.raw_bytes)} of JSON, {flights.raw_bytes / log:.1f} to 1"
         )
 
 
 # --- look --------------------------------------------------------------------------------------
 
-# Steps of the demo that only read.
+# These steps only read.
 
 FLIGHT = b"UA-15"
-"""A flight that went daily, all the year."""
+"""A flight that went every day of the year."""
 
 
-def look(screen: Screen, path: str, held: Flights) -> None:
-    """Reads, in a process that need not be the writer's."""
+def look(screen: Screen, path: str, flights: Flights) -> None:
+    """Show reads of a store that is opened read-only, as any process may do it."""
     with segstore.open(path, mode="r") as store:
         logs = [store.partition(TOPIC, p) for p in range(PARTITIONS)]
-        from_offset(screen, logs[1], held)
-        from_date(screen, logs, held)
+        from_offset(screen, logs[1], flights)
+        from_date(screen, logs, flights)
         by_key(screen, logs[partition_for_key(FLIGHT, PARTITIONS)])
         all_of_it(screen, logs)
 
 
-def from_offset(screen: Screen, log: segstore.PartitionLog, held: Flights) -> None:
-    """A few records from an offset in the middle."""
+def from_offset(screen: Screen, log: segstore.PartitionLog, flights: Flights) -> None:
+    """Show a few records from an offset in the middle."""
     offset = log.end_offset // 2
     with screen.step("From an offset", f"{log.topic}-{log.partition}, {offset}"):
         started = time.perf_counter()
@@ -142,12 +144,12 @@ def from_offset(screen: Screen, log: segstore.PartitionLog, held: Flights) -> No
         screen.say(f"read in {taken * 1e6:,.0f} microseconds")
 
 
-def from_date(screen: Screen, logs: list[segstore.PartitionLog], held: Flights) -> None:
-    """The first record of each partition from a date on."""
+def from_date(screen: Screen, logs: list[segstore.PartitionLog], flights: Flights) -> None:
+    """Show the first record of each partition from a date on."""
     date = (
         "2013-07-04"
-        if held.timestamps[-1] > parse_time("2013-07-04")
-        else time_text(int(np.median(held.timestamps)))
+        if flights.timestamps[-1] > parse_time("2013-07-04")
+        else time_text(int(np.median(flights.timestamps)))
     )
     with screen.step("From a date", f"the first flight of each partition from {date} on (UTC)"):
         started = time.perf_counter()
@@ -159,7 +161,7 @@ def from_date(screen: Screen, logs: list[segstore.PartitionLog], held: Flights) 
 
 
 def by_key(screen: Screen, log: segstore.PartitionLog) -> None:
-    """The last ten delays of one flight: a scan of the one partition that has its key."""
+    """Show the last ten delays of one flight, by a scan of the one partition that has its key."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -181,7 +183,7 @@ def by_key(screen: Screen, log: segstore.PartitionLog) -> None:
 
 
 def all_of_it(screen: Screen, logs: list[segstore.PartitionLog]) -> None:
-    """Every record into columns, every CRC checked."""
+    """Read every record into columns, and check every CRC."""
     with screen.step("All of it", "into columns, every CRC checked"):
         started, count, size = time.perf_counter(), 0, 0
         for log in logs:
@@ -191,7 +193,7 @@ def all_of_it(screen: Screen, logs: list[segstore.PartitionLog]) -> None:
 
 
 def batches(log: segstore.PartitionLog) -> Iterator[segstore.Records]:
-    """All records of a partition, some megabytes at a time."""
+    """Yield all records of a partition, some megabytes at a time."""
     offset = log.start_offset
     while offset < log.end_offset:
         records = log.read(offset, READ_BYTES)
@@ -200,7 +202,7 @@ def batches(log: segstore.PartitionLog) -> Iterator[segstore.Records]:
 
 
 def show(screen: Screen, found: list[tuple[int, segstore.Record]]) -> None:
-    """A table of flights."""
+    """Show a table of flights."""
     made = table(
         "partition",
         "offset",
@@ -221,13 +223,15 @@ def show(screen: Screen, found: list[tuple[int, segstore.Record]]) -> None:
 
 # --- broker ------------------------------------------------------------------------------------
 
-# The step that opens a directory which an Apache Kafka broker wrote. On disk: only reads.
+# This step opens a directory that an Apache Kafka broker wrote, and only reads it.
 
 WRITTEN = os.path.join("tests", "golden", "clean")
 
 
 def show_broker(screen: Screen) -> None:
-    """What is in a broker's log directory, opened in place; a word where it is not installed."""
+    """Show what is in a broker's log directory, opened in place; say so where this directory is not
+    installed.
+    """
     root = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(segstore.__file__))), WRITTEN)
     with screen.step("A broker's log directory", "written by Apache Kafka 4.1, opened in place, read-only"):
         if not os.path.isdir(root):

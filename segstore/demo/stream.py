@@ -1,5 +1,5 @@
-"""The Spark part: flights stream through a windowed aggregation into a topic, exactly once, although the
-driver is killed midway; the result must be that of a batch.
+"""The Spark part of the demo: flights go through a windowed aggregation into a topic, exactly once, although
+the driver is killed midway. The result must be the same as that of a batch computation.
 
 On disk: topics of the demo's store, through the engine; a temporary directory for the files of Java and
 Spark. Threads: one, and the reader of a driver.
@@ -27,27 +27,33 @@ from segstore.errors import StorageError
 
 # --- answer ------------------------------------------------------------------------------------
 
-# What the stream must have counted, computed from the package's own file by pyarrow alone; and what is in the
-# log. On disk: only reads. Threads: any.
+# This part computes what the query must have counted, from the package's own file by pyarrow alone, and reads
+# what is in the log. It only reads. Threads: any.
 
 COLUMNS = ("carrier", "hour", "flights", "left", "delay", "most")
-"""Airline, ms since the epoch, flights, how many of them left, minutes of delay of these: in all, at most."""
+"""The columns of an answer: airline, hour (ms since the epoch), number of flights, how many of them left, and
+the minutes of delay of these, in all and at most.
+"""
 
 
 def batch_answer(records: int) -> Any:
-    """An arrow table of COLUMNS, a row for each airline and hour that had flights, in order of both."""
+    """Return the answer that a batch computes, an arrow table of COLUMNS: a row for each airline and hour
+    that had flights, sorted by both.
+    """
     import pyarrow as pa
 
     table = raw(records)
-    held = pa.table(
+    flights = pa.table(
         [table["carrier"], pa.array(hours(table)), table["dep_delay"]], ["carrier", "hour", "delay"]
     )
     counts = [([], "count_all"), ("delay", "count"), ("delay", "sum"), ("delay", "max")]
-    return _in_order(held.group_by(["carrier", "hour"]).aggregate(counts).rename_columns(COLUMNS))
+    return _in_order(flights.group_by(["carrier", "hour"]).aggregate(counts).rename_columns(COLUMNS))
 
 
 def streamed_answer(logs: list[segstore.PartitionLog]) -> Any:
-    """The same of what is in the log, as often as it is there."""
+    """Return the answer that the query wrote to the log, in the same form; a row that is there twice is
+    returned twice.
+    """
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
@@ -89,8 +95,8 @@ def _windows(table: Any) -> dict[tuple[str, int], tuple[int, ...]]:
 
 
 def worst(answer: Any, least: int, count: int) -> list[tuple[str, int, int, float]]:
-    """Airline, hour, flights and mean delay (minutes) of those `count` windows that waited longest, among
-    those in which at least `least` flights left.
+    """Return airline, hour, flights that left and mean delay (minutes) of the `count` windows with the
+    longest mean delay, among those in which at least `least` flights left.
     """
     rows = zip(*(answer[name].to_pylist() for name in COLUMNS[:5]), strict=True)
     means = [(*row[:3], row[4] / row[3]) for row in rows if row[3] >= least]
@@ -100,28 +106,30 @@ def worst(answer: Any, least: int, count: int) -> list[tuple[str, int, int, floa
 # --- stream ------------------------------------------------------------
 
 HEARTBEATS, TARGET = "heartbeats", "delays"
-"""As segstore.demo.spark_job has them."""
+"""The names of these topics in segstore.demo.spark_job."""
 PARTITIONS = 2
 _BATCHES, _LEAST_BATCHES = 20, 6  # micro-batches, about
-_FEW = 1000  # records in each: with fewer there are fewer micro-batches
+_FEW = 1000  # records in each: where there are few flights, there are fewer micro-batches
 _HOUR_MS = 3_600_000
-_WORST, _LEAST = 3, 10  # how many hours are shown, and flights that one of them must have
+_WORST, _LEAST = 3, 10  # how many hours are shown, and how many flights must have left in one
 
 
-def stream(screen: Screen, path: str, held: Flights) -> None:
-    """All of it. Raises StorageError where the result is not the batch answer, or a driver failed."""
+def stream(screen: Screen, path: str, flights: Flights) -> None:
+    """Run the Spark part. Raises StorageError where the result is not the batch answer, or a driver
+    failed.
+    """
     with screen.step("Spark", "delays per airline and hour, streamed exactly once, through a kill"):
         try:
             with _mended(screen, path):
-                _run(screen, path, held)
+                _run(screen, path, flights)
         except NotRunError as error:
             screen.say(f"left out: {error}")
             return
     with screen.step("The batch answer", f"by pyarrow, from the flights' own file, beside topic {TARGET}"):
-        prove(screen, path, len(held))
+        prove(screen, path, len(flights))
 
 
-def _run(screen: Screen, path: str, held: Flights) -> None:
+def _run(screen: Screen, path: str, flights: Flights) -> None:
     if importlib.util.find_spec("pyspark") is None:
         raise NotRunError(
             "PySpark is not installed: pip install 'segstore[spark]' (it brings Java too, if there is none)"
@@ -130,13 +138,13 @@ def _run(screen: Screen, path: str, held: Flights) -> None:
         tempfile.TemporaryDirectory(prefix="segstore-demo-spark-") as work,
         open_reading(path) as store,
     ):
-        job = Job(os.path.abspath(path), rows(len(held)), late_hours(held), work)
+        job = Job(os.path.abspath(path), rows(len(flights)), late_hours(flights), work)
         screen.say(f"readStream of {TOPIC}, {job.rows:,} records a micro-batch; writeStream to {TARGET};")
         screen.say("checkpoints in a topic of the same store; an hour is over when a flight")
         screen.say(f"is seen that is {job.late_hours} hours later")
         _make_topics(path)
         logs = [store.partition(TARGET, p) for p in range(PARTITIONS)]
-        progress = Progress(len(held), lambda: sum(log.end_offset for log in logs))
+        progress = Progress(len(flights), lambda: sum(log.end_offset for log in logs))
         with shown(screen, progress) as show:
             left = run_killed(job, progress, show)
             run_to_the_end(job, progress, show, left)
@@ -144,15 +152,18 @@ def _run(screen: Screen, path: str, held: Flights) -> None:
 
 
 def rows(records: int) -> int:
-    """How many a micro-batch has: one of a few records takes as long as one of a thousand."""
+    """Return how many rows a micro-batch has: not too few, since a micro-batch of a few records takes as long
+    as one of a thousand.
+    """
     return max(records // _BATCHES, min(records // _LEAST_BATCHES, _FEW), 1)
 
 
-def late_hours(held: Flights) -> int:
-    """How much later than another a flight may be read and still count. Partitions are read in step by
-    records, not by time; a 25th of all that the flights span is about twice what they come apart by.
+def late_hours(flights: Flights) -> int:
+    """Return by how many hours a flight may be older than the newest one read and still count. Partitions are
+    read in step by their number of records, not by time, so their times drift apart; a 25th of the flights'
+    time span is about twice that drift.
     """
-    span = int(held.timestamps[-1] - held.timestamps[0])
+    span = int(flights.timestamps[-1] - flights.timestamps[0])
     return max(span // 25 // _HOUR_MS, 24)
 
 
@@ -164,7 +175,7 @@ def _make_topics(path: str) -> None:
 
 @contextmanager
 def _mended(screen: Screen, path: str) -> Iterator[None]:
-    """The store is sound, whatever ended the driver that had it open."""
+    """Leave the store recovered where the block fails, whatever ended the driver that had it open."""
     try:
         yield
     except BaseException as error:

@@ -1,6 +1,6 @@
-"""What the Spark part shows: the progress of the stream, and below it the latest events.
+"""Shows the Spark part: the progress of the query, and below it the latest events.
 
-It says the same without colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
+The display can be read without colours, and fits a terminal of 80 columns and 24 lines. Threads: one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _PHASES = {
 
 
 class Progress:
-    """Of the drivers, one after the other, from what they tell; `windows` says how many are in the log."""
+    """The progress of the query under its drivers, one after the other, from their events; `windows` returns
+    how many windows are in the log.
+    """
 
     def __init__(self, total: int, windows: Callable[[], int]) -> None:
         self.total, self.windows, self.driver = total, windows, ""
@@ -36,15 +38,15 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Return the seconds since the Spark part began."""
         return time.monotonic() - self._began
 
     def say(self, text: str) -> None:
-        """Something happened now."""
+        """Note an event that happens now."""
         self.events.append(f"{self.seconds:5.1f} s  {text}")
 
     def take(self, event: dict[str, Any]) -> None:
-        """What a driver told."""
+        """Take an event that a driver printed."""
         if event["event"] in _PHASES:
             self.say(_PHASES[event["event"]].format(**event))
         if event["event"] == "batch":
@@ -52,7 +54,7 @@ class Progress:
             self.watermark = event["watermark"][:16].replace("T", " ")
 
     def line(self) -> str:
-        """All of it in a line, for where there is no terminal."""
+        """Return the progress as one line, for output that is no terminal."""
         batch = f"micro-batch {self.batch}, " if self.batch >= 0 else ""
         counts = (
             f"{self.read:,} of {self.total:,} flights, {self.windows():,} hours written, {self.open:,} open"
@@ -60,7 +62,7 @@ class Progress:
         return f"{self.seconds:5.1f} s  {batch}{counts}"
 
     def frame(self) -> Group:
-        """What is shown at this moment."""
+        """Return what the terminal shows at this moment."""
         full = round(_BAR * self.read / max(self.total, 1))
         bar = (("█" * full, "green"), ("░" * (_BAR - full), "dim"))
         batch = f"micro-batch {self.batch}, {self.ms:,} ms" if self.batch >= 0 else "no micro-batch yet"
@@ -78,7 +80,7 @@ class Progress:
 
 
 class _Lines:
-    """How it stands as lines of text: what happened when it did, and now and then a micro-batch."""
+    """Shows the progress as lines of text: each event when it happens, and now and then a micro-batch."""
 
     def __init__(self, screen: Screen, progress: Progress) -> None:
         self._screen, self._progress = screen, progress
@@ -95,7 +97,7 @@ class _Lines:
 
 
 class _Frames:
-    """How it stands as frames, a few a second."""
+    """Shows the progress as frames, a few a second."""
 
     def __init__(self, update: Callable[[Group], None], progress: Progress) -> None:
         self._update, self._progress, self._due = update, progress, 0.0
@@ -108,7 +110,9 @@ class _Frames:
 
 @contextmanager
 def shown(screen: Screen, progress: Progress) -> Iterator[Callable[[bool], None]]:
-    """What shows how it stands, for the last time or not, as often as is good to look at."""
+    """Yield a function that shows the progress, and limits itself to a few frames or lines; its argument is
+    True for the last time.
+    """
     if screen.interactive:
         with screen.frames() as update:
             yield _Frames(update, progress).show

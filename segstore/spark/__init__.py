@@ -1,6 +1,6 @@
 """Spark over a store: a source, a sink, jobs, checkpoints, and sessions that start quickly.
 
-Beside `demo` the only room that imports pyspark, and only when it is used. Threads: those of Spark.
+Only this package and `demo` import pyspark, and only when it is used. Threads: those of Spark.
 """
 
 from __future__ import annotations
@@ -78,12 +78,13 @@ def checkpoints(
             ck.configure(spark)
             query = frame.writeStream.option("checkpointLocation", ck.url("query-1"))...
 
-    `sync`: what is on disk before Spark goes on: "batch" (each micro-batch's plan, and with it all of the
+    `sync` says what is on disk before Spark goes on: "batch" (each micro-batch's plan, and with it all of the
     batch before: one fsync a batch), "commit" (its commit too), "file" (every file), "none" (as in a plain
-    directory: what a killed process leaves is whole, a power cut may take the last second). `config`: the
+    directory: a killed process leaves everything whole, a power cut may take the last second). `config`: the
     topic's settings when it is made. `port` and `secret`, drawn by default, are part of the URLs.
 
-    ConfigError, InvalidRecordError: the topic holds something else; InvalidArgumentError, ReadOnlyError.
+    Raises ConfigError or InvalidRecordError where the topic holds something else; InvalidArgumentError,
+    ReadOnlyError.
     """
     from segstore.spark.checkpointing import Checkpoints
 
@@ -95,9 +96,9 @@ def checkpoint(
 ) -> DataFrame:
     """Keep a DataFrame's rows in a new topic, and read them back from there: its lineage is cut.
 
-    Unlike `df.checkpoint()` what is kept has a name, `topic` (by default one that is made up), and is there
-    for other sessions: `restore`. `store` is open to write in this process; `config`: the topic's settings.
-    Raises TopicAlreadyExistsError; where the job fails the topic is removed again.
+    Unlike with `df.checkpoint()`, the rows have a name, `topic` (by default a generated one), and other
+    sessions can read them with `restore`. `store` is open to write in this process; `config`: the topic's
+    settings. Raises TopicAlreadyExistsError; where the job fails the topic is removed again.
     """
     from segstore.spark.frames import checkpoint
 

@@ -1,7 +1,7 @@
-"""A program that a JVM runs to find out which classes an archive should have: a little of all that sessions
-do.
+"""A program that does a little of everything that Spark sessions do, so that the JVM finds out which classes
+an archive should have.
 
-On disk: a store and a checkpoint in a directory that is given. Threads: one; a process of its own.
+On disk: a store and a checkpoint in the directory that is given. Threads: one, in a process of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SECONDS = 600
 
 
 def train(work: str, archive: str) -> None:
-    """Run a batch query and a stream, and end the JVM, which writes the archive then."""
+    """Run a batch query and a streaming query, then end the JVM, which writes the archive at its end."""
     path = os.path.join(work, "store")
     with storage.open(path) as store:
         store.create_topic(_TOPIC)

@@ -1,4 +1,4 @@
-"""Records as Arrow batches with the columns of Spark's Kafka source, in exactly the types that Spark
+"""Makes Arrow batches of records, with the columns of Spark's Kafka source, in exactly the types that Spark
 expects.
 
 Threads: any; functions without state.
@@ -50,11 +50,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     for field in schema.fields:
-        kind, asked = TYPES.get(field.name), field.dataType.simpleString()
+        kind, wanted = TYPES.get(field.name), field.dataType.simpleString()
         if kind is None:
             raise ConfigError(f"schema: there is no column {field.name!r}; allowed are {', '.join(TYPES)}")
-        if kind != asked:
-            raise ConfigError(f"schema: column {field.name} is {kind}, not {asked}: cast it after reading")
+        if kind != wanted:
+            raise ConfigError(f"schema: column {field.name} is {kind}, not {wanted}: cast it after reading")
     if not schema.fields:
         raise ConfigError(f"schema: names no column; allowed are {', '.join(TYPES)}")
     return to_arrow_schema(schema, timezone="UTC")

@@ -1,5 +1,5 @@
-"""Filters that Spark pushes down: which of them a read evaluates exactly, and which records they leave to
-read.
+"""Takes the filters that Spark pushes down: decides which of them a read evaluates exactly, and which records
+they leave to read.
 
 Filters on topic, partition, offset and timestamp are used. All others, and those that only narrow the read,
 go back to Spark, which evaluates them again. Threads: any; the values do not change.
@@ -37,7 +37,7 @@ _TESTS: dict[type, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True)
 class Bounds:
-    """The numbers from `low` to below `high`."""
+    """A range of numbers from `low` on, below `high`."""
 
     low: int = _LEAST
     high: int = _MOST
@@ -52,7 +52,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What is left to read: partitions that pass all `tests`, offsets and times (ms) within bounds."""
+    """What filters leave to read: partitions that pass all `tests`, offsets and times (ms) within bounds."""
 
     tests: tuple[spark.Filter, ...] = ()
     offsets: Bounds = field(default_factory=Bounds)
@@ -60,7 +60,7 @@ class Pushed:
     nothing: bool = False
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether any record of the partition may pass."""
+        """Return whether any record of the partition may pass."""
         held = {"topic": topic, "partition": partition}
         return not self.nothing and all(_passes(test, held) for test in self.tests)
 
@@ -101,7 +101,7 @@ def _take(pushed: Pushed, each: spark.Filter) -> tuple[Pushed, bool]:
 
 
 def _typed(inner: Any, kind: type) -> bool:
-    """Whether the filter's values have the column's type; a time must have a zone."""
+    """Return whether the filter's values have the column's type; a time must have a zone."""
     values: tuple[Any, ...] = inner.value if isinstance(inner, spark.In) else (inner.value,)
     return bool(values) and all(type(value) is kind and not _zoneless(value) for value in values)
 

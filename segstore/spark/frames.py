@@ -1,4 +1,4 @@
-"""`checkpoint` and `restore`: DataFrames in a topic as Arrow, read back with their lineage cut.
+"""`checkpoint` and `restore`: keep a DataFrame in a topic as Arrow, and read it back with its lineage cut.
 
 On disk: the topic, through the sink and the source. A record is an Arrow IPC stream of some rows; the last
 record, with key "schema", is written when all others are there. Threads: one a call; the functions over
@@ -34,12 +34,12 @@ def checkpoint(frame: DataFrame, store: Store, topic: str | None, config: Mappin
         rows = frame.mapInArrow(to_ipc, "value binary")
         options = {"path": store.path, "topic": topic}
         rows.write.format("segstore").options(**options).mode("append").save()
-        told = {"schema": frame.schema.json()}
+        content = {"schema": frame.schema.json()}
         last = store.partition(topic, 0)
-        last.append(json.dumps(told).encode(), key=SCHEMA_KEY)
+        last.append(json.dumps(content).encode(), key=SCHEMA_KEY)
         store.flush()
     except BaseException:
-        store.delete_topic(topic)  # it was made here, and nobody has been told of it
+        store.delete_topic(topic)  # the topic was made here, and no caller knows it
         raise
     return restore(spark, store, topic)
 

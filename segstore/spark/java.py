@@ -21,7 +21,7 @@ _MODULES = re.compile(r'^MODULES="?([^"\n]*)', re.MULTILINE)
 
 
 class Java(NamedTuple):
-    """A Java installation; `modules` is empty where it does not say which it has."""
+    """A Java installation; `modules` is empty where the installation does not list them."""
 
     home: str
     version: int
@@ -32,7 +32,7 @@ class Java(NamedTuple):
         return os.path.join(self.home, "bin", "java")
 
     def lacks(self, module: str) -> bool:
-        """Whether the installation is known to lack a module."""
+        """Return whether the installation is known to lack a module."""
         return bool(self.modules) and module not in self.modules
 
 
@@ -72,10 +72,10 @@ def look_at(home: str) -> Java | None:
         return None
     try:
         with open(os.path.join(home, "release"), encoding="utf-8", errors="replace") as file:
-            told = file.read(1 << 16)
+            release = file.read(1 << 16)
     except OSError:
-        told = ""
-    version, modules = _VERSION.search(told), _MODULES.search(told)
+        release = ""
+    version, modules = _VERSION.search(release), _MODULES.search(release)
     if version is None:
         return _ask(home)
     return Java(home, int(version[1]), frozenset(modules[1].split()) if modules else frozenset())

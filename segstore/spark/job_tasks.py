@@ -2,8 +2,8 @@
 `reprocess` and `verify` are the jobs.
 
 On disk: tasks read the store, and those of `reprocess` stage in its inbox, which the caller seals; `export`
-writes where it is told to, through Spark. Threads: one, the caller's; the work runs in Spark's Python
-workers, which need segstore and the store's file system.
+writes to the place that the caller names, through Spark. Threads: one, the caller's; the work runs in Spark's
+Python workers, which need segstore and the store's file system.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ def bundles(pieces: Sequence[Piece], size: Callable[[Piece], int], enough: int) 
 
 # --- jobs frames -------------------------------------------------------------------------------
 
-# `latest` and `export`: DataFrames over the source.
+# `latest` and `export` are DataFrames over the source.
 
 _COMMITTED = {"kafka.isolation.level": "read_committed", "includeHeaders": "true"}
 
 
 def source_options(path: str | os.PathLike[str], topic: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return options for all that is committed of a topic, or what `options` say."""
+    """Return the source's options for a read of a topic; by default all committed records are read."""
     return {**_COMMITTED, **options, "subscribe": topic, "path": os.path.abspath(os.fsdecode(path))}
 
 
@@ -125,8 +125,8 @@ def export(
 
 # --- jobs reprocess ----------------------------------------------------------------------------
 
-# `reprocess`: from one topic into another through a function, within Spark's Python workers: rows don't pass
-# through the JVM.
+# `reprocess` reads one topic and writes another one through a function, within Spark's Python workers: rows
+# don't pass through the JVM.
 
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _CASTS = {"headers": _HEADERS, "partition": pa.int32()}
@@ -134,7 +134,7 @@ _CASTS = {"headers": _HEADERS, "partition": pa.int32()}
 
 @dataclass(frozen=True)
 class Work:
-    """What a task does with its slice; the object travels to the tasks."""
+    """What a task does with its slice; the object is pickled and sent to the tasks."""
 
     reader: SliceReader
     function: Callable[[pa.RecordBatch], Any]
@@ -176,7 +176,7 @@ def reprocess(
 
 
 def fitting(made: Any) -> Iterator[pa.RecordBatch]:
-    """Yield what the function returned as the sink takes it. Raises InvalidTypeError."""
+    """Yield what the function returned, as batches with the sink's types. Raises InvalidTypeError."""
     if isinstance(made, pa.Table):
         made = made.to_batches()
     elif isinstance(made, pa.RecordBatch):
@@ -221,10 +221,10 @@ def _typed(name: str, column: pa.Array) -> pa.Array:
 
 # --- jobs verify -------------------------------------------------------------------------------
 
-# `verify`: checks every CRC, record and index of a store, on all executors.
+# `verify` checks every CRC, record and index of a store, on all executors.
 
 TASK_BYTES = 64 << 20
-"""The bytes that a task checks, about; more where one segment is larger."""
+"""About how many bytes a task checks; more where one segment is larger."""
 
 
 def verify(spark: SparkSession, path: str | os.PathLike[str]) -> list[Finding]:

@@ -1,7 +1,8 @@
-"""Spark jobs for large work on a store, also for clusters: every worker must see the store's directory
-under the same path.
+"""Spark jobs for large work on a store. They run on clusters too, where every worker sees the store's
+directory under the same path.
 
-On disk: see each job. Threads: one, the caller's. PySpark and pyarrow are imported when used.
+On disk: the docstring of each job says what it reads and writes. Threads: one, the caller's. PySpark and
+pyarrow are imported when used.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ def export(
     **options: object,
 ) -> None:
     """Write a topic's committed records as Parquet, with all columns of the source, in a directory for each
-    day (UTC) of their timestamps: `to`/day=2013-01-31/. Those without a timestamp are under Spark's name for
-    null.
+    day (UTC) of their timestamps: `to`/day=2013-01-31/. Records without a timestamp are under Spark's name
+    for null.
 
-    `to`: any path that Spark can write; `mode`: as of DataFrameWriter; `options`: of the source, as
-    startingTimestamp=ms. Errors are Spark's and those of the source.
+    `to` is any path that Spark can write, `mode` that of DataFrameWriter; `options` are those of the source,
+    such as startingTimestamp=ms. Raises what Spark and the source raise.
     """
     from segstore.spark.job_tasks import export
 
@@ -76,11 +77,11 @@ def reprocess(
     """Append what `function` makes of the records of topic `source` to topic `target`: all of it or
     nothing, once for a `job_id`. Return where it was written; None where nothing was made.
 
-    `function` takes a batch with the columns of the source (headers too) and returns one with columns of
-    the sink, a Table, several, or None; it runs in Spark's tasks, where rows don't pass through the JVM.
-    The column `partition` of its result counts, as in the sink; without it the key decides. Records of a
-    source partition keep their order. `options`: of the source, as minPartitions=8; only committed records
-    are read. Raises what source and sink raise.
+    `function` takes a batch with the columns of the source (headers too) and returns one with columns of the
+    sink, a Table, several, or None; it runs in Spark's tasks, where rows don't pass through the JVM. The
+    column `partition` of its result decides, as in the sink; without it the key does. Records of a source
+    partition keep their order. `options` are those of the source, such as minPartitions=8; only committed
+    records are read. Raises what source and sink raise.
     """
     from segstore.spark.job_tasks import reprocess
 

@@ -1,10 +1,10 @@
 """Starts Spark's JVM and a session on it, and makes the class archive with which a JVM starts quickly.
 
-On disk: a temporary directory while the JVM starts, and the archive. The command is the one that Spark's
-own launcher gives. The JVM is started without the shell scripts, and without SPARK_HOME where PySpark came
-from pip: with it, every Python worker would import PySpark from `pyspark.zip`, which has no compiled
-modules, in place of the installed one, and take seconds for that.
-Threads: one starts a session; the result is an ordinary SparkSession.
+On disk: a temporary directory while the JVM starts, and the archive. The command is the one that Spark's own
+launcher gives. The JVM is started without the shell scripts, and without SPARK_HOME where PySpark was
+installed by pip: with SPARK_HOME, every Python worker would take seconds to import PySpark from
+`pyspark.zip`, which has no compiled modules, in place of the installed package. Threads: one starts a
+session; the result is an ordinary SparkSession.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 # --- archive -----------------------------------------------------------------------------------
 
-# An archive of Spark's loaded classes, with which a JVM starts in half the time. It is made on demand.
+# With an archive of Spark's loaded classes, a JVM starts in half the time. It is made on demand.
 #
-# On disk: owns `<cache>/segstore/spark-<key>.aot` or `.jsa`, where the cache is $XDG_CACHE_HOME or ~/.cache,
-# and the key stands for the Java and the PySpark that it was made with. The JVM checks whether the archive
-# fits, and starts without it where it does not. It is replaced by rename, so that any number of processes may
-# make and use it. Threads: any.
+# On disk: this part owns `<cache>/segstore/spark-<key>.aot` or `.jsa`, where the cache is $XDG_CACHE_HOME or
+# ~/.cache, and the key stands for the Java and the PySpark that the archive was made with. The JVM checks
+# whether the archive fits, and starts without it where it does not. It is replaced by rename, so that any
+# number of processes may make and use it. Threads: any.
 
 _AOT = 25
 """From this version of Java on the archive has linked classes, and needs no archive of the JDK's own."""
@@ -79,7 +79,8 @@ def prepare() -> str:
     """Make the archive for the Java and the PySpark that `session` takes now, or make it anew; return its
     path.
 
-    That takes one to two minutes, in a process of its own, and about 200 MB. Raises SegstoreError, OSError.
+    It takes one to two minutes, in a process of its own, and about 200 MB on disk. Raises SegstoreError,
+    OSError.
     """
 
     java = find_java()
@@ -132,7 +133,7 @@ def start(master: str, conf: Mapping[str, Any], quick: bool, archive: str = "") 
     except ImportError as error:
         raise SegstoreError(f"PySpark is needed: pip install 'segstore[spark]' ({error})") from error
     with _starting:
-        # A session that exists keeps its settings where no others were asked for.
+        # An existing session keeps its settings, except those that are given here.
         there = SparkSession.getActiveSession() is not None
         settings = settings if there else defaults | settings
         builder = SparkSession.builder.master(master)
@@ -160,7 +161,7 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def _set(**values: str) -> Iterator[None]:
-    """Put these into the environment, for as long as PySpark looks at it."""
+    """Set these environment variables within the block, in which PySpark reads them."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -256,9 +257,9 @@ def environment(java: Java) -> dict[str, str]:
 
 
 def launch(words: list[str], env: Mapping[str, str]) -> Gateway:
-    """Run the JVM until it says where it listens. Raises SegstoreError where it ends before.
+    """Start the JVM, and wait until it tells where it listens. Raises SegstoreError where it ends before.
 
-    An interrupt of the wait ends the JVM too: it could not say any more where it listens, and would wait
+    An interrupt of the wait ends the JVM too, since nobody could connect to it any more, and it would wait
     for ever.
     """
     with tempfile.TemporaryDirectory(prefix="segstore-spark-") as directory:

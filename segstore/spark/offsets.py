@@ -1,5 +1,5 @@
-"""Where a read begins and ends: `OffsetSpec` for the values of options, the parsing of options, and the
-JSON of offsets in Spark's checkpoint.
+"""Says where a read begins and ends: `OffsetSpec` has the values of such options; here are also the parsing
+of options, and the JSON of offsets in Spark's checkpoint.
 
 Threads: any; values and functions without state.
 """
@@ -19,7 +19,8 @@ from segstore.names import MAX_PARTITION
 
 # --- parsing -----------------------------------------------------------------------------------
 
-# The values of options, parsed: each ConfigError names the option, its value and what is allowed.
+# These functions parse the values of options. Each ConfigError names the option, its value and what is
+# allowed.
 
 _DURATION = re.compile(r"(\d+)\s*(us|ms|s|m|min|h|d)?")
 _UNITS_US = {
@@ -94,10 +95,12 @@ def topics(option: str, text: str) -> tuple[str, ...]:
 def assigned(option: str, text: str) -> tuple[TopicPartition, ...]:
     """Return the partitions of {"topic": [0, 1]}, in order."""
     form = '{"topic": [0, 1]}'
-    held = _object(option, text, form)
-    if not all(isinstance(each, list) for each in held.values()):
+    parsed = _object(option, text, form)
+    if not all(isinstance(each, list) for each in parsed.values()):
         raise _no_json(option, text, form, "a list is expected")
-    found = [TopicPartition(topic, _partition(option, each, form)) for topic in held for each in held[topic]]
+    found = [
+        TopicPartition(topic, _partition(option, each, form)) for topic in parsed for each in parsed[topic]
+    ]
     if not found:
         raise ConfigError(f"option {option}={text!r}: names no partition; allowed is JSON like {form}")
     return tuple(sorted(set(found)))
@@ -106,8 +109,8 @@ def assigned(option: str, text: str) -> tuple[TopicPartition, ...]:
 def by_partition(option: str, text: str) -> dict[TopicPartition, int]:
     """Return the numbers of {"topic": {"0": 23, "1": -2}}."""
     form = '{"topic": {"0": 23, "1": -2}}'
-    held, found = _object(option, text, form), {}
-    for topic, numbers in held.items():
+    parsed, found = _object(option, text, form), {}
+    for topic, numbers in parsed.items():
         if not isinstance(numbers, dict):
             raise _no_json(option, text, form, f"of {topic!r} there is {numbers!r}")
         for key, number in numbers.items():
@@ -216,9 +219,11 @@ def to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
     return found
 
 
-def from_json(held: Mapping[str, Any]) -> Offsets:
+def from_json(parsed: Mapping[str, Any]) -> Offsets:
     """Read what `to_json` made. Raises CorruptCheckpointError."""
     try:
-        return {TopicPartition(t, int(p)): int(offset) for t in held for p, offset in held[t].items()}
+        return {TopicPartition(t, int(p)): int(offset) for t in parsed for p, offset in parsed[t].items()}
     except (AttributeError, TypeError, ValueError) as error:
-        raise CorruptCheckpointError("offsets of the query's checkpoint", 0, f"{held!r}: {error}") from error
+        raise CorruptCheckpointError(
+            "offsets of the query's checkpoint", 0, f"{parsed!r}: {error}"
+        ) from error

@@ -43,7 +43,7 @@ DELAY_MS = 15 * 60_000
 
 
 class Subscription(NamedTuple):
-    """The partitions of a read: by topics' names, by a pattern of them, or one by one."""
+    """The partitions of a read, given by topic names, by a pattern of topic names, or one by one."""
 
     option: str
     topics: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class SourceOptions:
         return spec
 
     def end(self) -> OffsetSpec:
-        """Return where a batch ends."""
+        """Return where a batch query ends; it raises ConfigError for "earliest"."""
         spec = self.ending or by_word("endingOffsets", "latest")
         spec.refuse("earliest", "a batch query would have nothing to read: take latest or offsets")
         return spec
@@ -140,12 +140,14 @@ def _check_known(options: Mapping[str, str]) -> None:
 
 
 def needs_broker(name: str) -> bool:
-    """Whether an option, by its name in lower case, is one of Kafka's that means nothing without a broker."""
+    """Return whether an option, by its name in lower case, is one of Kafka's that means nothing without a
+    broker.
+    """
     return name.startswith(_NEEDS_BROKER)
 
 
 def store_path(options: Mapping[str, str]) -> str:
-    """Return the option path, of options by their names in lower case. Raises ConfigError."""
+    """Return the value of the option path; `options` are by their names in lower case. Raises ConfigError."""
     path = re.sub(r"^file:(//)?(?=/)", "", options.get("path", ""))
     if not path:
         raise ConfigError('option path is missing: .option("path", "/the/store"), or .load("/the/store")')

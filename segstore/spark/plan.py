@@ -104,7 +104,7 @@ def _count(size: int, total: int, parts: int) -> int:
 
 # --- lookup ------------------------------------------------------------------------------------
 
-# `Lookup`: the driver's look at a store: which partitions a query reads, from where, and up to where.
+# A `Lookup` tells the driver which partitions a query reads, from which offsets, and up to which offsets.
 
 
 def open_store(path: str) -> Store:
@@ -118,7 +118,7 @@ def open_store(path: str) -> Store:
 
 
 class Lookup:
-    """Answers for one query; a context manager."""
+    """Looks up in the store what one query reads. It is a context manager."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
@@ -175,7 +175,7 @@ class Lookup:
         return {each: self.log(each).start_offset for each in partitions}
 
     def latest(self, partitions: list[TopicPartition]) -> Offsets:
-        """Return the offsets up to which can be read now, of those partitions that still exist."""
+        """Return the present end offsets of those partitions that still exist."""
         found = {}
         for each in partitions:
             try:
@@ -185,7 +185,7 @@ class Lookup:
         return found
 
     def end_of(self, partition: TopicPartition) -> int:
-        """Return the offset where the records visible at the isolation level end."""
+        """Return the end of the records that are visible at the isolation level."""
         at = self.log(partition)
         return at.end_offset if self.options.isolation_level == "read_uncommitted" else at.last_stable_offset
 
@@ -238,12 +238,12 @@ class Lookup:
 
 # --- slices ------------------------------------------------------------------------------------
 
-# What one task of Spark reads: a slice of a partition, in a process of its own.
+# One task of Spark reads a slice of a partition, in a process of its own.
 
 log = logging.getLogger("segstore.spark")
 
 FEW_ROWS = 16_384
-"""Reads grow until they return so many rows: each batch costs Spark something beside its rows."""
+"""Reads grow until they return this many rows, since each batch costs Spark something beside its rows."""
 FIRST_BYTES, MOST_BYTES = 1 << 18, 1 << 24
 
 
@@ -259,7 +259,7 @@ class Slice(InputPartition):
 
 @dataclass(frozen=True)
 class SliceReader:
-    """How slices are read; the object travels to the tasks."""
+    """Reads slices; the object is pickled and sent to the tasks."""
 
     path: str
     schema: pa.Schema

@@ -1,11 +1,12 @@
-"""The sink "segstore" as PySpark asks for it: a writer of a batch, a writer of a stream's micro-batches.
+"""The sink "segstore" with PySpark's interfaces: a writer of a batch, and a writer of a stream's
+micro-batches.
 
-Tasks stage rows, the driver's commit seals them, once for the id, which is the job's own, or the stream's
-query id and batch id. Spark may call write more than once for the same rows, commit again for a micro-batch
-whose commit it has forgotten, and abort after a commit that failed: none of that doubles or removes what is
-in the log.
+Tasks stage rows, and the driver's commit seals them once for an id: that of the job, or the stream's query id
+and batch id. Spark may call write more than once for the same rows, commit again for a micro-batch whose
+commit it has forgotten, and abort after a commit that failed: none of these doubles or removes records of the
+log.
 
-On disk: the store's inbox, see `sink_store`. Threads: PySpark makes each object on the driver, anew for
+On disk: the store's inbox, see `sink_store`. Threads: PySpark makes each object on the driver, a new one for
 each micro-batch, and sends it to the tasks.
 """
 
@@ -68,12 +69,12 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     """Return what was staged in the order of the tasks, which is that of the rows; a failed task has no
     message.
     """
-    held = (message.staged for message in messages if isinstance(message, Message))
-    return [staged for staged in held if staged is not None]
+    parts = (message.staged for message in messages if isinstance(message, Message))
+    return [staged for staged in parts if staged is not None]
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """`job`: what is written under this id is written once."""
+    """Writes a batch; rows that are written under the id `job` are written once."""
 
     def __init__(self, sink: Sink, job: str) -> None:
         self.sink, self.id = sink, f"spark-job/{job}"
@@ -90,7 +91,9 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """PySpark makes two for each micro-batch: one is sent to the tasks, the other commits."""
+    """Writes a micro-batch. PySpark makes two of these objects for each micro-batch: one is sent to the
+    tasks, the other one commits.
+    """
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink

@@ -35,8 +35,8 @@ class Group(NamedTuple):
 
 
 class Divider:
-    """`find(topic)` returns the topic's description, or raises that it does not exist; with `topic` all
-    rows go there.
+    """Divides rows among partitions. `find(topic)` returns the topic's description, or raises where there is
+    no such topic; if `topic` is given, all rows go there.
     """
 
     def __init__(self, find: Callable[[str], TopicInfo], topic: str | None) -> None:

@@ -1,8 +1,8 @@
-"""`Sink`: what a sink does in its store: tasks stage rows, the driver seals what they staged. And the
-sink's options. It needs no JVM.
+"""`Sink`: the part of a sink that works on the store: tasks stage rows, the driver seals what they staged.
+Here are also the sink's options. It needs no JVM.
 
-On disk: the store's inbox, through `Stager`, `seal` and `abort`. Threads: one at a time; a `Sink` is a
-value, which travels to the tasks.
+On disk: the store's inbox, through `Stager`, `seal` and `abort`. Threads: one at a time; a `Sink` is
+immutable, and is pickled and sent to the tasks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ GATHERED_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Sink:
-    """`path` and `topic` as in SinkOptions; `files` is there for tests."""
+    """Stages and seals rows. `path` and `topic` are those of SinkOptions; tests set `files`."""
 
     path: str
     topic: str | None
@@ -126,8 +126,8 @@ class Sink:
     # --- the driver, after --------------------------------------------------------------------
 
     def seal(self, id_: str, staged: Sequence[Staged]) -> Adoption | None:
-        """Have everything in the log, once for this id; return None where nothing was staged. Raises what
-        `seal` raises.
+        """Seal the staged rows under this id, and wait until they are in the log, once. Return None where
+        nothing was staged. Raises what `seal` raises.
         """
         if not staged:
             return None
@@ -145,13 +145,13 @@ class Sink:
 
 def _compare(id_: str, done: Adoption, records: int) -> None:
     """Warn where the log has something else under the id than what was sent again under it."""
-    held = sum(end - first for first, end in done.offsets.values())
-    if held != records:
+    in_log = sum(end - first for first, end in done.offsets.values())
+    if in_log != records:
         log.warning(
             "%s is in the log since %s with %d rows, and the %d that came now are dropped: it was run from "
             "another plan (an older checkpoint, a job id that is used for other rows), or its rows are not "
             "the same each time",
-            *(id_, datetime.fromtimestamp(done.adopted_ms / 1000, timezone.utc).isoformat(), held, records),
+            *(id_, datetime.fromtimestamp(done.adopted_ms / 1000, timezone.utc).isoformat(), in_log, records),
         )
 
 
@@ -225,11 +225,11 @@ COLUMNS = {
     "timestamp": ("timestamp",),
     "topic": ("string",),
 }
-"""The columns that may be written, and their types."""
+"""The columns that may be written, with their types."""
 
 PASSED_OVER = ("offset", "timestampType")
-"""Columns of the source that are ignored, because the log makes its own: so what was read can be written as
-it is.
+"""Columns of the source that are ignored, because the log assigns them: so rows of the source can be written
+as they are.
 """
 
 KNOWN = ("path", "topic", "sealTimeout", "jobId", "checkpointLocation")
@@ -239,7 +239,9 @@ TIMEOUT_MS = 120_000
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of a write. `topic`: None where a column has it; `job_id`: None where none was given."""
+    """The options of a write. `topic` is None where a column names the topic; `job_id` is None where none was
+    given.
+    """
 
     path: str
     topic: str | None

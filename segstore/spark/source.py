@@ -1,4 +1,4 @@
-"""The source "segstore" as PySpark asks for it: a schema, a reader of a batch, a reader of a stream.
+"""The source "segstore" with PySpark's interfaces: a schema, a reader of a batch, and a reader of a stream.
 
 On disk: only reads. Threads: PySpark makes each object in the process that plans, and sends it to the
 tasks.
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SCANS_APART = hasattr(DataSourceReader, "pushLimit")
-"""Whether each scan of a DataFrame has its own plan. In PySpark 4.3 all scans share one: after
-`df.where(a)` a plain `df.count()` would count what `a` left, and so would the other side of a self-join.
+"""True if each scan of a DataFrame has its own plan. In PySpark 4.3 all scans share one: after `df.where(a)`
+a plain `df.count()` would count only the rows that pass `a`, and so would the other side of a self-join.
 """
 _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -64,7 +64,7 @@ def stream_reader(given: Mapping[str, str], columns: StructType) -> DataSourceSt
 
 
 class BatchReader(DataSourceReader):
-    """All ends are fixed when the query is planned."""
+    """Reads a batch; the ends of all partitions are fixed when the query is planned."""
 
     def __init__(self, options: SourceOptions, columns: pa.Schema) -> None:
         self.options, self.columns = options, columns
@@ -73,7 +73,7 @@ class BatchReader(DataSourceReader):
         options.end()
 
     def partitions(self) -> list[InputPartition]:
-        """Raises ConfigError, DataLossError."""
+        """Return the slices of the query. Raises ConfigError, DataLossError."""
         with Lookup(self.options) as lookup:
             return list(slices(lookup, self._ranges(lookup)))
 
@@ -121,7 +121,7 @@ def batch_edge(lookup: Lookup, partition: TopicPartition, offset: int) -> int:
     try:
         headers = lookup.log(partition).read(offset, 0, check_crcs=False).batches
     except CorruptRecordError:
-        return offset  # the task that comes to it tells
+        return offset  # the task that reads this batch reports it
     return min(int(headers["base_offset"][0]), offset) if len(headers) else offset
 
 
@@ -140,15 +140,15 @@ def _narrowed(lookup: Lookup, pushed: Pushed, whole: Range) -> Range:
 
 # --- source stream -----------------------------------------------------------------------------
 
-# `StreamReader`: what is new since the last micro-batch, as much of it as the options admit.
+# A `StreamReader` reads the records that are new since the last micro-batch, as many as the options admit.
 #
 # Threads: one, in a process that PySpark keeps for the query. Offsets are {"topic": {"partition": offset}},
 # the form of Spark's Kafka source, `end` exclusive.
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """PySpark makes two for a query: one answers the methods below, the other travels to the tasks and
-    reads.
+    """Reads a stream. PySpark makes two of these objects for a query: one answers the methods below, the
+    other one is sent to the tasks and reads.
     """
 
     def __init__(self, given: Mapping[str, str], columns: StructType) -> None:
@@ -156,7 +156,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available: Offsets | None = None
         self._triggered_at = float("-inf")
 
-    # PySpark hides what the constructor raises: so everything is made when it is first used.
+    # PySpark hides the exceptions of the constructor, so everything is made when it is first used.
 
     @cached_property
     def options(self) -> SourceOptions:
@@ -213,7 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._lookup.latest(partitions)
 
     def _has_to_wait(self, begin: Offsets, latest: Offsets) -> bool:
-        """Whether there is less than minOffsetsPerTrigger, and maxTriggerDelay has not passed."""
+        """Return whether there is less than minOffsetsPerTrigger, and maxTriggerDelay has not passed."""
         least, now = self.options.min_offsets_per_trigger, time.monotonic()
         if least is None or self._available is not None:
             return False
@@ -230,11 +230,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- micro-batches --------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raises DataLossError where some of the records are gone, unless failOnDataLoss is false."""
+        """Return the slices of a micro-batch. Raises DataLossError where some of the records were deleted,
+        unless failOnDataLoss is false.
+        """
         begins, ends = from_json(start), from_json(end)
-        gone = sorted(begins.keys() - ends.keys())
-        if gone:
-            self._lookup.lost(f"{names(gone)} is gone: the topic was deleted")
+        missing = sorted(begins.keys() - ends.keys())
+        if missing:
+            self._lookup.lost(f"{names(missing)} is gone: the topic was deleted")
         ranges = [self._range(each, begins.get(each), ends[each]) for each in sorted(ends)]
         return list(slices(self._lookup, [each for each in ranges if each is not None]))
 
@@ -260,7 +262,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return slice_reader(self.options, self.columns).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing: the checkpoint has the offsets, and retention is the topic's."""
+        """Do nothing, since the checkpoint has the offsets, and the topic's settings decide on retention."""
 
     def stop(self) -> None:
         if "_lookup" in self.__dict__:

@@ -1,7 +1,7 @@
-"""Studies of why a log is fast, one module for each.
+"""The studies of why a log is fast; each is one module.
 
-On disk: a directory of its own below the one that is given, removed at the end of a run, also by Ctrl-C.
-Threads: one runs; children, where there are any, end with it.
+On disk: a study makes a directory of its own below the one that is given, and removes it at the end of a run,
+also after Ctrl-C. Threads: one thread runs a study; its child processes, if it has any, end with it.
 
 Each module has NAME, QUESTION (one sentence), ABOUT (what is measured, and what limits it), SHOWN (the
 figures for which a table on a terminal has room), `run`, `findings` and `plot`. `findings` reads only the
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Study(Protocol):
-    """What a study's module has."""
+    """The names that a study's module must have."""
 
     NAME: str
     QUESTION: str
@@ -30,13 +30,15 @@ class Study(Protocol):
     SHOWN: tuple[str, ...]
 
     def run(self, directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-        """Measure; `quick`: in seconds, with little data, to see that it works."""
+        """Measure and return the results. With `quick` it takes seconds, with little data: enough to see that
+        it works.
+        """
 
     def findings(self, results: Results) -> list[Finding]:
-        """What the cells say to what people claim."""
+        """Return what the cells say about what people claim."""
 
     def plot(self, results: Results) -> Picture:
-        """One picture of all."""
+        """Return one picture of all results."""
 
 
 MODULES = {
@@ -51,12 +53,7 @@ MODULES = {
 
 
 def study(name: str) -> Study:
-    """A study by its name. Raises InvalidArgumentError."""
+    """Return the study with this name. Raises InvalidArgumentError where there is none."""
     if name not in MODULES:
         raise InvalidArgumentError(f"no study is named {name!r}; there are {', '.join(MODULES)}")
     return cast("Study", import_module(f"{__name__}.{MODULES[name]}"))
-
-
-def studies() -> list[Study]:
-    """All of them, in order."""
-    return [study(name) for name in MODULES]

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 # --- appending ---------------------------------------------------------------------------------
 
-# The ways that are compared. Each takes batches of records, and calls `sync` after every batch; it begins
-# with an empty file or topic, which is deleted after the run.
+# These are the ways that are compared. Each takes batches of records, and calls `sync` after every batch. It
+# begins with an empty file or topic, which is deleted after the run.
 
 RECORD, PER_BATCH = 256, 64  # bytes, records
 BATCH = RECORD * PER_BATCH
@@ -107,7 +107,7 @@ def to_file(path: str, way: str, batches: Batches, durable: bool) -> Mapping[str
     try:
         sync = partial(os.fdatasync, fd) if durable else _nothing
         took = seconds(lambda: FILES[way](fd, batches, sync))
-        os.fdatasync(fd)  # not in the time, and not left to the next run
+        os.fdatasync(fd)  # outside the measured time, so that the next run finds nothing to sync
     finally:
         os.close(fd)
         os.unlink(name)
@@ -123,7 +123,7 @@ def to_log(store: Store, way: str, batches: Batches, durable: bool) -> Mapping[s
 
 
 def _nothing() -> None:
-    """No sync."""
+    """Do nothing, in place of a sync."""
 
 
 def _figures(batches: Batches, took: float) -> Mapping[str, float]:
@@ -131,7 +131,7 @@ def _figures(batches: Batches, took: float) -> Mapping[str, float]:
 
 
 def direct_refused(path: str) -> str | None:
-    """Why this file system takes no O_DIRECT; None where it does."""
+    """Return the reason why this file system refuses O_DIRECT; None where it takes it."""
     name = os.path.join(path, "direct")
     try:
         fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_DIRECT | os.O_CLOEXEC, 0o600)
@@ -155,21 +155,22 @@ QUESTION = (
     "Which way of appending records to a file is the fastest, with and without making each batch durable?"
 )
 ABOUT = """\
-Records of 256 bytes, in batches of 64 (16 KiB), to the end of an empty file: one pwrite a record; one
-pwrite a batch, whose records are joined in the time; one pwritev a batch of its 64 records; stores into a
-shared mapping of a file that ftruncate has extended; O_DIRECT from a page-aligned buffer into which the
-batch is copied. Then the same records by segstore itself, one `append` a record and one `append_batch` a
-batch: with headers, CRC, index and a lock, all of which the bare files lack. Into the page cache, and with
-an fdatasync after each batch (fewer batches then; segstore's topic has flush.messages=64). Calls are made
-from Python, some tenths of a microsecond each: in C the cheap ways would lie further apart. O_DIRECT waits
-for the disk without any fdatasync, but alone it does not promise that the disk's own cache is written."""
+Records of 256 bytes, in batches of 64 (16 KiB), are appended to an empty file in these ways: by one pwrite
+for each record; by one pwrite for each batch, where joining its records is part of the time; by one pwritev
+for each batch of 64 records; by stores into a shared mapping of a file that ftruncate has extended; and
+with O_DIRECT from a page-aligned buffer into which the batch is copied. Then segstore itself appends the
+same records, by one `append` for each record and by one `append_batch` for each batch: with headers, CRC,
+index and a lock, all of which the bare files lack. Everything is measured into the page cache, and with an
+fdatasync after each batch (with fewer batches; segstore's topic has flush.messages=64). Calls are made from
+Python and take some tenths of a microsecond each: in C the cheap ways would lie further apart. O_DIRECT
+waits for the disk without any fdatasync, but it does not promise that the disk's own cache is written."""
 
 SHOWN = ("records/s", "MB/s")
 CACHE, EACH = "page cache", "fdatasync a batch"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Each way and durability; O_DIRECT where the file system takes it. Raises OSError."""
+    """Measure each way with each durability; O_DIRECT only where the file system takes it. Raises OSError."""
     many, few = (32, 4) if quick else (1024, 48)
     records = records_of(many * PER_BATCH, RECORD)
     batches = [records[at : at + PER_BATCH] for at in range(0, len(records), PER_BATCH)]
@@ -189,7 +190,7 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[Finding]:
-    """Each claim about two of the ways, with and without syncs."""
+    """Return a finding for each claim about two of the ways, with and without syncs."""
 
     def said(first: str, second: str) -> str:
         if not (results.where(way=first) and results.where(way=second)):
@@ -213,7 +214,7 @@ def findings(results: Results) -> list[Finding]:
 
 
 def plot(results: Results) -> Picture:
-    """A panel for each durability, each on a scale of its own."""
+    """Return a picture with a panel for each durability, each on a scale of its own."""
     with panels("Ways of appending 256-byte records, 64 a batch", 2) as all_axes:
         for axes, how in zip(all_axes, results.values("durability"), strict=True):
             label(axes, how, "records/s")

@@ -1,6 +1,6 @@
 """The study of batch size against throughput and latency: the linger curve.
 
-On disk: a topic for each run, deleted after it. Threads: this one, and a producer's sender.
+On disk: a topic for each run, deleted after it. Threads: the calling one, and a producer's sender.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 # --- batches -----------------------------------------------------------------------------------
 
-# What is measured: one run of each kind.
+# These functions measure one run of each kind.
 
 APPEND, SYNCED, SIZE, LINGER = "append_batch", "append_batch, synced", "batch_size", "linger_ms"
 TOPIC = "t"
 UNFILLED = 1 << 20  # a batch_size that no paced run fills
-TICK = 0.001  # s: a sleep is no more exact
+TICK = 0.001  # s: a sleep is not more exact than this
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def _topic(store: Store, **config: int) -> Iterator[PartitionLog]:
     log = new_log(store, TOPIC, **config)
     try:
         yield log
-        log.flush()  # not in any time, and not left to the next run
+        log.flush()  # outside the measured times, so that the next run finds nothing to write
     finally:
         store.delete_topic(TOPIC)
 
@@ -59,7 +59,7 @@ def _topic(store: Store, **config: int) -> Iterator[PartitionLog]:
 def appended(
     store: Store, values: Sequence[bytes], each: int, calls: int, synced: bool = False
 ) -> Mapping[str, float]:
-    """`append_batch` of `each` values, until all are appended, or `calls` times."""
+    """Measure `append_batch` of `each` values, until all are appended; if `synced`, `calls` times."""
     with _topic(store, **({"flush_messages": 1} if synced else {})) as log:
         starts = range(0, calls * each, each) if synced else range(0, len(values), each)
         batches = [values[at : at + each] for at in (start % len(values) for start in starts)]
@@ -69,7 +69,7 @@ def appended(
 
 
 def flooded(store: Store, values: Sequence[bytes], count: int, batch_size: int) -> Mapping[str, float]:
-    """`count` records by a Producer, as fast as it takes them."""
+    """Measure a Producer that is sent `count` records as fast as it takes them."""
     with _topic(store):
         began = time.perf_counter()
         with Producer(store, linger_ms=5, batch_size=batch_size) as producer:
@@ -81,7 +81,9 @@ def flooded(store: Store, values: Sequence[bytes], count: int, batch_size: int) 
 def paced(
     store: Store, values: Sequence[bytes], rate: int, length: float, linger_ms: int
 ) -> Mapping[str, float]:
-    """`rate` records a second for `length` seconds: how long each takes until it is done."""
+    """Measure how long a record takes from `send` until its future is done, at `rate` records a second for
+    `length` seconds.
+    """
     count, took = int(rate * length), list[float]()
     clock = time.perf_counter
 
@@ -98,7 +100,7 @@ def paced(
         producer.flush()
         spent = clock() - began
         metrics = producer.metrics()
-        assert metrics is not None  # they are on by default
+        assert metrics is not None  # metrics are on by default
         batches = metrics["producer-metrics"]["request-total"] - 1  # one partition: each request is a batch
     return {"records/s": count / spent, "records a batch": count / batches, **_latency(took)}
 
@@ -112,14 +114,14 @@ def _latency(took: Sequence[float]) -> dict[str, float]:
 NAME = "batching"
 QUESTION = "What do larger batches, and waiting for them, do to throughput and latency?"
 ABOUT = """\
-Records of 100 bytes into one partition, four ways: `append_batch` of 1 to 10,000 records a call; the same
-with each call made durable (flush.messages=1), fewer calls then; a Producer that is sent records as fast as
-Python can, with a batch_size from 512 bytes to 1 MiB and linger_ms=5; and the linger curve, a Producer with
-a batch_size too large to fill that is sent 5,000 records a second, evenly, with a linger_ms from 0 to 100.
-Latency is from the call until it returns, of the Producer from `send` until the record's future is done
-(acks=1). The sender's thread and the one that sends share Python's lock, which bears on both latency and
-throughput; there is no network, whose cost for each request is what Kafka's producer saves most of with
-batches."""
+Records of 100 bytes are written to one partition in four ways: by `append_batch` of 1 to 10,000 records a
+call; by the same with each call made durable (flush.messages=1), with fewer calls; by a Producer that is
+sent records as fast as Python can, with a batch_size from 512 bytes to 1 MiB and linger_ms=5; and, for the
+linger curve, by a Producer with a batch_size too large to fill that is sent 5,000 records a second, evenly,
+with a linger_ms from 0 to 100. Latency is the time of a call; for the Producer it is the time from `send`
+until the record's future is done (acks=1). The sender's thread and the one that sends share Python's GIL,
+which affects both latency and throughput. There is no network, whose cost for each request is what batches
+save most for Kafka's producer."""
 
 SHOWN = ("records/s", "p50 ms", "p99 ms", "records a batch")
 CALLS = (1, 10, 100, 1_000, 10_000)
@@ -134,7 +136,9 @@ VALUE_TEXT: dict[str, Callable[[int], str]] = {
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """By append_batch, append_batch synced, batch_size and linger_ms. Raises OSError."""
+    """Measure over the sizes of append_batch, without and with syncs, over batch_size and over linger_ms.
+    Raises OSError.
+    """
     many, synced, sent, rate, time = (
         (1_000, 3, 1_000, 5_000, 0.04) if quick else (20_000, 16, 20_000, 5_000, 0.4)
     )
@@ -160,7 +164,7 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[Finding]:
-    """The largest against the smallest, and where more stops to help."""
+    """Compare the largest value with the smallest, and say from where on more no longer helps."""
 
     return [
         Finding(
@@ -181,7 +185,9 @@ def findings(results: Results) -> list[Finding]:
 
 
 def _ends(results: Results, kinds: Sequence[str], figure: str, more: bool) -> str:
-    """The largest against the smallest, whose turn it is to win where less is better."""
+    """Return a sentence that compares the largest value with the smallest. The claim is that the largest
+    wins, or the smallest unless `more` is better.
+    """
     contests = []
     for by in kinds:
         few, *_, many = (cell.keys["value"] for cell in results.where(by=by))
@@ -192,7 +198,7 @@ def _ends(results: Results, kinds: Sequence[str], figure: str, more: bool) -> st
 
 
 def knee(results: Results, by: str) -> str:
-    """The smallest that gives nine tenths of the best."""
+    """Return a sentence that names the smallest value which gives nine tenths of the best rate."""
     rates = {cell.keys["value"]: cell.figures["records/s"].median for cell in results.where(by=by)}
     best = max(rates.values())
     enough = min(value for value, rate in rates.items() if rate >= 0.9 * best)
@@ -200,13 +206,15 @@ def knee(results: Results, by: str) -> str:
 
 
 def curve(results: Results, figure: str) -> str:
-    """The medians over linger_ms."""
+    """Return a sentence with the medians over linger_ms."""
     points = [(cell.keys["value"], cell.figures[figure].median) for cell in results.where(by=LINGER)]
     return f"{figure} by linger_ms: {', '.join(f'{ms}: {number_text(value)}' for ms, value in points)}."
 
 
 def plot(results: Results) -> Picture:
-    """Throughput over the size of a batch, twice, and both sides of lingering."""
+    """Return a picture of throughput over both batch sizes, and of what lingering does to latency and to
+    batches.
+    """
 
     def points(by: str, figure: str) -> dict[float, Figure]:
         return {float(cell.keys["value"]): cell.figures[figure] for cell in results.where(by=by)}

@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 # --- readers -----------------------------------------------------------------------------------
 
-# The ways of reading that are compared, each in a process that was just started.
+# These are the ways of reading that are compared, each in a process that was just started.
 
 BLOCK = 4096
-SKEW = 3.0  # a place is drawn as u ** SKEW of the file: its first tenth gets 46 % of the reads
+SKEW = 3.0  # a position is drawn as u ** SKEW of the file: its first tenth gets 46 % of the reads
 PREAD, MAPPED, OWN_QUARTER, OWN_ALL = "pread", "mmap", "own cache ¼", "own cache all"
 WAYS = (PREAD, MAPPED, OWN_QUARTER, OWN_ALL)
 Reader = Callable[[int], bytes]
 
 
 class OwnCache:
-    """The blocks that were read last, `capacity` of them, in the process."""
+    """A cache in the process, of the `capacity` blocks that were read last."""
 
     def __init__(self, fd: int, capacity: int) -> None:
         self._fd, self._capacity = fd, capacity
@@ -47,7 +47,7 @@ class OwnCache:
         self.hits = 0
 
     def read(self, at: int) -> bytes:
-        """The block at `at`."""
+        """Return the block at `at`."""
         blocks = self._blocks
         block = blocks.get(at)
         if block is not None:
@@ -61,7 +61,9 @@ class OwnCache:
 
 
 def places(size: int, reads: int, turn: int) -> list[int]:
-    """Where a pass reads: skewed, spread over the file so that neighbours aren't both wanted."""
+    """Return the positions that a pass reads. Some blocks are read much more often than others; these are
+    spread over the file, so that the neighbour of a wanted block is not likely to be wanted too.
+    """
     draw, count = random.Random(SEED + turn).random, size // BLOCK
     order = list(range(count))
     random.Random(SEED).shuffle(order)
@@ -69,12 +71,14 @@ def places(size: int, reads: int, turn: int) -> list[int]:
 
 
 def passes(path: str, way: str, reads: int) -> dict[str, float]:
-    """Two passes over a file: reads/s, percentiles (µs) and hits (%) of each, memory (MiB) behind both."""
+    """Read in two passes over a file, and return reads/s, percentiles (µs) and hits (%) of each pass, and the
+    memory (MiB) taken after both.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead: what is read is what was asked for
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead: only what was asked for is read
     size = os.fstat(fd).st_size
     where = [places(size, reads, turn) for turn in range(2)]
-    before, told = memory(), {}
+    before, figures = memory(), {}
     mapping = mmap.mmap(fd, size, prot=mmap.PROT_READ)
     mapping.madvise(mmap.MADV_RANDOM)
     own = OwnCache(fd, size // BLOCK // (4 if way == OWN_QUARTER else 1))
@@ -84,14 +88,14 @@ def passes(path: str, way: str, reads: int) -> dict[str, float]:
     }
     for name, chosen in zip(("1st", "2nd"), where, strict=True):
         own.hits = 0
-        told.update(_pass(readers.get(way, own.read), chosen, name))
-        told[f"hits {name} %"] = 100 * own.hits / reads
+        figures.update(_pass(readers.get(way, own.read), chosen, name))
+        figures[f"hits {name} %"] = 100 * own.hits / reads
     after = memory()
-    told["own MiB"] = max(after["own"] - before["own"], 0) / (1 << 20)
-    told["mapped MiB"] = max(after["files"] - before["files"], 0) / (1 << 20)
+    figures["own MiB"] = max(after["own"] - before["own"], 0) / (1 << 20)
+    figures["mapped MiB"] = max(after["files"] - before["files"], 0) / (1 << 20)
     mapping.close()
     os.close(fd)
-    return told
+    return figures
 
 
 def _pass(read: Reader, chosen: list[int], name: str) -> dict[str, float]:
@@ -112,15 +116,15 @@ def _pass(read: Reader, chosen: list[int], name: str) -> dict[str, float]:
 NAME = "caches"
 QUESTION = "What does a cache in the process give beyond the page cache, and what does it cost?"
 ABOUT = """\
-Blocks of 4 KiB are read at places that a skewed draw chooses (the most wanted tenth of the file gets most
-of the reads), by one pread each; from a mapping, where each block is copied to a bytes object like the
-others; and through a least-recently-used cache of blocks in the process, an OrderedDict of bytes, which
-holds a quarter of the file or all of it and preads what it misses. Each run is a process of its own, just
-started: its first pass is what follows a restart of the process, its second finds the process warm. Before
-that the page cache has all of the file (the process was restarted) or nothing (the machine was), which
-mincore confirms. Memory is what the process has grown by of its own; pages of a mapped file belong to the
-page cache, which all processes share. What it can't show: a cache in C would be quicker, and one of decoded
-records saves decoding too."""
+Blocks of 4 KiB are read at random positions with a skew (the most wanted tenth of the file gets most of the
+reads): by one pread each; from a mapping, where each block is copied to a bytes object like the others; and
+through a least-recently-used cache of blocks in the process, an OrderedDict of bytes, which has room for a
+quarter of the file or for all of it, and preads the blocks that it lacks. Each run is a new process: its
+first pass shows what follows a restart of the process, its second pass a warm process. Before a run the
+page cache has all of the file (as when the process was restarted) or nothing of it (as when the machine
+was), which mincore confirms. Memory is the growth of the process' own memory; pages of a mapped file belong
+to the page cache, which all processes share. The study can't show that a cache in C would be quicker, and
+that a cache of decoded records saves decoding too."""
 
 SHOWN = ("1st reads/s", "2nd reads/s", "hits 2nd %", "own MiB")
 FIRST, SECOND = "1st reads/s", "2nd reads/s"
@@ -128,7 +132,9 @@ WARM, COLD = "process", "machine"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Each way of reading after each restart. Raises OSError, StorageError (the child)."""
+    """Measure each way of reading after each kind of restart. Raises OSError; StorageError where the child
+    process fails.
+    """
     size, reads = (4 << 20, 2_000) if quick else (64 << 20, 12_000)
     with scratch(directory) as path:
         name = os.path.join(path, "file")
@@ -148,19 +154,23 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def _read(name: str, way: str, restarted: str, reads: int) -> Mapping[str, float]:
-    """A child's figures, and how much of the file the page cache had before it."""
+    """Return the figures of a child process, and how much of the file the page cache had before it began."""
     evict(name)
     if restarted == WARM:
         with open(name, "rb") as file:
             while file.read(1 << 20):
                 pass
     cached = 100 * resident(name) / pages(name)
-    told: dict[str, float] = ask("segstore.bench.studies.caches", "passes", path=name, way=way, reads=reads)
-    return {"cached before %": cached, **told}
+    figures: dict[str, float] = ask(
+        "segstore.bench.studies.caches", "passes", path=name, way=way, reads=reads
+    )
+    return {"cached before %": cached, **figures}
 
 
 def findings(results: Results) -> list[Finding]:
-    """What the cache gives once it is warm, what after a restart, and what it costs."""
+    """Return findings on what the cache gives once it is warm, what it gives after a restart, and what it
+    costs.
+    """
     return [
         Finding(
             "A warm cache in the process reads faster than pread from the page cache.",
@@ -181,7 +191,7 @@ def findings(results: Results) -> list[Finding]:
 
 
 def _restarts(results: Results) -> str:
-    """The two restarts, for each way."""
+    """Return a sentence that compares the two restarts, for each way."""
     if COLD not in results.values("restarted"):
         kept = results.settings["pages that can't be dropped"]
         return f"Not measured: the file system kept {kept:,} pages that it was told to drop."
@@ -190,7 +200,7 @@ def _restarts(results: Results) -> str:
 
 
 def _between(results: Results, ways: Sequence[str], other: str, figure: str) -> str:
-    """These ways against another one, by their reads after a restart of the process."""
+    """Return a sentence that compares `ways` with `other`, by their reads after a restart of the process."""
     where = {"restarted": WARM}
     return answer(
         [
@@ -205,18 +215,18 @@ def _warm(results: Results, way: str, figure: str) -> float:
 
 
 def _memory(results: Results) -> str:
-    """What each way holds, beside the page cache's copy."""
-    held = [f"{way} {number_text(_warm(results, way, 'own MiB'))} MiB" for way in results.values("way")]
+    """Return a sentence on the memory that each way takes beside the page cache's copy."""
+    sizes = [f"{way} {number_text(_warm(results, way, 'own MiB'))} MiB" for way in results.values("way")]
     mapped = number_text(_warm(results, MAPPED, "mapped MiB"))
     size = size_text(results.settings["file bytes"])
     return (
-        f"Of its own the process holds, after both passes over {size}: {', '.join(held)}. The mapping shows "
+        f"Of its own the process holds, after both passes over {size}: {', '.join(sizes)}. The mapping shows "
         f"it {mapped} MiB of the page cache, which has the file once whoever reads it."
     )
 
 
 def plot(results: Results) -> Picture:
-    """Reads per second of both passes, and memory."""
+    """Return a picture of the reads per second of both passes, and of the memory."""
     restarts = results.values("restarted")
     with panels("The page cache, and a cache in the process", len(restarts) + 1) as all_axes:
         for axes, restarted in zip(all_axes, restarts, strict=False):

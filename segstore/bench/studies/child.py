@@ -1,8 +1,9 @@
-"""Runs a function in a process of its own, for what only such a process can show: its memory, and a fresh
+"""Runs a function in a new process, to measure what only a new process can show: its memory, and a fresh
 start.
 
-Threads: one; the child ends with its call, and is killed where the caller is interrupted. Run as `python -m
-segstore.bench.studies.child MODULE FUNCTION JSON`: writes what the function returns, as JSON.
+Threads: one. The child ends with its call, and is killed where the caller is interrupted. It is run as
+`python -m segstore.bench.studies.child MODULE FUNCTION JSON`, and writes what the function returns to
+standard output, as JSON.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from segstore.errors import StorageError
 
 
 def ask(module: str, function: str, **arguments: Any) -> Any:
-    """What `function(**arguments)` of a module gives in a new process; JSON values both. Raises
-    StorageError.
+    """Call `function(**arguments)` of a module in a new process, and return its result. Arguments and result
+    are JSON values. Raises StorageError where the process fails.
     """
     command = [sys.executable, "-m", __name__, module, function, json.dumps(arguments)]
     process = None
@@ -30,7 +31,7 @@ def ask(module: str, function: str, **arguments: Any) -> Any:
         told, error = process.communicate()
     finally:
         if process is not None:
-            process.kill()  # nothing where it has ended
+            process.kill()  # this does nothing where the process has ended
             process.communicate()
     if process.returncode:
         why = error.decode(errors="replace").strip().rpartition("\n")[2]
@@ -39,7 +40,7 @@ def ask(module: str, function: str, **arguments: Any) -> Any:
 
 
 def memory() -> dict[str, int]:
-    """Bytes of this process that are resident: its own, and shared with files (mapped ones)."""
+    """Return how many bytes of this process are resident: "own" ones, and those of mapped "files"."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         found = dict(line.split(":", 1) for line in status)
     return {name: int(found[field].split()[0]) * 1024 for name, field in _FIELDS.items()}
@@ -49,8 +50,8 @@ _FIELDS = {"own": "RssAnon", "files": "RssFile"}
 
 
 def main() -> None:
-    """The child."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the caller's, who kills
+    """Call the function that the arguments name, in the child process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C, and kills this process
     module, function, arguments = sys.argv[1:]
     told = getattr(import_module(module), function)(**json.loads(arguments))
     sys.stdout.write(json.dumps(told))

@@ -1,6 +1,6 @@
-"""What the studies share: a directory that is removed again, turns with progress, percentiles.
+"""What the studies share: a scratch directory, runs by turns with progress, percentiles.
 
-On disk: that directory. Threads: one runs a study.
+On disk: that directory. Threads: one thread runs a study.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ Variants = Mapping[Key, Callable[[], Mapping[str, float]]]
 
 @contextmanager
 def scratch(directory: Path) -> Iterator[str]:
-    """A new directory in this one, removed with all that is in it however the block ends. Raises OSError."""
+    """Yield a new directory within `directory`, and remove it with all that is in it however the block ends.
+    Raises OSError.
+    """
     path = tempfile.mkdtemp(prefix=PREFIX, dir=directory)
     try:
         yield path
@@ -42,19 +44,21 @@ def scratch(directory: Path) -> Iterator[str]:
 
 @contextmanager
 def scratch_store(path: str, name: str = "store") -> Iterator[Store]:
-    """An empty store below `path`."""
+    """Yield an empty store below `path`, and close it."""
     with open_store(os.path.join(path, name)) as store:
         yield store
 
 
 def new_log(store: Store, topic: str, **config: Any) -> PartitionLog:
-    """An empty topic of one partition; settings by Kafka's names with _ for the dots."""
+    """Create a topic of one partition, and return its empty log. `config` has Kafka's names of settings, with
+    _ for the dots.
+    """
     store.create_topic(topic, config={name.replace("_", "."): value for name, value in config.items()})
     return store.partition(topic, 0)
 
 
 def measure(names: Sequence[str], variants: Variants, runs: int, progress: Progress, what: str) -> list[Cell]:
-    """A cell for each variant, run by turns; the parts of its key have these `names`."""
+    """Run the variants by turns, and return a cell for each; `names` are the names of its key's parts."""
     total, done = runs * len(variants), 0
     progress(0, total, what)
 
@@ -70,42 +74,37 @@ def measure(names: Sequence[str], variants: Variants, runs: int, progress: Progr
 def concluded(
     study: ModuleType | Any, directory: Path, cells: Sequence[Cell], settings: Mapping[str, Any]
 ) -> Results:
-    """The results of a study's module, with its findings."""
+    """Return the results of a study's module: the cells, and the findings that the module draws from them."""
     where = machine(directory, ["cramjam"])
     results = Results(study.NAME, study.QUESTION, where, settings, cells)
     return Results(study.NAME, study.QUESTION, where, settings, cells, study.findings(results))
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """How long it takes."""
+    """Return how long a call takes, in seconds."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
 
 
-def each_seconds(calls: Iterator[Callable[[], Any]]) -> list[float]:
-    """How long each takes."""
-    return [seconds(call) for call in calls]
-
-
 def percentile(values: Sequence[float], part: float) -> float:
-    """The smallest of `values` that `part` of them are not above."""
+    """Return the smallest of `values` such that at least the fraction `part` of them is not greater."""
     ordered = sorted(values)
     return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
 
 
 def drop_pages(fd: int) -> None:
-    """Let the page cache forget a file; what is not on the disk yet is written first. Raises OSError."""
+    """Drop the pages of a file from the page cache; dirty pages are written first. Raises OSError."""
     os.fdatasync(fd)
     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def noise(size: int) -> bytes:
-    """`size` bytes that no codec makes smaller, the same every time."""
+    """Return `size` bytes that no codec makes smaller, the same every time."""
     return random.Random(SEED).randbytes(size)
 
 
 def records_of(count: int, size: int) -> list[bytes]:
-    """`count` different values of `size` bytes."""
+    """Return `count` different values of `size` bytes."""
     data = noise(count * size)
     return [data[at : at + size] for at in range(0, len(data), size)]

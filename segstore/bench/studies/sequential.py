@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 NAME = "sequential-writes"
 QUESTION = "Is writing in order faster than writing the same bytes all over a file?"
 ABOUT = """\
-The same bytes go to the same file by one pwrite a block: appended to it while it grows, as a log is; over
-what is there already, in order; and over what is there, each block once, shuffled. Into the page cache
-alone; with one fdatasync after all of them, in the time; and with one after each (fewer blocks then).
-Before each run the file is synced and the page cache told to drop it, and blocks are whole pages, so that
-none is read first. An append has to allocate blocks and to sync the file's size, which the two others have
-not. What it can't show: a disk with heads. On an SSD, or a virtual disk whose host has a cache of its own,
-a far place costs what a near one does, and the kernel sorts what it writes back."""
+The same bytes are written to the same file by one pwrite for each block: appended while the file grows, as
+in a log; over the existing bytes, in order; and over the existing bytes, each block once, shuffled. They go
+into the page cache alone; with one fdatasync after all of them, within the measured time; or with one
+fdatasync after each block (with fewer blocks). Before each run the file is synced and dropped from the page
+cache, and blocks are whole pages, so that none has to be read first. An append has to allocate blocks and
+to sync the file's size, which the two others have not. The study can't show a disk with heads: on an SSD,
+or a virtual disk whose host has a cache of its own, a distant position costs what a near one does, and the
+kernel sorts the blocks that it writes back."""
 
 SHOWN = ("MB/s", "writes/s")
 APPEND, IN_ORDER, SHUFFLED = "append", "in order", "shuffled"
@@ -38,7 +39,7 @@ BLOCKS = (4096, 65536)
 
 
 def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
-    """Each order, durability and size of a block. Raises OSError."""
+    """Measure each order, durability and block size. Raises OSError."""
     total, synced = (2 << 20, 8) if quick else (32 << 20, 48)
     data = noise(total)
     with scratch(directory) as path:
@@ -58,7 +59,7 @@ def run(directory: Path, quick: bool, runs: int, progress: Progress) -> Results:
 
 
 def _write(fd: int, data: bytes, order: str, block: int, how: str, synced: int) -> Mapping[str, float]:
-    """MB/s of one pass over the file, or over `synced` blocks of it."""
+    """Return the MB/s and writes/s of one pass over the file, or over `synced` blocks of it."""
     os.ftruncate(fd, 0)
     if order != APPEND:
         os.pwrite(fd, data, 0)
@@ -68,7 +69,7 @@ def _write(fd: int, data: bytes, order: str, block: int, how: str, synced: int) 
     chosen = random.Random(SEED).sample(places, count) if order == SHUFFLED else places[:count]
     blocks = [(data[at : at + block], at) for at in chosen]
     took = seconds(lambda: _passed(fd, blocks, how))
-    os.fdatasync(fd)  # the next run finds nothing of this one still to be written
+    os.fdatasync(fd)  # leaves no dirty pages to the next run
     return {"MB/s": count * block / took / 1e6, "writes/s": count / took}
 
 
@@ -82,7 +83,7 @@ def _passed(fd: int, blocks: list[tuple[bytes, int]], how: str) -> None:
 
 
 def findings(results: Results) -> list[Finding]:
-    """In order against shuffled; and growing against overwriting."""
+    """Compare writes in order with shuffled ones, and appends to a growing file with overwrites."""
 
     def contests(first: str, second: str) -> str:
         return answer(
@@ -113,21 +114,21 @@ def findings(results: Results) -> list[Finding]:
     ]
 
 
-def _disk(found: Mapping[str, Any]) -> str:
-    """What is known of what lies below the file."""
-    where = f"This is {found['type']} on {found['device']}"
-    if found["rotational"] is None:
+def _disk(filesystem: Mapping[str, Any]) -> str:
+    """Return a sentence on the disk below the file."""
+    where = f"This is {filesystem['type']} on {filesystem['device']}"
+    if filesystem["rotational"] is None:
         return f"{where}, no block device."
-    said = "rotating" if found["rotational"] else "not rotating"
-    if found["virtual"]:
+    spins = "rotating" if filesystem["rotational"] else "not rotating"
+    if filesystem["virtual"]:
         return (
-            f"{where}, a virtual disk (it says of itself: {said}): what lies behind it only its host knows."
+            f"{where}, a virtual disk (it says of itself: {spins}): what lies behind it only its host knows."
         )
-    return f"{where}, which says that it is {said}."
+    return f"{where}, which says that it is {spins}."
 
 
 def plot(results: Results) -> Picture:
-    """A panel for each durability."""
+    """Return a picture with a panel for each durability."""
     with panels("The same bytes, in order and all over the file", len(DURABILITY)) as all_axes:
         for axes, how in zip(all_axes, results.values("durability"), strict=True):
             label(axes, f"bytes a write; {how}", "MB/s")

@@ -1,7 +1,7 @@
-"""Sentences about figures. Threads: any; no state.
+"""Makes sentences about figures. Threads: any; there is no state.
 
-A contest is two figures of the same kind. One wins where the runs of both don't overlap (`figures.winner`),
-and every sentence follows from that: nothing here knows which result is expected.
+A contest compares two figures of the same kind. One wins where their intervals don't overlap
+(`figures.winner`), and every sentence follows from that: nothing here knows which result is expected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _UNITS = ("CPU s/GB", "reads/s", "ms", "µs", "MiB")
 
 
 class Contest(NamedTuple):
-    """`first` against `second`, which the claim says is the worse one; `where` tells contests apart."""
+    """A comparison of two figures. The claim is that `first` is better than `second`; `where` tells contests
+    apart.
+    """
 
     where: str
     first: str
@@ -35,7 +37,9 @@ class Contest(NamedTuple):
         return all(len(figure.runs) >= FEWEST_TO_WIN for figure in self.figures)
 
     def text(self) -> str:
-        """Both medians, and what lies between."""
+        """Return a sentence with both medians, and the factor between them or how often `first` was the
+        better one.
+        """
         ours, theirs = (figure.median for figure in self.figures)
         between = f"a factor of {factor(ours, theirs)}"
         if self.enough and not self.winner:
@@ -51,11 +55,11 @@ class Contest(NamedTuple):
 
     @property
     def turns(self) -> int:
-        """In how many turns `first` was better than `second` was in the same turn: a drift of the machine
-        bears on both alike.
+        """Return in how many turns `first` was better than `second` was in the same turn: so a drift of the
+        machine affects both alike.
         """
         pairs = zip(self.figures[0].runs, self.figures[1].runs, strict=True)
-        return sum(one > other if self.more_is_better else one < other for one, other in pairs)
+        return sum(first > second if self.more_is_better else first < second for first, second in pairs)
 
 
 def contest(
@@ -67,8 +71,8 @@ def contest(
     where: Mapping[str, object],
     words: tuple[str, str, str] | None = None,
 ) -> Contest:
-    """Two cells that differ in `key` only. `words` name where, the first and the second, by default as the
-    keys do. Raises InvalidArgumentError where a cell is not there.
+    """Return the contest of two cells that differ in `key` only. `words` are the texts for `where` and for
+    both values; by default they are the keys' values. Raises InvalidArgumentError where a cell is missing.
     """
     ours, theirs = (results.cell(**{**where, key: value}).figures[figure] for value in values)
     place, first, second = words or (", ".join(map(str, where.values())), *map(str, values))
@@ -76,12 +80,12 @@ def contest(
 
 
 def unit_of(figure: str) -> str:
-    """A figure's name without what tells it from others of its unit."""
+    """Return the unit at the end of a figure's name; the whole name where it ends in none."""
     return next((unit for unit in _UNITS if figure.endswith(f" {unit}")), figure)
 
 
 def factor(value: float, other: float) -> str:
-    """How many times the smaller the larger is."""
+    """Return the quotient of the larger value and the smaller one."""
     small, large = sorted((value, other))
     return (
         f"{large / small:.2f}"
@@ -93,7 +97,7 @@ def factor(value: float, other: float) -> str:
 
 
 def leaders(figures: Mapping[str, Figure], more_is_better: bool) -> list[str]:
-    """The one with the best median, and behind it those whose runs overlap its own."""
+    """Return the name of the figure with the best median, followed by those whose intervals overlap it."""
     sign = 1 if more_is_better else -1
     ordered = sorted(figures, key=lambda name: -sign * figures[name].median)
     best = figures[ordered[0]]
@@ -101,13 +105,13 @@ def leaders(figures: Mapping[str, Figure], more_is_better: bool) -> list[str]:
 
 
 def headline(contests: Sequence[Contest]) -> str:
-    """Whether the claim, that the first of each wins, holds."""
+    """Return a sentence that says whether the claim holds: that the first of each contest wins."""
     if not contests:
         return "Not measured here."
-    if not all(one.enough for one in contests):
+    if not all(contest.enough for contest in contests):
         return f"Too few runs to say: a win needs {FEWEST_TO_WIN}."
-    won = sum(one.winner == one.first for one in contests)
-    lost = sum(one.winner == one.second for one in contests)
+    won = sum(contest.winner == contest.first for contest in contests)
+    lost = sum(contest.winner == contest.second for contest in contests)
     if won == len(contests):
         return "Yes."
     if lost == len(contests):
@@ -119,13 +123,13 @@ def headline(contests: Sequence[Contest]) -> str:
 
 
 def answer(contests: Sequence[Contest], *more: str) -> str:
-    """The headline, then every contest's figures, then `more` sentences."""
-    details = "; ".join(one.text() for one in contests)
+    """Return the headline, the figures of every contest, and the sentences `more`, as one text."""
+    details = "; ".join(contest.text() for contest in contests)
     return " ".join(part for part in (headline(contests), details and f"{details}.", *more) if part)
 
 
 def size_text(size: int) -> str:
-    """Bytes in the binary unit that fits: 512 B, 64 KiB, 1 MiB."""
+    """Return a size in the binary unit that fits: 512 B, 64 KiB, 1 MiB."""
     for unit, step in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
         if size >= 1 << step:
             return f"{size / (1 << step):g} {unit}"

@@ -17,7 +17,8 @@ from segstore.bench.results import Cell, Finding, Results
 from segstore.bench.zero_copy.measure import CPU, THROUGHPUT
 from segstore.bench.zero_copy.plan import BARE, KIB, LOG, OS_SENDFILE, SIZE_NAMES, Group
 from segstore.errors import InvalidArgumentError
-from segstore.storage.transfer.transfer import TABLE
+from segstore.storage.transfer.methods import choose
+from segstore.storage.transfer.sinks import Sink
 
 # --- wins --------------------------------------------------------------------------------------
 
@@ -30,16 +31,16 @@ from segstore.storage.transfer.transfer import TABLE
 MARGIN = 0.03
 """Of the better one's nearest run: what two runs of one method on a machine at rest may differ by."""
 MORE_IS_BETTER = {THROUGHPUT: True, CPU: False}
-"""What can be won."""
+"""The measures in which a way can win, and whether more of each is better."""
 
 
 def beats(one: Figure, other: Figure, measure: str) -> bool:
-    """Whether `one` wins against `other`."""
+    """Return whether `one` wins against `other`."""
     return win({"one": one, "other": other}, measure) == "one"
 
 
 def win(figures: Mapping[str, Figure], measure: str) -> str | None:
-    """The one that beats all others, by name; None where there is none such, or no other."""
+    """Return the one that beats all others, by name; None where there is none such, or no other."""
     more = MORE_IS_BETTER[measure]
     best = winner(figures, more) if len(figures) > 1 else None
     if best is None:
@@ -61,8 +62,9 @@ MEASURES_SAID = {THROUGHPUT: "throughput", CPU: "the sender's CPU"}
 
 
 def contenders(results: Results, measure: str, **keys: Any) -> dict[str, Figure]:
-    """Method -> figure of the cells with these keys. "auto" and the bare loop, which are others' methods by
-    another name, are no contenders."""
+    """Return by method the figure of the cells with these keys. "auto" and the bare loop, which are others'
+    methods by another name, are no contenders.
+    """
     return {
         cell.keys["method"]: cell.figures[measure]
         for cell in results.where(**keys)
@@ -74,7 +76,7 @@ def contenders(results: Results, measure: str, **keys: Any) -> dict[str, Figure]
 
 
 def small_and_large(results: Results) -> Finding:
-    """Where the crossover between mmap and sendfile is, for each sink, out of the page cache."""
+    """Return where the crossover between mmap and sendfile is, for each sink, out of the page cache."""
     claim = "mmap is fast for small files, sendfile for large ones"
     if results.settings["runs"] < FEWEST_TO_WIN:
         return Finding(claim, f"Not told: nothing is called a win of fewer than {FEWEST_TO_WIN} runs.")
@@ -88,7 +90,7 @@ def small_and_large(results: Results) -> Finding:
 
 
 def verdicts(results: Results, measure: str, way: str, sink: str) -> dict[int, str | None]:
-    """Size -> the one of mmap and sendfile that beats the other, None where neither does."""
+    """Return by size which of mmap and sendfile beats the other, None where neither does."""
     found: dict[int, str | None] = {}
     for size in sorted(results.values("size")):
         figures = contenders(results, measure, way=way, sink=sink, size=size, cache="warm")
@@ -105,7 +107,7 @@ def _better(figures: Mapping[str, Figure], measure: str) -> str | None:
 
 
 def crossover(found: Mapping[int, str | None]) -> str:
-    """In words what `verdicts` gave, by size."""
+    """Return in words what `verdicts` gave, by size."""
     won = [(size, who) for size, who in found.items() if who]
     stretches = [(who, [size for size, _ in group]) for who, group in groupby(won, lambda one: one[1])]
     if not found:
@@ -122,7 +124,7 @@ def crossover(found: Mapping[int, str | None]) -> str:
 
 
 def name(size: int) -> str:
-    """64 KiB."""
+    """Return the size as text, such as "64 KiB"."""
     return SIZE_NAMES.get(size, f"{size:,} B")
 
 
@@ -139,7 +141,9 @@ def _undecided(found: Mapping[int, str | None]) -> str:
 
 
 def against_bare_loop(results: Results) -> Finding:
-    """log.transfer by sendfile as a part of what a bare loop of os.sendfile reaches, medians."""
+    """Return the throughput of log.transfer by sendfile as a part of what a bare loop of os.sendfile reaches,
+    medians.
+    """
     said = []
     for sink in results.values("sink"):
         ratios = {}
@@ -157,7 +161,7 @@ def against_bare_loop(results: Results) -> Finding:
 
 
 def cpu_against_read(results: Results) -> Finding:
-    """The sender's CPU time a byte of each method over read's, medians, at the size nearest 64 KiB."""
+    """Return the sender's CPU time a byte of each method over read's, medians, at the size nearest 64 KiB."""
     size = min(results.values("size"), key=lambda one: abs(one - 64 * KIB))
     said = []
     for sink in results.values("sink"):
@@ -166,7 +170,7 @@ def cpu_against_read(results: Results) -> Finding:
         if read is not None:
             parts = [f"{method} {figure.median / read.median:.2f}" for method, figure in figures.items()]
             said.append(f"{sink} (read: {read.median:.3f} s/GB): {', '.join(parts)}")
-    claim = "What is not copied costs no CPU: the sender's CPU time a byte, as a part of read's"
+    claim = "What is not copied costs no CPU: the sender's CPU time per byte, relative to `read`"
     return Finding(claim, f"At {name(size)}, warm: " + "\n".join(said))
 
 
@@ -185,7 +189,7 @@ Table = dict[str, list[tuple[int | None, str]]]
 
 
 def recommended(results: Results) -> Table:
-    """What "auto" shall take, by log.transfer's own figures out of the page cache."""
+    """Return what "auto" shall take, by log.transfer's own figures out of the page cache."""
     table: Table = {}
     sizes = sorted(results.values("size"))
     for sink in results.values("sink"):
@@ -196,7 +200,7 @@ def recommended(results: Results) -> Table:
 
 
 def choice(results: Results, sink: str, size: int) -> str:
-    """The method for transfers of `size` bytes to `sink`."""
+    """Return the method for transfers of `size` bytes to `sink`."""
     found = {
         measure: contenders(results, measure, way=LOG, sink=sink, size=size, cache="warm")
         for measure in MORE_IS_BETTER
@@ -214,22 +218,17 @@ def choice(results: Results, sink: str, size: int) -> str:
 
 
 def what_auto_takes(results: Results) -> Finding:
-    """The recommended table, and where the one that "auto" has differs from it."""
+    """Return the recommended table, and where the one that "auto" has differs from it."""
     said = []
     for sink, steps in recommended(results).items():
-        has = [(size, now(sink, size)) for size in sorted(results.values("size"))]
-        others = [name(size) for size, method in has if method != _at(steps, size)]
+        now = choose(Sink(-1, sink, False))
+        others = [name(size) for size in sorted(results.values("size")) if now != _at(steps, size)]
         text = ", ".join(f"{method}{_up_to(most)}" for most, method in steps)
         said.append(f"{sink}: {text}" + (f" (auto has another at {', '.join(others)})" if others else ""))
     return Finding('What method="auto" should take', "\n".join(said))
 
 
-def now(sink: str, size: int) -> str:
-    """What "auto" takes as it is."""
-    return _at(TABLE[sink], size)
-
-
-def _at(steps: Sequence[tuple[float | None, str]], size: int) -> str:
+def _at(steps: Sequence[tuple[int | None, str]], size: int) -> str:
     return next(method for most, method in steps if most is None or size <= most)
 
 
@@ -257,7 +256,7 @@ class Comparison:
 
 
 def wins(results: Results) -> Won:
-    """All wins among the methods of a cell."""
+    """Return all wins among the methods of a cell."""
     found: Won = {}
     for way, group in sorted(_groups(results)):
         for measure in MORE_IS_BETTER:
@@ -268,7 +267,7 @@ def wins(results: Results) -> Won:
 
 
 def marked(results: Results) -> Results:
-    """The same results; each cell's notes have in "wins" what its method wins there."""
+    """Return the same results; each cell's notes have in "wins" what its method wins there."""
     won = wins(results)
     return replace(results, cells=[_marked(cell, won) for cell in results.cells])
 
@@ -280,7 +279,7 @@ def _marked(cell: Cell, won: Won) -> Cell:
 
 
 def who_wins(results: Results) -> Finding:
-    """How many cells have a winner, and who that is."""
+    """Return how many cells have a winner, and who that is."""
     places, won, said = _groups(results), wins(results), []
     for measure, what in MEASURES_SAID.items():
         counts = Counter(method for (_, _, of), method in won.items() if of == measure)

@@ -32,7 +32,9 @@ class Told(NamedTuple):
 
     @property
     def switches(self) -> int:
-        """Each call is one into the kernel and one out of it."""
+        """Return the number of switches between user and kernel mode: each call is one into the kernel and
+        one out of it.
+        """
         return 2 * len(self.calls)
 
 
@@ -44,13 +46,13 @@ TABLE = (
     Told("splice", "splice", 0, 2, ("splice",)),
 )
 AS_TOLD = {"pread64": "read"}
-"""A read that says where is one too."""
+"""A pread64, which is a read at a given position, counts as a read."""
 HEADINGS = ("way", "CPU copies", "DMA copies", "calls", "switches")
-"""Of the columns of `rows` that are told; then comes what was counted, a column for each sink."""
+"""The headings of the first columns of `rows`. A column for each sink follows, of what was counted there."""
 
 
 def rows(results: Results) -> list[list[str]]:
-    """A row for each of the TABLE: as told, then for each sink the switches that were counted."""
+    """Return a row for each of the TABLE: as told, then for each sink the switches that were counted."""
     size, table = told_size(results), []
     for row in TABLE:
         cells = [counted(results, sink, row.method, size) for sink in results.values("sink")]
@@ -67,24 +69,24 @@ def rows(results: Results) -> list[list[str]]:
 
 
 def told_size(results: Results) -> int:
-    """The size that the table is made for: 64 KiB, or the nearest that was measured."""
+    """Return the size that the table is made for: 64 KiB, or the nearest that was measured."""
     return int(min(results.values("size"), key=lambda one: abs(one - 64 * KIB)))
 
 
 def counted(results: Results, sink: str, method: str, size: int) -> Mapping[str, float] | None:
-    """System calls of one bare transfer, by name; None where it was not measured."""
+    """Return the system calls of one bare transfer, by name; None where it was not measured."""
     for cell in results.where(way=BARE, sink=sink, method=method, size=size):
         return dict(cell.notes["calls"])
     return None
 
 
 def calls_text(calls: Mapping[str, float]) -> str:
-    """1 pread64, 1 write."""
+    """Return the calls as text, such as "1 pread64, 1 write"."""
     return ", ".join(f"{n if n % 1 else int(n)} {call}" for call, n in calls.items())
 
 
 def copy_table(results: Results) -> Finding:
-    """Whether the calls are as told, and what the CPU has to say to the copies."""
+    """Return whether the calls are as told, and what the CPU has to say to the copies."""
     size, said = told_size(results), []
     for sink in results.values("sink"):
         differs = {}

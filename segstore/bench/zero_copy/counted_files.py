@@ -9,14 +9,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from segstore._native import ffi, lib
-from segstore.files import Files, Handle
-from segstore.sending import Notices, SinkInfo, Source
+from segstore.bench.zero_copy.exhibits import ExhibitFiles, Notices
+from segstore.files import Handle
+from segstore.sending import SinkInfo, Source
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class CountedFiles(Files):
+class CountedFiles(ExhibitFiles):
     """`calls` by strace's names, failed ones too (fstat is newfstatat in some C libraries); `notices` of
     zerocopy and io_uring, and how many of these said that the kernel has `copied` after all.
 

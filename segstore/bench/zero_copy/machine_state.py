@@ -23,8 +23,8 @@ _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 @contextmanager
 def apart() -> Iterator[int | None]:
-    """Keep this thread on one core, and give another's number; None, and nothing is bound, where there is
-    none.
+    """Run a block in which this thread stays on one core, and yield the number of another one. Where there is
+    no other one, yield None and bind nothing.
     """
     allowed = os.sched_getaffinity(0)
     ours, theirs = _pair(sorted(allowed))
@@ -39,7 +39,7 @@ def apart() -> Iterator[int | None]:
 
 
 def _pair(allowed: list[int]) -> tuple[int, int | None]:
-    """Two that are no threads of one core, where there are such."""
+    """Return two processors that are not threads of one core, where there are such."""
     ours, *others = allowed
     siblings = _siblings(ours)
     apart = [core for core in others if core not in siblings]
@@ -68,7 +68,7 @@ _libc.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 def evict(path: str) -> int:
-    """Make the kernel drop the file's pages: how many are there all the same. Raises OSError.
+    """Make the kernel drop the file's pages, and return how many are still there. Raises OSError.
 
     What went to a socket keeps its pages until the peer has acknowledged it, and longer (`_free_deferred`).
     """
@@ -87,8 +87,8 @@ def evict(path: str) -> int:
 
 
 def _free_deferred() -> None:
-    """What a TCP peer on another core has read is freed by the core that sent it, once that core receives a
-    packet (Linux's skb_attempt_defer_free): so each gets one.
+    """Send each core a packet: what a TCP peer on another core has read is freed by the core that sent it,
+    once that core receives a packet (Linux's skb_attempt_defer_free).
     """
     cores = os.sched_getaffinity(0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
@@ -104,12 +104,12 @@ def _free_deferred() -> None:
 
 
 def pages(path: str) -> int:
-    """How many pages the file has. Raises OSError."""
+    """Return how many pages the file has. Raises OSError."""
     return -(-os.path.getsize(path) // mmap.PAGESIZE)
 
 
 def resident(path: str) -> int:
-    """How many of the file's pages the page cache holds. Raises OSError as mincore(2)."""
+    """Return how many of the file's pages the page cache holds. Raises OSError as mincore(2)."""
     size = os.path.getsize(path)
     if not size:
         return 0

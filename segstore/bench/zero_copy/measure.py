@@ -23,13 +23,15 @@ import numpy as np
 from segstore.bench.figures import Figure
 from segstore.bench.results import Progress
 from segstore.bench.zero_copy import machine_state
+from segstore.bench.zero_copy.exhibits import ALL_METHODS, EXHIBITS, ExhibitFiles, send_log
 from segstore.bench.zero_copy.plan import BARE, LOG, OS_SENDFILE, Contender, Group, Plan, Stretch
 from segstore.bench.zero_copy.receivers import Sink
 from segstore.errors import StorageError
 from segstore.files import Files, Handle
 from segstore.storage.store.store import Store
-from segstore.storage.transfer.senders import SENDERS, Sender
-from segstore.storage.transfer.sinks import AUTO, NEEDS, SENDFILE, look_at, transfer_methods
+from segstore.storage.transfer.methods import AUTO, SENDFILE
+from segstore.storage.transfer.senders import Sender
+from segstore.storage.transfer.sinks import look_at
 
 GB = 1e9
 Send = Callable[[int], int]
@@ -50,7 +52,7 @@ class Sample(NamedTuple):
 
     @property
     def gb(self) -> float:
-        """Gigabytes (1e9) that went."""
+        """Return the gigabytes (1e9) that went."""
         return self.size * self.transfers / GB
 
 
@@ -78,7 +80,7 @@ def sample(sink: Sink, send: Send, size: int, order: Sequence[int]) -> Sample:
 
 
 def _switches(before: Any, after: Any) -> int:
-    """Of context, both kinds: for want of room or data, and for another's turn."""
+    """Return the context switches of both kinds: for want of room or data, and for another's turn."""
     return int(after.ru_nvcsw - before.ru_nvcsw + after.ru_nivcsw - before.ru_nivcsw)
 
 
@@ -95,13 +97,13 @@ FIGURES: dict[str, Callable[[Sample], float]] = {
 
 
 def figures(samples: Sequence[Sample]) -> dict[str, Figure]:
-    """What is reported of a cell, each of all its runs."""
+    """Return what is reported of a cell, each of all its runs."""
     return {name: Figure(tuple(of(run) for run in samples)) for name, of in FIGURES.items()}
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """The collector of garbage rests: when it comes is nobody's doing."""
+    """Run a block in which the garbage collector rests: when it comes is nobody's doing."""
     was = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -122,14 +124,15 @@ Ready = Callable[[], AbstractContextManager[Send]]
 
 
 def unavailable() -> dict[str, str]:
-    """Methods that this machine has not, with the reason."""
-    return {method: why for method, why in transfer_methods().items() if why is not None}
+    """Return the methods that this machine has not, with the reason."""
+    files = ExhibitFiles()
+    return {method: why for method in ALL_METHODS if (why := files.why_not(method)) is not None}
 
 
 def names(plan: Plan, sink: str, cache: str) -> Iterator[Contender]:
-    """Who takes part where the sink is of this kind."""
+    """Yield the contestants for a sink of this kind."""
     missing = unavailable()
-    methods = [m for m in plan.methods if m not in missing and sink in NEEDS[m]]
+    methods = [m for m in plan.methods if m not in missing and sink in ALL_METHODS[m].kinds]
     yield from (Contender(LOG, method) for method in methods)
     if cache == "warm":
         yield from (Contender(BARE, method) for method in methods if method != AUTO)
@@ -138,13 +141,15 @@ def names(plan: Plan, sink: str, cache: str) -> Iterator[Contender]:
 
 
 class Contenders:
-    """Makes them over an open store; `files` is what the store was opened with. Closed with `stack`."""
+    """Makes contenders over an open store; `files` is what the store was opened with. What they open is
+    closed with `stack`.
+    """
 
-    def __init__(self, store: Store, files: Files, stack: ExitStack) -> None:
+    def __init__(self, store: Store, files: ExhibitFiles, stack: ExitStack) -> None:
         self._store, self._files, self._stack = store, files, stack
 
     def ready(self, contenders: Iterable[Contender], sink: int, stretch: Stretch) -> dict[Contender, Ready]:
-        """Those that send to the descriptor `sink`."""
+        """Return these contenders, made to send to the descriptor `sink`."""
         handle = self._stack.enter_context(self._files.open(stretch.path))
         return {one: self._made(one, sink, stretch, handle) for one in contenders}
 
@@ -158,13 +163,15 @@ class Contenders:
         return lambda: nullcontext(send)
 
     def _by_log(self, sink: int, stretch: Stretch, method: str) -> Send:
-        transfer = self._store.partition(stretch.topic, 0).transfer
+        log, files = self._store.partition(stretch.topic, 0), self._files
         size, step = stretch.size, stretch.step
-        return lambda i: transfer(sink, i * step, size, method)[0]
+        if method in EXHIBITS:
+            return lambda i: send_log(log, files, sink, i * step, size, method)[0]
+        return lambda i: log.transfer(sink, i * step, size, method)[0]
 
     @contextmanager
     def _bare(self, sink: int, size: int, handle: Handle, method: str) -> Iterator[Send]:
-        sender = SENDERS[method](self._files, look_at(self._files, sink))
+        sender = ALL_METHODS[method].make(self._files, look_at(self._files, sink))
         try:
             yield lambda i: _send_all(sender, handle, i * size, size)
         finally:
@@ -229,13 +236,13 @@ def measure(groups: Sequence[Measured], plan: Plan, progress: Progress) -> None:
 
 
 def _run(group: Measured, contender: Contender) -> None:
-    if _settled(group):
+    if _prepare_cache(group):
         group.samples[contender].append(_sample(group, group.ready[contender], group.count))
     else:
         group.not_cold[contender] += 1
 
 
-def _settled(group: Measured) -> bool:
+def _prepare_cache(group: Measured) -> bool:
     """Bring the log into the page cache or out of it; False where some of it could not be dropped."""
     path = group.stretch.path
     if group.group.cache == "cold":
@@ -246,14 +253,14 @@ def _settled(group: Measured) -> bool:
 
 
 def _count(group: Measured, plan: Plan) -> int:
-    """How many transfers take `plan.seconds`, on an average of all contenders; not more bytes than the log
-    has.
+    """Return how many transfers take `plan.seconds`, on an average of all contenders; not more bytes than the
+    log has.
     """
     most = group.stretch.transfers
     tried = max(1, min(_TRIED_MOST, _TRIED_BYTES // group.group.size, most))
     seconds = 0.0
     for ready in group.ready.values():
-        _settled(group)
+        _prepare_cache(group)
         seconds += _sample(group, ready, tried).seconds / tried
     wanted = round(plan.seconds * len(group.ready) / seconds) if seconds else most
     return min(max(wanted, _LEAST[group.group.cache]), most)

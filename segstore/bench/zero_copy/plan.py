@@ -4,8 +4,8 @@ that it needs.
 On disk: `layout` writes a store. Threads: any; one writes.
 
 A cell is one way to send `size` bytes at a time to one sink. "log" is `PartitionLog.transfer` as users call
-it; "bare" is only the method's system calls, over and over, once it is known where the bytes lie. Only
-"log" is measured cold too.
+it, or the same with one of the `exhibits`; "bare" is only the method's system calls, over and over, once it
+is known where the bytes lie. Only "log" is measured cold too.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from segstore.bench.zero_copy.exhibits import ALL_METHODS
 from segstore.bench.zero_copy.receivers import SINKS
 from segstore.coordinator.open import open as open_store
 from segstore.storage.store.store import Store
-from segstore.storage.transfer import METHODS
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = {
@@ -33,7 +33,7 @@ SIZES = {
 }
 SIZE_NAMES = {size: name for name, size in SIZES.items()}
 RUNS = 11
-"""Short ones: what else the machine does bears on some of them, and their interval leaves these out."""
+"""Many short runs: a disturbance of the machine hits only some of them, and the interval leaves these out."""
 CACHES = ("warm", "cold")
 WAYS = LOG, BARE = ("log", "bare")
 OS_SENDFILE = "os.sendfile"
@@ -61,19 +61,21 @@ class Plan:
     sizes: tuple[int, ...] = tuple(SIZES.values())
     caches: tuple[str, ...] = CACHES
     sinks: tuple[str, ...] = SINKS
-    methods: tuple[str, ...] = METHODS
+    methods: tuple[str, ...] = tuple(ALL_METHODS)
     runs: int = RUNS
     seconds: float = 0.04
     stretch: int = 64 * MIB
 
     def groups(self) -> list[Group]:
-        """In the order in which they are measured, in each pass."""
+        """Return the groups in the order in which each pass measures them."""
         order = product(self.sinks, self.caches, self.sizes)
         return [Group(size, cache, sink) for sink, cache, size in order]
 
 
 def quick(plan: Plan) -> Plan:
-    """Seconds in place of minutes: that all works, no figures to rely on."""
+    """Return a plan that takes seconds in place of minutes: it shows that all works, and gives no figures to
+    rely on.
+    """
     sizes = tuple(size for size in plan.sizes if size in (KIB, 64 * KIB, MIB)) or plan.sizes[:1]
     return Plan(sizes, plan.caches, plan.sinks, plan.methods, min(plan.runs, 2), 0.002, 2 * MIB)
 
@@ -105,7 +107,9 @@ class Stretch(NamedTuple):
 
 
 def batch_bytes(size: int) -> int:
-    """Bytes of the batches that a transfer of `size` takes: one up to MOST_BATCH, many of those above."""
+    """Return the size in bytes of each batch that a transfer of `size` bytes takes: one up to MOST_BATCH,
+    many of those above.
+    """
     return min(size, MOST_BATCH)
 
 
@@ -122,7 +126,7 @@ def write(root: str, sizes: Iterable[int], caches: Iterable[str], most: int) -> 
 
 
 def stretch(root: str, size: int, cache: str) -> Stretch:
-    """The log of the store at `root` for transfers of `size` bytes."""
+    """Return the log of the store at `root` for transfers of `size` bytes."""
     batch = batch_bytes(size)
     topic = _topic(batch, cache)
     (path,) = glob.glob(os.path.join(glob.escape(root), f"{topic}-0", "*.log"))
@@ -146,7 +150,7 @@ def _write_topic(store: Store, topic: str, batch: int, count: int) -> None:
 
 
 def value_bytes(batch: int) -> int:
-    """How long a record's value is that makes a batch of `batch` bytes, alone in it."""
+    """Return how long a record's value is that makes a batch of `batch` bytes, alone in it."""
     for lengths in range(2, 10):
         value = batch - _HEADER - _RECORD - lengths
         if _varint_bytes(value) + _varint_bytes(_RECORD + _varint_bytes(value) + value) == lengths:
@@ -155,5 +159,5 @@ def value_bytes(batch: int) -> int:
 
 
 def _varint_bytes(value: int) -> int:
-    """Of a length, zigzag: 7 bits a byte."""
+    """Return the bytes that a length takes as a zigzag varint: 7 bits a byte."""
     return max(1, -(-(2 * value).bit_length() // 7))

@@ -94,7 +94,7 @@ SINKS = (*_ENDS, "file")
 
 @contextmanager
 def sink(kind: str, directory: str, core: int | None = None) -> Iterator[Sink]:
-    """A sink of one of the SINKS; a file is made in `directory`. `core`: the one that receives."""
+    """Make a sink of one of the SINKS; a file is made in `directory`. `core`: the one that receives."""
     if kind == "file":
         with tempfile.TemporaryFile(dir=directory) as file:
             yield _File(file.fileno())

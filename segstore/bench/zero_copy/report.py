@@ -51,7 +51,7 @@ def results(
     judged: Mapping[tuple[str, str], Judged] | str,
     missing: Mapping[str, str],
 ) -> Results:
-    """`judged`: by sink and method, or why strace could not."""
+    """Return the results. `judged`: by sink and method, or why strace could not."""
     settings = {**asdict(plan), "margin": MARGIN, "unavailable": dict(missing)}
     cells = [cell for group in groups for cell in _cells(group, counted)]
     found = marked(Results(NAME, QUESTION, machine(directory, ["segstore"]), settings, cells))
@@ -95,7 +95,7 @@ def _findings(
 
 
 def zerocopy(counted: Counted, missing: Mapping[str, str]) -> Finding:
-    """What the kernel's own notices say of MSG_ZEROCOPY over loopback."""
+    """Return what the kernel's own notices say of MSG_ZEROCOPY over loopback."""
     notices = sum(counts.notices for counts in counted.values())
     copied = sum(counts.copied for counts in counted.values())
     if "zerocopy" in missing:
@@ -113,7 +113,7 @@ def zerocopy(counted: Counted, missing: Mapping[str, str]) -> Finding:
 
 
 def calls_judged(judged: Mapping[tuple[str, str], Judged] | str) -> Finding:
-    """Whether strace counted the same system calls."""
+    """Return whether strace counted the same system calls."""
     claim = "The system calls are as strace counts them"
     if isinstance(judged, str):
         return Finding(claim, f"Not judged: {judged}.")
@@ -127,7 +127,7 @@ def calls_judged(judged: Mapping[tuple[str, str], Judged] | str) -> Finding:
 
 
 def cold_enough(found: Results) -> Finding:
-    """Which runs were left out, as pages would not leave the cache."""
+    """Return which runs were left out, as pages would not leave the cache."""
     warm = {
         f"{name(cell.keys['size'])} to {cell.keys['sink']} by {cell.keys['method']}": cell.notes["not cold"]
         for cell in found.where(cache="cold")
@@ -154,7 +154,9 @@ DETAILS = ("MB/s", "±", "CPU s/GB", "±", "system", "calls/MB", "switches/MB", 
 
 
 def summary(results: Results) -> Iterator[RenderableType]:
-    """For each sink and cache what log.transfer reaches, by size and method; the copies; the findings."""
+    """Yield for each sink and cache what log.transfer reaches, by size and method; the copies; the
+    findings.
+    """
     yield Text(machine_text(results))
     runs = results.settings["runs"]
     yield Text(
@@ -169,7 +171,7 @@ def summary(results: Results) -> Iterator[RenderableType]:
 
 
 def details(results: Results) -> Iterator[RenderableType]:
-    """Every cell with all its figures, a table for each sink, cache and size."""
+    """Yield every cell with all its figures, a table for each sink, cache and size."""
     for way in results.values("way"):
         for sink in results.values("sink"):
             for cache in results.values("cache"):

@@ -15,6 +15,7 @@ from segstore.bench.results import Progress, Results
 from segstore.bench.zero_copy import measure, report, syscalls
 from segstore.bench.zero_copy import plan as layout
 from segstore.bench.zero_copy.counted_files import CountedFiles
+from segstore.bench.zero_copy.exhibits import ExhibitFiles
 from segstore.bench.zero_copy.machine_state import apart
 from segstore.bench.zero_copy.measure import Contenders, Measured, names, unavailable, undisturbed
 from segstore.bench.zero_copy.plan import KIB, LOG, Contender, Group, Plan
@@ -22,14 +23,13 @@ from segstore.bench.zero_copy.receivers import Sink, sink
 from segstore.bench.zero_copy.syscalls import Counts, count
 from segstore.coordinator.open import open as open_store
 from segstore.errors import InvalidArgumentError
-from segstore.files import Files
 
 _PREFIX = "segstore-zero-copy-"
 
 
 def run(directory: str | os.PathLike[str], plan: Plan, progress: Progress, strace: bool = True) -> Results:
     """Measure all that the plan says, on the file system of `directory`. Raises OSError, StorageError;
-    InvalidArgumentError where that is nothing.
+    InvalidArgumentError where the plan selects nothing that can run here.
 
     `strace`: whether strace, where there is one, shall count the system calls again.
     """
@@ -45,7 +45,7 @@ def run(directory: str | os.PathLike[str], plan: Plan, progress: Progress, strac
             sinks = {kind: stack.enter_context(sink(kind, place, core)) for kind in plan.sinks}
             progress(0, plan.runs + 1, "counting system calls")
             counted = _counted(root, plan, sinks)
-            with _ready(root, plan, sinks, Files()) as groups, undisturbed():
+            with _ready(root, plan, sinks, ExhibitFiles()) as groups, undisturbed():
                 measure.measure(groups, plan, progress)
         progress(plan.runs, plan.runs + 1, "counting again with strace")
         judged = _judged(root, place, plan) if strace else "it was not asked to"
@@ -53,7 +53,7 @@ def run(directory: str | os.PathLike[str], plan: Plan, progress: Progress, strac
 
 
 @contextmanager
-def _ready(root: str, plan: Plan, sinks: Mapping[str, Sink], files: Files) -> Iterator[list[Measured]]:
+def _ready(root: str, plan: Plan, sinks: Mapping[str, Sink], files: ExhibitFiles) -> Iterator[list[Measured]]:
     with ExitStack() as stack:
         made = Contenders(stack.enter_context(open_store(root, files=files)), files, stack)
         groups = []
@@ -65,7 +65,7 @@ def _ready(root: str, plan: Plan, sinks: Mapping[str, Sink], files: Files) -> It
 
 
 def _counted(root: str, plan: Plan, sinks: Mapping[str, Sink]) -> dict[tuple[Group, Contender], Counts]:
-    """Out of the page cache: where the bytes come from changes no count."""
+    """Count the system calls, out of the page cache: where the bytes come from changes no count."""
     files = CountedFiles()
     with _ready(root, plan, sinks, files) as groups:
         return {

@@ -40,13 +40,13 @@ class Counts(NamedTuple):
     copied: int
 
     def per_mb(self, size: int) -> float:
-        """All calls a megabyte (1e6 bytes), where a transfer has `size` bytes."""
+        """Return how many system calls a megabyte (1e6 bytes) takes in transfers of `size` bytes."""
         return sum(self.calls.values()) / size * 1e6
 
 
 def count(files: CountedFiles, sink: Sink, ready: Ready, stretch: Stretch) -> Counts:
-    """What TRANSFERS transfers call, or those that there are, once one has warmed up what is kept between
-    them.
+    """Return what TRANSFERS transfers call, or those that there are, once one has warmed up what is kept
+    between them.
     """
     transfers = min(TRANSFERS, stretch.transfers - 1)
     sink.expect(stretch.size * (transfers + 1))
@@ -88,7 +88,7 @@ class Judged(NamedTuple):
 
 
 def why_not() -> str | None:
-    """Why strace can't judge here; None where it can."""
+    """Return why strace can't judge here; None where it can."""
     strace = shutil.which("strace")
     if strace is None:
         return "there is no strace here"
@@ -149,8 +149,9 @@ def _of_transfers(calls: Counter[str]) -> dict[str, int]:
 
 
 def _listed(text: str) -> Counter[str]:
-    """Calls by name, of what `strace` lists. Memory that the interpreter or the C library asks for is none of
-    a transfer's: a mapping of no file. A call that the kernel begins anew is listed twice, and counts once.
+    """Return the calls by name, of what `strace` lists. Memory that the interpreter or the C library asks for
+    is none of a transfer's: a mapping of no file. A call that the kernel begins anew is listed twice, and
+    counts once.
     """
     calls: Counter[str] = Counter()
     for line in text.splitlines():
@@ -163,7 +164,7 @@ def _listed(text: str) -> Counter[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The process that is watched."""
+    """Run the transfers in the process that is watched."""
     root, directory, kind, cache, size, method = arguments
     files, one = CountedFiles(), Contender(LOG, method)
     with ExitStack() as stack:
@@ -186,7 +187,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _any_may_watch() -> None:
-    """Where Yama lets a process be watched by its parents only."""
+    """Let any process watch this one, where Yama lets only its parents do so."""
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
 
 

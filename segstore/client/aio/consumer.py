@@ -134,8 +134,8 @@ class AsyncConsumer:
                 raise StopAsyncIteration
 
     async def _next(self, end: float) -> tuple[ConsumerRecord | None, bool]:
-        """Return the next record that is there or comes within SLICE_MS; else whether to look again until
-        `end`.
+        """Return the next record if it is there. Without one, wait for records until `end`, but for SLICE_MS
+        at most, and return None and whether the caller is to look again.
         """
         if self._astray:
             await self._run(_nothing)
@@ -285,7 +285,7 @@ class _Undoable:
 
 
 def _nothing() -> None:
-    """A call without effect, which is done once all earlier calls are."""
+    """Do nothing: the call is done once all earlier calls are."""
 
 
 def _part(left: float) -> float:

@@ -27,7 +27,7 @@ class Home:
         that one is closed.
         """
         loop = asyncio.get_running_loop()
-        # In one step of C: of several threads that come at once, one is the first.
+        # `setdefault` is atomic: if several threads come at once, exactly one sets the loop.
         if self._loops.setdefault("loop", loop) is not loop:
             raise IllegalStateError(f"{self._client} belongs to another event loop: make one in this")
         return loop

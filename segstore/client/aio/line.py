@@ -53,9 +53,9 @@ def _make(call: Callable[[], T], future: asyncio.Future[T], loop: asyncio.Abstra
     try:
         result = call()
     except BaseException as error:  # the task's that waits
-        _tell(loop, partial(_settle, future, future.set_exception, error))
+        _tell(loop, partial(_complete, future, future.set_exception, error))
     else:
-        _tell(loop, partial(_settle, future, future.set_result, result))
+        _tell(loop, partial(_complete, future, future.set_result, result))
 
 
 def _tell(loop: asyncio.AbstractEventLoop, outcome: Callable[[], None]) -> None:
@@ -63,6 +63,6 @@ def _tell(loop: asyncio.AbstractEventLoop, outcome: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(outcome)
 
 
-def _settle(future: asyncio.Future[Any], settle: Callable[[Any], None], outcome: Any) -> None:
+def _complete(future: asyncio.Future[Any], complete: Callable[[Any], None], outcome: Any) -> None:
     if not future.done():
-        settle(outcome)
+        complete(outcome)

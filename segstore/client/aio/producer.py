@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 # `Bridge`: takes outcomes of records from the sender's thread to the event loop.
 #
-# Threads: the loop's and the sender's. The loop is woken once for all outcomes that come before it gets to
-# them, those of a batch or more, never once a record.
+# Threads: the loop's and the sender's. One wake-up of the loop delivers all outcomes that are ready by
+# then: those of a batch or more, so it is never woken once a record.
 
 Awaited = asyncio.Future[RecordMetadata]
 
 
 class Bridge:
-    """`settled` is called in the loop after outcomes were handed over: memory has become free."""
+    """`freed` is called in the loop after outcomes were handed over: memory has become free."""
 
-    def __init__(self, settled: Callable[[], None]) -> None:
-        self._settled = settled
+    def __init__(self, freed: Callable[[], None]) -> None:
+        self._freed = freed
         self._known: deque[tuple[Awaited, RecordMetadata | BaseException]] = deque()
         self._woken = False
 
@@ -67,12 +67,12 @@ class Bridge:
             return
         self._woken = True
         try:
-            awaited.get_loop().call_soon_threadsafe(self._settle)
+            awaited.get_loop().call_soon_threadsafe(self._complete_known)
         except RuntimeError:  # the loop was closed, and nobody is left who awaits
             self._known.clear()
             self._woken = False
 
-    def _settle(self) -> None:
+    def _complete_known(self) -> None:
         # First: outcomes that come from now on wake the loop again.
         self._woken = False
         for _ in range(len(self._known)):
@@ -83,7 +83,7 @@ class Bridge:
                 awaited.set_exception(copy_of(outcome))  # each gets a traceback of its own
             else:
                 awaited.set_result(outcome)
-        self._settled()
+        self._freed()
 
 
 # --- room --------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Room:
         self._waiters: deque[_Waiter] = deque()
 
     def has(self, need: int) -> bool:
-        """Whether a record of `need` bytes finds room at once, and no task came before."""
+        """Return whether a record of `need` bytes finds room at once, and no task waits already."""
         return not self._waiters and self._fits(need)
 
     def _fits(self, need: int) -> bool:
@@ -143,7 +143,7 @@ class Room:
         if self._fits(self._waiters[0].need):
             self._waiters[0].turn.set_result(None)
         else:
-            with contextlib.suppress(KafkaTimeoutError):  # it is only begun
+            with contextlib.suppress(KafkaTimeoutError):  # the flush is begun here, and not waited for
                 self._producer.flush(timeout=0)
 
     def _give_up(self, waiter: _Waiter) -> None:
@@ -178,8 +178,8 @@ class Transactional(ABC):
         """Run a method in the producer's thread."""
 
     def transaction(self) -> Transaction:
-        """`async with producer.transaction():` begins a transaction, and commits it, or aborts it where an
-        exception leaves the block.
+        """Return a block: `async with producer.transaction():` begins a transaction, and commits it, or
+        aborts it where an exception leaves the block.
         """
         return Transaction(self)
 
@@ -202,7 +202,9 @@ class Transactional(ABC):
         try:
             await self._call(begin)
         except asyncio.CancelledError:
-            with contextlib.suppress(ClientClosedError):  # then closing it has aborted what was open
+            with contextlib.suppress(
+                ClientClosedError
+            ):  # closing the producer has aborted the transaction already
                 self._begin(take_back).add_done_callback(_told)
             raise
 

@@ -63,4 +63,4 @@ class Turns:
                 free.set_result(None)
                 self._woken = True
                 return
-            self._waiting.popleft()  # it was resumed, or will be
+            self._waiting.popleft()  # its task is resumed already, or is about to be

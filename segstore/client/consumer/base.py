@@ -58,15 +58,16 @@ class Guard(OwnedLock):  # type: ignore[misc]
     """
 
     def __new__(cls, _store: str) -> Self:
-        """A lock takes no arguments."""
+        """Make a lock, which takes no arguments."""
         return super().__new__(cls)  # type: ignore[no-any-return]
 
     def __init__(self, store: str) -> None:
         self.closed = self.given_up = False
         self._store = store
         self._user = self._last = 0
-        self._ender: int | None = None  # the thread that closes the store
-        self._is_left = False  # by who was within a method then
+        self.ender: int | None = None
+        """The thread that closes the store."""
+        self._is_left = False  # whether the thread that was within a method at `end` has left it
 
     def __enter__(self) -> bool:
         """Raises ConcurrentModificationError where another thread is within a method; StoreClosedError
@@ -78,19 +79,19 @@ class Guard(OwnedLock):  # type: ignore[misc]
         thread = threading.get_ident()
         try:
             # After `end`, a thread within a method came in late; it is refused, and leaves at once.
-            if not self.acquire(self._is_left and thread == self._ender):
+            if not self.acquire(self._is_left and thread == self.ender):
                 raise self._in_use()
             self._user, self._is_left = thread, False
         except BaseException:
             try:
                 self.release()  # the first call here: a second interrupt comes behind it
             except RuntimeError:
-                """It was not taken."""
+                """The interrupt came before this lock was taken."""
             raise
         return True
 
     def _in_use(self) -> SegstoreError:
-        if self._ender is not None:
+        if self.ender is not None:
             return StoreClosedError(f"{self._store} is being closed")
         return ConcurrentModificationError(
             f"a consumer is not made for several threads, and thread {self._user} uses it"
@@ -105,7 +106,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
                 self.release()
 
     def is_within(self, method: FrameType) -> bool:
-        """Whether this call of a method came from another method that this thread is in."""
+        """Return whether another guarded method of this thread called this one."""
         frame = method.f_back
         while frame is not None and frame.f_locals.get("guard") is not self:
             frame = frame.f_back
@@ -120,7 +121,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     def refusal(self) -> SegstoreError:
         """Return the error that says why the consumer may not be used."""
-        if self._ender is not None:
+        if self.ender is not None:
             return StoreClosedError(f"{self._store} is closed")
         return ClientClosedError("the consumer is closed")
 
@@ -128,12 +129,12 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     @property
     def ending(self) -> bool:
-        """Whether another thread ends the consumer with its store: this thread is to leave soon."""
-        return self._ender is not None and self._ender != threading.get_ident()
+        """Return whether another thread ends the consumer with its store: this thread is to leave soon."""
+        return self.ender is not None and self.ender != threading.get_ident()
 
     @property
     def entered(self) -> bool:
-        """Whether this thread is within a method."""
+        """Return whether this thread is within a method."""
         return bool(self._is_owned())
 
     def end(self, deadline: float, wake: Callable[[], None]) -> bool:
@@ -141,7 +142,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
         the consumer enters. `wake` has a thread within a method look at `ending`. Returns False where that
         thread did not leave before `deadline` (monotonic seconds).
         """
-        self._ender = threading.get_ident()
+        self.ender = threading.get_ident()
         seconds = 0.0
         while not self._is_free(seconds):
             left = deadline - time.monotonic()
@@ -153,7 +154,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return True
 
     def _is_free(self, seconds: float) -> bool:
-        """Whether no other thread is within a method; waits for that for `seconds`."""
+        """Wait for `seconds` until no other thread is within a method; return whether that is so."""
         try:
             found: bool = self.acquire(True, seconds)
         finally:
@@ -164,7 +165,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
         return found
 
     def at_rest(self) -> bool:
-        """Whether the application is done with what polls returned; to be called within `end`. Another
+        """Return whether the application is done with what polls returned; to be called within `end`. Another
         thread that used the consumer last, and is not in a poll again, may still be working on it.
         """
         return (
@@ -192,7 +193,8 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
     def guarded(self: G, /, *args: P.args, **kwargs: P.kwargs) -> R:
         guard = self._guard
         with guard:
-            guard.check()
+            if guard.closed or guard.ender is not None:
+                guard.check()
             return method(self, *args, **kwargs)
 
     # An error that describes the stack, such as ReentrantCallError, names the method.

@@ -61,11 +61,11 @@ class CommitFuture:
         self.exception, self.value = exception, None
 
     def succeeded(self) -> bool:
-        """Whether the offsets are committed."""
+        """Return whether the offsets are committed."""
         return self.exception is None
 
     def failed(self) -> bool:
-        """Whether the commit failed."""
+        """Return whether the commit failed."""
         return self.exception is not None
 
     @calls_out

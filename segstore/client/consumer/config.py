@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from segstore.config import client
-from segstore.config.client import duration, function, made, off, parts, switch, text
-from segstore.config.options import MAX_INT, choice, whole
+from segstore.config.client import duration, function, off, parts, switch, text
+from segstore.config.options import MAX_INT, choice, made, whole
 from segstore.coordinator.group.assignors import ASSIGNORS, by_name
 
 _INSTANCE = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")

@@ -10,12 +10,12 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.client.consumer.base import alone
 from segstore.client.consumer.ending import Ending
-from segstore.client.consumer.fetcher import Given
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.consumer.seek_and_commit import Assigning, Committing, Seeking
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
+
+
+_USUAL_MS = 1 << 31
 
 
 class Consumer(Assigning, Seeking, Committing):
@@ -81,18 +84,23 @@ class Consumer(Assigning, Seeking, Committing):
         most = self.config.max_poll_records
         if max_records is not None:
             most = arguments.whole("max_records", max_records, 1)
-        self._iteration.clear()
-        given = self._wait(lambda: self._fetcher.records(most), self._deadline(timeout_ms))
-        places = [(part.state, part.at, part.records[-1].leader_epoch) for part in given]
-        polled = self._intercepted(given)
+        if self._iteration.parts:
+            self._iteration.clear()
+        if type(timeout_ms) is int and 0 <= timeout_ms <= _USUAL_MS:
+            deadline = time.monotonic() + timeout_ms / 1000
+        else:
+            deadline = self._deadline(timeout_ms)
+        given = self._wait(partial(self._fetcher.records, most), deadline)
+        epochs, polled = [], {}
+        for part in given:
+            epochs.append(part.records[-1].leader_epoch)  # which an interceptor may take away
+            polled[part.tp] = part.records
+        if polled and self._interceptors.all:
+            polled = self._interceptors.on_consume(polled)
         # Last: records that an interrupt keeps from the application count as not read.
-        for state, at, leader_epoch in places:
-            state.seek(at, leader_epoch)
+        for part, leader_epoch in zip(given, epochs, strict=True):
+            part.state.seek(part.at, leader_epoch)
         return polled
-
-    def _intercepted(self, given: list[Given]) -> Polled:
-        polled = {part.tp: part.records for part in given}
-        return self._interceptors.on_consume(polled) if polled and self._interceptors else polled
 
     @alone
     def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
@@ -133,11 +141,12 @@ class Consumer(Assigning, Seeking, Committing):
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
         while True:
             seen = self._store.publications
-            if guard.ending:
+            if guard.ender is not None and guard.ending:
                 guard.given_up = True
                 return []
             coordination.poll()
-            self._positions.resolve()
+            if subscription.unresolved:
+                self._positions.resolve()
             found = look()
             if found or guard.closed:
                 return found
@@ -154,7 +163,7 @@ class Consumer(Assigning, Seeking, Committing):
         self._store.wait(seen, wait_ms)
 
     def _may_resolve(self) -> bool:
-        """Whether missing positions can be found at once: a log was cut under the reader."""
+        """Return whether missing positions can be found at once: a log was cut under the reader."""
         states = self._subscription.states.values()
         return any(state.position is None and state.log is not None for state in states)
 
@@ -180,8 +189,10 @@ class Consumer(Assigning, Seeking, Committing):
 
     def _fill(self, deadline: float) -> bool:
         """Find records to iterate over, until `deadline`; return whether there are some."""
-        given = self._wait(lambda: self._fetcher.records(self.config.max_poll_records), deadline)
-        polled = self._intercepted(given)
+        given = self._wait(partial(self._fetcher.records, self.config.max_poll_records), deadline)
+        polled = {part.tp: part.records for part in given}
+        if polled and self._interceptors.all:
+            polled = self._interceptors.on_consume(polled)
         for part in given:
             self._iteration.put(part.state, polled.get(part.tp, ()), part.at)
         return bool(given)
@@ -223,7 +234,7 @@ class Consumer(Assigning, Seeking, Committing):
 
     @alone
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Return group of metrics to name to value, by Kafka's names."""
+        """Return {group of metrics: {name: value}}, by Kafka's names."""
         return {**self._metrics.snapshot(), **self._coordination.metrics()}
 
     def close(self, autocommit: bool = True, timeout_ms: float | None = None) -> None:
@@ -251,7 +262,7 @@ class Consumer(Assigning, Seeking, Committing):
             # Another thread is closing the store, and the consumer with it.
 
     def _is_ended(self) -> bool:
-        """Whether the consumer is closed, and nothing of that is left to do."""
+        """Return whether the consumer is closed, and nothing of that is left to do."""
         return self._guard.closed and not self._left_open
 
     def _end(self, autocommit: bool, timeout_ms: float | None = None) -> None:

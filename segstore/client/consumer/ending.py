@@ -25,7 +25,7 @@ class Ended(Protocol):
     _store: Store
 
     def _is_ended(self) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether nothing is left to do."""
 
     def _end(self, autocommit: bool) -> None:
         """Give up all partitions; the guard is held."""
@@ -47,7 +47,7 @@ class Ending:
         return consumer is not None and consumer._guard.entered
 
     def begin_to_close(self) -> None:
-        """Does nothing: a consumer has no records that are to be written."""
+        """Do nothing: a consumer has no records that are to be written."""
 
     def close_with_store(self, deadline: float, orderly: bool) -> None:
         """Close as `Consumer.close` does. A call that another thread is in returns soon, without a result.

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from segstore.client.consumer.config import ConsumerConfig, deserialize_with
 from segstore.client.consumer.metrics import ConsumerMetrics
@@ -28,35 +29,33 @@ from segstore.records import Records
 
 
 class Buffer:
-    """The records of one read. `at` is the offset of the first one left: a consumer whose position is
-    another can't use them. `memory` is the bytes that they hold, `stored` the bytes that were read for
-    them, `start` and `end` the log's offsets at the read; `charged`: the client's byte rate was charged for
-    them.
+    """The records of one read, of which `left` were not returned yet. `at` is the offset of the first one
+    left: a consumer whose position is another can't use them. `memory` is the bytes that they hold, `stored`
+    the bytes that were read for them, `start` and `end` the log's offsets at the read; `charged`: the
+    client's byte rate was charged for them.
     """
 
-    __slots__ = ("_given", "_records", "at", "charged", "end", "memory", "start", "stored")
+    __slots__ = ("_given", "_records", "at", "charged", "end", "left", "memory", "start", "stored")
 
-    def __init__(self, records: Records, at: int, start: int, end: int) -> None:
+    def __init__(self, records: Records, n: int, at: int, start: int, end: int) -> None:
         self._records, self._given, self.at, self.start, self.end = records, 0, at, start, end
-        self.charged = False
+        self.left, self.charged = n, False
         sizes = records.batches["size"]
         self.memory, self.stored = records.nbytes, int(sizes.item() if len(sizes) == 1 else sizes.sum())
 
-    def __len__(self) -> int:
-        return len(self._records) - self._given
-
     def take(self, most: int | None = None) -> Records:
         """Return the next records, up to `most`; their `next_offset` is where the next `take` goes on."""
-        given, n = self._given, len(self._records)
-        until = n if most is None else min(given + most, n)
-        taken = self._records if until - given == n else self._records[given:until]
-        self._given, self.at = until, taken.next_offset
+        given, left = self._given, self.left
+        until = given + (left if most is None else min(most, left))
+        taken = self._records if not given and until == left else self._records[given:until]
+        self._given, self.left, self.at = until, given + left - until, taken.next_offset
         return taken
 
     def give_back(self, offset: int) -> None:
         """Let the next `take` begin at `offset` again."""
-        self._given = int(self._records.offsets.searchsorted(offset))
-        self.at = offset
+        given = int(self._records.offsets.searchsorted(offset))
+        self.left += self._given - given
+        self._given, self.at = given, offset
 
 
 # --- fetcher ------------------------------------------------------------
@@ -69,6 +68,9 @@ class Given(NamedTuple):
     state: PartitionState
     records: list[ConsumerRecord]
     at: int
+
+
+_given: Callable[[tuple[Any, ...]], Given] = partial(tuple.__new__, Given)  # a call of C
 
 
 class Fetched(NamedTuple):
@@ -102,6 +104,7 @@ class Fetcher:
     ) -> None:
         self._subscription, self._positions = subscription, positions
         self._config, self._metrics, self._throttle = config, metrics, throttle
+        self._committed = config.isolation_level == "read_committed"
         self._throttled = False  # whether something was not read for the byte rate
         self._deserializers = Deserializers(
             deserialize_with(config.key_deserializer), deserialize_with(config.value_deserializer)
@@ -120,10 +123,11 @@ class Fetcher:
 
         The error of a partition is raised at once where no record was found before it, else the next time.
         """
-        self._raise_kept()
+        if self._kept is not None:
+            self._raise_kept()
         self._began.clear()
         given: list[Given] = []
-        if not self._enough():
+        if self._config.fetch_min_bytes > 1 and not self._enough():
             return given
         for tp, state in self._turns():
             position = state.position
@@ -145,7 +149,9 @@ class Fetcher:
         buffer = self._buffer(tp, state, self._config.max_partition_fetch_bytes)
         if buffer is None:
             return None
-        self._begin(state)
+        if self._throttle.bound is not None:
+            self._charge(buffer)
+        self._began.append((state, buffer.at, state.leader_epoch))
         columns = buffer.take(most)
         records, error = consumer_records(tp, columns, self._deserializers)
         if error is not None:
@@ -156,19 +162,20 @@ class Fetcher:
                 self._kept = _Kept(state, buffer.at, error)
             finally:
                 del error  # the deserializer's error has this frame in its traceback
-        elif not len(buffer):
+        elif not buffer.left:
             self._drop(state)
         self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
-        return Given(tp, state, records, buffer.at)
+        return _given((tp, state, records, buffer.at))
 
     def columns(self) -> list[Fetched]:
         """Return a whole fetch: up to max_partition_fetch_bytes of each partition, up to fetch_max_bytes in
         all. The caller moves the positions.
         """
-        self._raise_kept()
+        if self._kept is not None:
+            self._raise_kept()
         self._began.clear()
         found: list[Fetched] = []
-        if not self._enough():
+        if self._config.fetch_min_bytes > 1 and not self._enough():
             return found
         left = self._config.fetch_max_bytes
         for tp, state in self._turns():
@@ -181,7 +188,9 @@ class Fetcher:
                 self._kept = _Kept(state, position, copy_of(error))
                 break
             if buffer is not None:
-                self._begin(state)
+                if self._throttle.bound is not None:
+                    self._charge(buffer)
+                self._began.append((state, buffer.at, state.leader_epoch))
                 found.append(Fetched(tp, state, buffer.take()))
                 self._drop(state)
                 self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
@@ -190,13 +199,11 @@ class Fetcher:
                 break
         return found
 
-    def _begin(self, state: PartitionState) -> None:
-        assert state.position is not None
-        buffer = self._buffers[state]
-        if self._throttle.bound is not None and not buffer.charged:
+    def _charge(self, buffer: Buffer) -> None:
+        """Charge the client's byte rate for what was read."""
+        if not buffer.charged:
             buffer.charged = True
             self._metrics.throttled(self._throttle.charge(buffer.stored))
-        self._began.append((state, state.position, state.leader_epoch))
 
     def give_back(self) -> None:
         """Let the next look return again what the last one returned."""
@@ -244,7 +251,7 @@ class Fetcher:
         """Return records of the partition from its position on; None where there are none."""
         buffer = self._buffers.get(state)
         if buffer is not None:
-            if len(buffer) and buffer.at == state.position:
+            if buffer.left and buffer.at == state.position:
                 return buffer
             self._drop(state)
         if self._memory and self._memory >= self._config.fetch_max_bytes and not self._make_room():
@@ -267,18 +274,19 @@ class Fetcher:
         useless = [
             state
             for state, buffer in self._buffers.items()
-            if not (state.fetchable and len(buffer) and buffer.at == state.position)
+            if not (state.fetchable and buffer.left and buffer.at == state.position)
         ]
         for state in useless:
             self._drop(state)
         return self._memory < self._config.fetch_max_bytes
 
     def _read(self, tp: TopicPartition, state: PartitionState, max_bytes: int) -> Buffer | None:
-        log, position = self._positions.log(tp, state), state.position
+        log, position = state.log or self._positions.log(tp, state), state.position
         if log is None or position is None:
             return None
         try:
-            if log.end_offset == position:
+            view = log.view
+            if view.end_offset == position:
                 return None
             if self._throttle.bound is not None:
                 if self._throttle.wait_ms():
@@ -286,32 +294,27 @@ class Fetcher:
                     return None
                 max_bytes = min(max_bytes, self._throttle.most_at_once)
             began = time.perf_counter()
-            records = log.read(
-                position,
-                max_bytes,
-                isolation_level=self._config.isolation_level,
-                check_crcs=self._config.check_crcs,
-            )
-            start, end = log.start_offset, log.end_offset
+            records = log.read_view(view, position, max_bytes, self._committed, self._config.check_crcs)
         except OffsetOutOfRangeError:
             self._positions.out_of_range(state)
             return None
         except StoreClosedError:
             self._positions.gone(state)
             return None
-        if not len(records):
+        n = len(records)
+        if not n:
             # Markers and aborted records are skipped.
             state.position = records.next_offset
             return None
-        buffer = Buffer(records, position, start, end)
-        self._metrics.fetched(buffer.stored, len(records), (time.perf_counter() - began) * 1000)
+        # The read may have been by a later view.
+        end = max(view.end_offset, records.next_offset)
+        buffer = Buffer(records, n, position, view.start_offset, end)
+        self._metrics.fetched(buffer.stored, n, (time.perf_counter() - began) * 1000)
         return buffer
 
     def _enough(self) -> bool:
-        """Whether fetch_min_bytes are there, or fetch_max_wait_ms are over since there were some."""
+        """Return whether fetch_min_bytes are there, or fetch_max_wait_ms are over since there were some."""
         least = self._config.fetch_min_bytes
-        if least <= 1:
-            return True
         found = self._stored(least)
         now = time.monotonic()
         if not found or found >= least:
@@ -358,25 +361,25 @@ class Iteration:
     """
 
     def __init__(self) -> None:
-        self._parts: deque[_Part] = deque()
+        self.parts: deque[_Part] = deque()
 
     def put(self, state: PartitionState, records: Sequence[ConsumerRecord], at: int) -> None:
         """Add records of a partition, which goes on at offset `at` after them."""
-        self._parts.append(_Part(state, iter(records), at))
+        self.parts.append(_Part(state, iter(records), at))
 
     def clear(self) -> None:
         """Drop the records that were not taken."""
-        self._parts.clear()
+        self.parts.clear()
 
     def take(self) -> ConsumerRecord | None:
         """Return the next record; None where another poll is due."""
-        while self._parts:
-            state, records, at = self._parts[0]
+        while self.parts:
+            state, records, at = self.parts[0]
             if state.fetchable:
                 record = next(records, None)
                 if record is not None:
                     state.position, state.leader_epoch = record.offset + 1, record.leader_epoch
                     return record
                 state.position = at
-            self._parts.popleft()
+            self.parts.popleft()
         return None

@@ -75,8 +75,8 @@ class Grouped:
         self._joined_topics: set[str] = set()
         self._ids: dict[str, str] = {}
         self._had: tuple[tuple[TopicPartition, ...], int] = (), -1
-        # What an interrupt may keep from being done, and the next poll does: the assignment to be taken, and
-        # those of its partitions of which the listener is to be told.
+        # Work that an interrupt may prevent, and that the next poll does: to take this assignment, and to
+        # tell the listener of these of its partitions.
         self._untaken: list[TopicPartition] | None = None
         self._untold: list[TopicPartition] = []
 

@@ -62,14 +62,14 @@ class Seat:
 
     @property
     def may_commit(self) -> bool:
-        """Whether the member's partitions are still its own: in a generation, or while it waits for the
-        next one.
+        """Return whether the member's partitions are still its own: in a generation, or while it waits for
+        the next one.
         """
         return self.phase is Phase.IN or (self.phase is Phase.JOINING and self.generation >= 0)
 
     @property
     def left(self) -> bool:
-        """Whether the group has no trace of this member, as far as that depends on the member."""
+        """Return whether the group has no trace of this member, as far as that depends on the member."""
         return self.phase is Phase.OUT and not self.member_id and not self._new_id
 
     def polled(self) -> None:
@@ -150,7 +150,7 @@ class Seat:
     # --- staying and going -------------------------------------------------------------------------
 
     def must_rejoin(self) -> bool:
-        """Whether the group rebalances. The coordinator is asked only after something changed. Raises
+        """Return whether the group rebalances. The coordinator is asked only after something changed. Raises
         FencedInstanceIdError.
         """
         changes = self._coordinator.changes(self._group)
@@ -219,12 +219,14 @@ class Leading:
         return {member: encode_assignment(found.get(member, ())) for member in self._subscriptions}
 
     def complete(self, members: Iterable[MemberInfo]) -> bool:
-        """Whether the members have all partitions that exist: a static leader that was away may find more."""
+        """Return whether the members have all partitions that exist: a static leader that was away may find
+        more.
+        """
         have = {tp for member in members for tp in decode_assignment(member.assignment)}
         return have == {TopicPartition(t, p) for t, numbers in self._partitions.items() for p in numbers}
 
     def outdated(self, topics: Topics) -> bool:
-        """Whether there are more or fewer partitions to assign than there were."""
+        """Return whether there are more or fewer partitions to assign than there were."""
         return self._snapshot(topics) != self._seen
 
     def _snapshot(self, topics: Topics) -> _Seen:

@@ -6,6 +6,7 @@ Threads: the consumer's thread records, and calls the interceptors.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,9 +21,15 @@ from segstore.errors import InvalidTypeError
 from segstore.logger import Logger
 from segstore.mutex import calls_out
 
+_MOST_NOTED = 1000
+
 
 class ConsumerMetrics:
-    """Sums over all partitions, and lag and lead of each by Kafka's older names ("flights-0.records-lag")."""
+    """Sums over all partitions, and lag and lead of each by Kafka's older names ("flights-0.records-lag").
+
+    A poll only notes what it measured, and when; the sensors take that in when somebody asks, or when much is
+    noted.
+    """
 
     def __init__(self, config: ConsumerConfig) -> None:
         self._config = config
@@ -31,20 +38,26 @@ class ConsumerMetrics:
         self._throttle = self._sensor()
         self._lags: dict[TopicPartition, tuple[int, int]] = {}
         self._polled = math.nan
+        self._noted: list[tuple[Sensor, float, float]] = []  # sensor, value, time
 
     def _sensor(self) -> Sensor:
         return Sensor(self._config.metrics_num_samples, self._config.metrics_sample_window_ms)
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
         """Count one read of a partition: bytes as stored, records, time."""
-        self._bytes.record(stored)
-        self._records.record(records)
-        self._latency.record(took_ms)
+        now = time.monotonic() * 1000
+        self._noted += (
+            (self._bytes, stored, now),
+            (self._records, records, now),
+            (self._latency, took_ms, now),
+        )
+        if len(self._noted) > _MOST_NOTED:
+            self._take_in()
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
         """Count records that the application got; its position is now `at`, in a log of `start` to `end`."""
         self._lags[tp] = end - at, at - start
-        self._lag.record(end - at)
+        self._noted.append((self._lag, end - at, time.monotonic() * 1000))
 
     def throttled(self, wait_ms: int) -> None:
         """Record how long the client has to wait for its byte rate after what it fetched."""
@@ -52,10 +65,17 @@ class ConsumerMetrics:
 
     def polled(self) -> None:
         """Record that a call of poll began."""
-        now = monotonic_ms()
-        if not math.isnan(self._polled):
-            self._between_polls.record(now - self._polled)
+        now = time.monotonic() * 1000
+        if self._polled == self._polled:  # which NaN is not
+            self._noted.append((self._between_polls, now - self._polled, now))
+            if len(self._noted) > _MOST_NOTED:
+                self._take_in()
         self._polled = now
+
+    def _take_in(self) -> None:
+        noted, self._noted = self._noted, []
+        for sensor, value, now in noted:
+            sensor.record(value, now)
 
     def forget(self, assigned: set[TopicPartition]) -> None:
         """Drop the figures of partitions that are not assigned any more."""
@@ -63,6 +83,7 @@ class ConsumerMetrics:
 
     def snapshot(self) -> dict[str, dict[str, float]]:
         """Return group of metrics to name to value."""
+        self._take_in()
         prefix = self._config.metric_group_prefix
         return {f"{prefix}-fetch-manager-metrics": self._fetching(), f"{prefix}-metrics": self._polling()}
 
@@ -102,16 +123,16 @@ class NoMetrics(ConsumerMetrics):
     """Used with metrics_enabled=False."""
 
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
-        """Nothing is measured."""
+        """Measure nothing."""
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
-        """Nothing is measured."""
+        """Measure nothing."""
 
     def throttled(self, wait_ms: int) -> None:
-        """Nothing is measured."""
+        """Measure nothing."""
 
     def polled(self) -> None:
-        """Nothing is measured."""
+        """Measure nothing."""
 
     def snapshot(self) -> dict[str, dict[str, float]]:
         return {}
@@ -140,24 +161,24 @@ class GroupMetrics:
     # --- what happens ----------------------------------------------------------------------------
 
     def committed(self, took_ms: float) -> None:
-        """Offsets were committed."""
+        """Note that offsets were committed."""
         self._commit.record(took_ms)
 
     def joining(self) -> None:
-        """The member asks to join; a rebalance that had not ended counts as failed."""
+        """Note that the member asks to join; a rebalance that had not ended counts as failed."""
         now = monotonic_ms()
         if not math.isnan(self._began):
             self._failed.record(1)
         self._began = self._joined = now
 
     def joined(self) -> None:
-        """All members have joined."""
+        """Note that all members have joined."""
         now = monotonic_ms()
         self._join.record(now - self._joined)
         self._joined = now
 
     def synced(self) -> None:
-        """The member has its assignment: the rebalance is over."""
+        """Note that the member has its assignment: the rebalance is over."""
         self._ended = monotonic_ms()
         self._sync.record(self._ended - self._joined)
         self._rebalance.record(self._ended - self._began)
@@ -230,15 +251,12 @@ class Interceptors:
     """What an interceptor raises is logged, and the others go on, as in Kafka: they never stop a consumer."""
 
     def __init__(self, interceptors: Sequence[Any]) -> None:
-        self._all = interceptors
-
-    def __bool__(self) -> bool:
-        return bool(self._all)
+        self.all = interceptors
 
     @calls_out
     def on_consume(self, records: Polled) -> Polled:
         """Return what the last interceptor makes of what the others made of `records`."""
-        for interceptor in self._all:
+        for interceptor in self.all:
             method = getattr(interceptor, "on_consume", None)
             if method is not None:
                 try:
@@ -257,7 +275,7 @@ class Interceptors:
 
     @calls_out
     def _call(self, name: str, *arguments: Any) -> None:
-        for interceptor in self._all:
+        for interceptor in self.all:
             method = getattr(interceptor, name, None)
             if method is not None:
                 try:

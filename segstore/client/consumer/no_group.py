@@ -95,7 +95,7 @@ class Coordination(Protocol):
         """
 
     def stale(self) -> None:
-        """A partition was found deleted: the next `poll` looks at the topics, whenever it did so last."""
+        """Have the next `poll` look at the topics, whenever it did so last: a partition was found deleted."""
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets of those partitions that have one: reading begins there."""
@@ -124,7 +124,9 @@ class Coordination(Protocol):
 
     @property
     def left(self) -> bool:
-        """Whether no group waits for this consumer; False where an interrupt kept `close` from leaving."""
+        """Return whether no group waits for this consumer; False where an interrupt kept `close` from
+        leaving.
+        """
 
     def close(self, autocommit: bool, timeout_ms: float | None) -> None:
         """Unsubscribe for good."""
@@ -148,7 +150,7 @@ class Ungrouped:
         self._telling = False
 
     def poll(self) -> None:
-        if self._subscription.automatic and not self._telling:
+        if self._subscription.topics is not None and not self._telling:
             topics = self._watch.look()
             if topics is not None:
                 self._take(topics)

@@ -140,8 +140,8 @@ class Positions:
         self._coordination.stale()
 
     def out_of_range(self, state: PartitionState) -> None:
-        """Retention, or a truncation, removed the position: begin anew, or raise the exception that is
-        being handled.
+        """Begin anew, or raise the exception that is being handled: retention, or a truncation, removed the
+        position.
         """
         if self._policy == NONE:
             raise

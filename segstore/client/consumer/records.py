@@ -90,10 +90,13 @@ def _only(tp: TopicPartition, records: Records) -> ConsumerRecord:
     """
     offset, timestamp, key, value, headers = records[0]
     batches = records.batches
-    return ConsumerRecord(
-        *(tp.topic, tp.partition, batches["leader_epoch"].item(), offset, timestamp),
-        *(batches["attributes"].item() >> _APPEND_TIME_BIT & 1, key, value, headers, None),
-        *(-1 if key is None else len(key), -1 if value is None else len(value), _header_size(headers)),
+    return _make(
+        (
+            *(tp.topic, tp.partition, batches["leader_epoch"].item(), offset, timestamp),
+            *(batches["attributes"].item() >> _APPEND_TIME_BIT & 1, key, value, headers, None),
+            *(-1 if key is None else len(key), -1 if value is None else len(value)),
+            _header_size(headers) if headers else -1,
+        )
     )
 
 

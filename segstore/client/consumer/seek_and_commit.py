@@ -240,8 +240,8 @@ class Committing(Parts):
     def committed(
         self, partition: TopicPartition, metadata: bool = False, timeout_ms: float | None = None
     ) -> int | OffsetAndMetadata | None:
-        """Return the committed offset, None where there is none. With read_committed it waits, up to
-        `timeout_ms`, for a transaction that is about to commit another one (KafkaTimeoutError). Raises
+        """Return the committed offset, None where there is none. With read_committed wait, up to
+        `timeout_ms` (KafkaTimeoutError), for the end of a transaction that may commit another offset. Raises
         IllegalStateError without a group.
         """
         tp = topic_partition(partition)

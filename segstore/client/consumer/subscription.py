@@ -53,12 +53,12 @@ class PartitionState:
 
     @property
     def fetchable(self) -> bool:
-        """Whether records of the partition may be returned now."""
+        """Return whether records of the partition may be returned now."""
         return self.assigned and not self.paused and self.position is not None
 
     @property
     def gone(self) -> bool:
-        """Whether the topic was deleted: a later topic of its name has other offsets."""
+        """Return whether the topic was deleted: a later topic of its name has other offsets."""
         try:
             return self.lost if self.log is None else self.log.end_offset < 0
         except StoreClosedError:
@@ -114,8 +114,8 @@ class Subscription:
 
     @property
     def automatic(self) -> bool:
-        """Whether the partitions follow from topics."""
-        return self.kind in (Kind.TOPICS, Kind.PATTERN)
+        """Return whether the partitions follow from topics."""
+        return self.topics is not None
 
     def matching(self, topics: Mapping[str, TopicInfo], exclude_internal: bool) -> list[TopicInfo]:
         """Return the wanted topics of the store; for a pattern they are from now on what `topics` has."""
@@ -131,7 +131,7 @@ class Subscription:
     # --- what is had ---------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[Any]) -> None:
-        """Want just these partitions. Raises IllegalStateError, InvalidTypeError."""
+        """Set the wanted partitions to exactly these. Raises IllegalStateError, InvalidTypeError."""
         wanted = topic_partitions(partitions)
         self._choose(Kind.ASSIGNED)
         self.have(wanted)
@@ -204,7 +204,7 @@ def topic_partitions(values: Any) -> list[TopicPartition]:
 
 
 def _is_none(given: Any) -> bool:
-    """Whether no value is given; an array has no truth value of its own."""
+    """Return whether no value is given; an array has no truth value of its own."""
     return given is None or (isinstance(given, Sized) and len(given) == 0)
 
 
@@ -248,15 +248,15 @@ class ConsumerRebalanceListener(ABC):
 
     @abstractmethod
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """Called before partitions are given up; their positions may still be asked for and committed."""
+        """Act before partitions are given up; their positions may still be asked for and committed."""
 
     @abstractmethod
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """Called after partitions were assigned and before any of their records are read: `seek` works."""
+        """Act after partitions were assigned and before any of their records are read: `seek` works."""
 
     @calls_out
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        """Called in place of `on_partitions_revoked` where the partitions are another member's already, or
-        were deleted.
+        """Act in place of `on_partitions_revoked` where the partitions are another member's already, or were
+        deleted.
         """
         self.on_partitions_revoked(lost)

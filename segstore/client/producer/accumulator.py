@@ -299,7 +299,7 @@ class Accumulator:
         self.hand_over()
 
     def idle(self) -> bool:
-        """Whether no record waits."""
+        """Return whether no record waits."""
         with self.lock:
             return self._idle()
 
@@ -329,7 +329,7 @@ class Accumulator:
             self.gate.wake_from_anywhere()
 
     def end(self) -> bool:
-        """Whether the sender may end: no record waits, and none will be taken."""
+        """Return whether the sender may end: no record waits, and none will be taken."""
         with self.lock:
             if self.refusal is None:
                 return False
@@ -352,7 +352,7 @@ class Accumulator:
             self.incomplete.complete(failed)
 
     def abandon(self, error: BaseException) -> None:
-        """Nothing will ever be sent, in a forked child. Takes no lock, which another thread may have held
+        """Send nothing ever again, in a forked child. This takes no lock, which another thread may have held
         at the fork.
         """
         self.refusal = error

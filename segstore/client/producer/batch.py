@@ -27,7 +27,7 @@ from segstore.threads import Latch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from segstore.client.producer.future import Callback, FutureRecordMetadata
+    from segstore.client.producer.future import Callback
 
 
 class Stamp(NamedTuple):

@@ -49,12 +49,12 @@ class BufferPool:
 
     @property
     def available(self) -> int:
-        """The bytes that are not in use."""
+        """Return how many bytes are not in use."""
         return self._unpooled + self._free * self.block_size
 
     @property
     def waiting(self) -> int:
-        """The number of threads that wait for memory."""
+        """Return the number of threads that wait for memory."""
         return sum(entry() is not None for entry in list(self._waiters))
 
     def allocate(self, size: int, waiter: Waiter | None = None, owner: Owner | None = None) -> bool:

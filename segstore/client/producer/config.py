@@ -16,17 +16,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from segstore.config import client
-from segstore.config.client import ClientSettings, duration, made, off, parts, switch
-from segstore.config.options import MAX_INT, whole
+from segstore.config.client import ClientSettings, duration, off, parts, switch
+from segstore.config.options import MAX_INT, made, whole
 from segstore.records import CODECS
 
 _ids = itertools.count(1)
 
 
-def _client_id(value: Any) -> str:
+def _client_id(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError
-    return value or f"segstore-producer-{next(_ids)}"
+    return value
 
 
 def _acks(value: Any) -> int:
@@ -102,7 +102,7 @@ class ProducerConfig(ClientSettings):
         None, f"None or one of {', '.join(CODECS)}", "where the topic's is producer", _compression
     )
     retries: float = made(
-        math.inf, "a whole number from 0 on, or inf", "of what fails and may pass", _retries
+        math.inf, "a whole number from 0 on, or inf", "how often a transient failure is tried again", _retries
     )
     batch_size: int = whole(16384, 0, MAX_INT, "bytes", "of records that are written together, at most")
     linger_ms: float = duration(0, "how long records wait for others")
@@ -119,14 +119,19 @@ class ProducerConfig(ClientSettings):
     metrics_num_samples: int = whole(2, 1, 1_000, "windows", "of time that averages and rates look back on")
     metrics_sample_window_ms: int = whole(30_000, 1, MAX_INT, "ms", "of one window")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.client_id:
+            object.__setattr__(self, "client_id", f"segstore-producer-{next(_ids)}")
+
     def conflict(self) -> str | None:
         if self.delivery_timeout_ms < self.linger_ms:
             return (
                 f"delivery_timeout_ms={self.delivery_timeout_ms}: must be at least linger_ms={self.linger_ms}"
             )
-        return self._settle_idempotence()
+        return self._resolve_idempotence()
 
-    def _settle_idempotence(self) -> str | None:
+    def _resolve_idempotence(self) -> str | None:
         """Resolve conflicts as kafka-python does: a default gives way, a setting that was given is an
         error.
         """

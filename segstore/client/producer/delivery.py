@@ -177,8 +177,8 @@ class Delivery:
         return [batch for batch in batches if not batch.done]
 
     def _timed_out(self, batch: ProducerBatch) -> KafkaTimeoutError:
-        """`__cause__` is what the last attempt in its partition met since the batch was made, if there was
-        one.
+        """Return the error of a batch that is too old; its `__cause__` is what the last attempt in its
+        partition met since the batch was made, if there was one.
         """
         said = (
             f"{batch.n} records for {batch.topic_partition} were not written within "
@@ -218,7 +218,9 @@ class Delivery:
         for batch in batches:
             batch.base_offset, batch.append_time = first, appended.append_time
             first += batch.n
-        self._metrics.sent(batches, appended.size, began, time.monotonic())  # before anybody hears of it
+        self._metrics.sent(
+            batches, appended.size, began, time.monotonic()
+        )  # before anybody learns the outcome
         if self._told:
             self._goes_on(batches[0])
         self._incomplete.complete(batches)
@@ -336,7 +338,7 @@ class Delivery:
         for batch in batches:
             batch.error = error
             self._stamps.given_up(batch)
-            self._metrics.failed(batch, batch.n)  # before anybody hears of it
+            self._metrics.failed(batch, batch.n)  # before anybody learns the outcome
         self._incomplete.complete(batches)
 
     def _outcome(self, error: BaseException) -> BaseException:

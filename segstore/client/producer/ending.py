@@ -30,12 +30,12 @@ from segstore.errors import (
 from segstore.logger import Logger
 from segstore.mutex import check_apart
 from segstore.storage.store.clients import CLOSE_TIMEOUT, Turn, Unwritten
+from segstore.threads import LiveSet
 
 log = Logger("segstore")
 
-_LAST_APPEND = 5.0  # seconds that the append which the sender is in may take, once the store is closed
-_live: set[weakref.ref[Ending]] = set()
-"""Copied in one step of C: iterating over a `WeakSet` fails where a thread makes a producer meanwhile."""
+_LAST_APPEND = 5.0  # seconds that the sender's current append may take once the store is closed
+_live: LiveSet[Ending] = LiveSet()
 
 
 class Ending:
@@ -58,7 +58,7 @@ class Ending:
         self._held: list[ProducerBatch] = []  # when the store began to close
         self._parts_told = False
         sender.ending = self
-        _live.add(weakref.ref(self, _live.discard))
+        _live.add(self)
 
     # --- closing ------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Ending:
         return Unwritten(+counts, error)
 
     def abandon(self) -> None:
-        """Nothing will ever be sent, in a forked child."""
+        """Send nothing ever again, in a forked child."""
         self._routing.clear()
         self._accumulator.abandon(
             ForkedError(f"{self._name} belongs to the parent of process {os.getpid()}: make one there")
@@ -190,7 +190,9 @@ class _InterpreterEndsError(ClientClosedError):
 def _quietly(
     hook: Callable[[threading.ExceptHookArgs], object],
 ) -> Callable[[threading.ExceptHookArgs], object]:
-    """As `threading`'s hook, but silent for daemon threads that end by that error."""
+    """Return a hook that calls `threading`'s `hook`, but is silent for daemon threads that end by that
+    error.
+    """
 
     def excepthook(args: threading.ExceptHookArgs) -> object:
         ended = issubclass(args.exc_type, _InterpreterEndsError)
@@ -199,16 +201,12 @@ def _quietly(
     return excepthook
 
 
-def _all_live() -> list[Ending]:
-    return [ending for ref in _live.copy() if (ending := ref()) is not None]
-
-
 def _end_all() -> None:
     """Write what was sent, as the interpreter ends. A daemon thread that goes on sending is refused; if it
     does not catch that, it ends silently, as the interpreter would have ended it.
     """
     threading.excepthook = _quietly(threading.excepthook)
-    live = _all_live()
+    live = _live.all()
     deadline = time.monotonic() + CLOSE_TIMEOUT
     for ending in live:
         if not ending._forked():
@@ -218,7 +216,7 @@ def _end_all() -> None:
 
 
 def _forked() -> None:
-    for ending in _all_live():
+    for ending in _live.all():
         ending.abandon()
 
 

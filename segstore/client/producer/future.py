@@ -37,11 +37,11 @@ class Holder(Protocol):
 
     @property
     def lock(self) -> ProducerLock:
-        """The producer's lock."""
+        """Return the producer's lock."""
 
     @property
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return whether the outcome is known."""
 
     def error_of(self, at: Any) -> BaseException | None:
         """Return the error of the record in this place, once it is done."""
@@ -58,7 +58,7 @@ class FutureRecordMetadata:
 
     @property
     def is_done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return whether the outcome is known."""
         return self._holder.done
 
     @property
@@ -73,11 +73,11 @@ class FutureRecordMetadata:
         return self._metadata() if self.succeeded() else None
 
     def succeeded(self) -> bool:
-        """Whether the record is in the log."""
+        """Return whether the record is in the log."""
         return self._holder.done and self.exception is None
 
     def failed(self) -> bool:
-        """Whether the record is known not to be in the log."""
+        """Return whether the record is known not to be in the log."""
         return self.exception is not None
 
     def get(self, timeout: float | None = None) -> RecordMetadata:

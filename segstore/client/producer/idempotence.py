@@ -23,6 +23,7 @@ from segstore.errors import (
     OutOfOrderSequenceError,
     UnknownTopicOrPartitionError,
 )
+from segstore.integers import INT32_MAX
 from segstore.records import HEADER_SIZE, Template
 from segstore.records.encoded import PLAIN
 from segstore.records.header import TRANSACTIONAL_FLAG
@@ -33,10 +34,10 @@ from segstore.storage.store.store import Store
 
 # Each partition counts its sequences by itself, and a batch keeps its stamp over retries. Where a batch is
 # given up that may be in the log, or the log does not know the batch before, the partition goes on in a new
-# epoch (KIP-360): there must be no gap, and no sequence twice. `restart` is called when the sender has
-# nothing of the producer's.
+# epoch (KIP-360): there must be no gap, and no sequence twice. `restart` is called when the sender holds
+# no batch of the producer.
 
-_LAST = (1 << 31) - 1  # the sequence after it is 0
+_LAST = INT32_MAX  # the sequence after it is 0
 _MAX_EPOCH = (1 << 15) - 1
 Identity = tuple[int, int]
 
@@ -96,7 +97,7 @@ class Sequences:
         return Template(self._attributes, at.producer_id, at.epoch, at.next)
 
     def written(self, topic_partition: TopicPartition) -> None:
-        """The record of `next_record` is in the log."""
+        """Note that the record of `next_record` is in the log."""
         at = self._partition(topic_partition)
         at.next = (at.next + 1) & _LAST
 
@@ -111,7 +112,7 @@ class Sequences:
             batch.stamp = None
 
     def lost(self, batch: ProducerBatch) -> None:
-        """It will never be known whether the log has this batch: go on in a new epoch, from sequence 0."""
+        """Go on in a new epoch, from sequence 0: it will never be known whether the log has this batch."""
         at = self._partitions.get(batch.topic_partition)
         # A transaction with such a batch is aborted, which raises the epoch.
         if at is not None and self._new_id is not None and self._current(at, batch):
@@ -165,7 +166,9 @@ def sequences_of(store: Store, config: ProducerConfig, transactions: Transaction
 
 
 class Stamps:
-    """With `sequences` None, without idempotence, batches are not stamped, and the log recognises none."""
+    """Stamps batches with producer id, epoch and sequence. Where `sequences` is None idempotence is off:
+    nothing is stamped, and the log can't recognise a repeated batch.
+    """
 
     def __init__(self, store: Store, sequences: Sequences | None) -> None:
         self._store, self._sequences = store, sequences
@@ -183,13 +186,13 @@ class Stamps:
         return PLAIN if self._sequences is None else self._sequences.next_record(where)
 
     def one_by_one(self, batches: Sequence[ProducerBatch]) -> bool:
-        """Whether some of the batches may be in the log, which recognises them only one at a time."""
+        """Return whether some of the batches may be in the log, which recognises them only one at a time."""
         return len(batches) > 1 and self._sequences is not None and any(batch.doubt for batch in batches)
 
     # --- after it ---------------------------------------------------------------------------
 
     def written(self, where: TopicPartition) -> None:
-        """The record of `next_record` is in the log."""
+        """Note that the record of `next_record` is in the log."""
         if self._sequences is not None:
             self._sequences.written(where)
 
@@ -204,7 +207,7 @@ class Stamps:
                 batch.doubt = True
 
     def renew(self, batch: ProducerBatch, error: Exception) -> bool:
-        """Whether the batch, which is not in the log, is to be sent with a new stamp."""
+        """Return whether the batch, which is not in the log, is to be sent with a new stamp."""
         if self._sequences is None or not isinstance(error, _MISFITS):
             return False
         if batch.doubt and not self._one_record_batch(batch):
@@ -218,14 +221,14 @@ class Stamps:
         return self._sequences.renew(batch, known)
 
     def _one_record_batch(self, batch: ProducerBatch) -> bool:
-        """Whether the log surely has the batch as one record batch: of several it can't tell whether all
-        are there.
+        """Return whether the log surely has the batch as one record batch: of several it can't tell whether
+        all are there.
         """
         settings = self._store.topics()[batch.topic_partition.topic].settings
         most = min(settings.max_message_bytes, settings.segment_bytes)
         return batch.size + MAX_RECORD_OVERHEAD * batch.n + HEADER_SIZE < most // 6 * 5
 
     def given_up(self, batch: ProducerBatch) -> None:
-        """The batch will not be tried again: let those behind it be appended."""
+        """Let the batches behind this one be appended: it will not be tried again."""
         if self._sequences is not None and batch.stamp is not None:
             self._sequences.lost(batch)

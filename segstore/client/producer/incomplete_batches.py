@@ -27,8 +27,8 @@ class Incomplete:
         self._calling: list[int] = []  # threads that are running callbacks
 
     def complete(self, batches: Sequence[ProducerBatch]) -> None:
-        """The outcome of these batches is in place: run callbacks, then wake the threads that wait (in
-        Kafka's order).
+        """Run the callbacks, then wake the threads that wait (in Kafka's order): the outcome of these batches
+        is in place.
         """
         called: list[Waiting] = []
         with self._lock:
@@ -59,13 +59,13 @@ class Incomplete:
             for future, callback, errback in called:
                 if future.is_done:
                     run_callback(future, callback, errback)
-                else:  # it was registered while its record missed the batch
+                else:  # its record missed this batch, and gets into a later one
                     future._when_done(callback, errback)
         finally:
             self._calling.remove(me)
 
     def in_callback(self) -> bool:
-        """Whether this thread is running callbacks, of batches that it and others may wait for."""
+        """Return whether this thread is running callbacks, of batches that it and others may wait for."""
         return threading.get_ident() in self._calling
 
     def wait(self, batches: Iterable[ProducerBatch], timeout: float | None) -> None:

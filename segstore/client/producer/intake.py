@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from segstore.client.producer import record as serializers
+from segstore.client.producer import record
 from segstore.client.producer.accumulator import Accumulator
 from segstore.client.producer.config import ProducerConfig
 from segstore.client.producer.future import FutureRecordMetadata
@@ -41,8 +41,8 @@ class Intake:
         self._config, self._routing, self._accumulator = config, routing, accumulator
         self._transactions, self._now = transactions, now
         self._interceptors = Interceptors(config.interceptors)
-        self._key_bytes = serializers.serializer("key", config.key_serializer)
-        self._value_bytes = serializers.serializer("value", config.value_serializer)
+        self._key_bytes = record.serializer("key", config.key_serializer)
+        self._value_bytes = record.serializer("value", config.value_serializer)
         own = (config.key_serializer, config.value_serializer, config.partitioner)
         self.plain = not self._interceptors and all(part is None for part in own)
 
@@ -110,5 +110,5 @@ class Intake:
     def close(self) -> None:
         """Close the application's parts: no record comes any more."""
         for given in (self._config.key_serializer, self._config.value_serializer):
-            serializers.close(given)
+            record.close(given)
         self._interceptors.close()

@@ -13,7 +13,7 @@ class ProducerLock(Mutex):
     sender = 0
 
     def is_sender(self) -> bool:
-        """Whether this is that thread."""
+        """Return whether the calling thread is the sender."""
         return self.sender == threading.get_ident()
 
     def check_wait(self, call: str) -> None:

@@ -24,7 +24,7 @@ class _Topic:
         self.retries, self.errors = Sensor(samples, window_ms), Sensor(samples, window_ms)
 
     def snapshot(self) -> dict[str, float]:
-        """By Kafka's names."""
+        """Return the values by Kafka's names."""
         return {
             "record-send-rate": self.records.rate,
             "record-send-total": self.records.total,

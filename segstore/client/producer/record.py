@@ -22,7 +22,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 RECORD_OVERHEAD = 12
 """The usual bytes of a record's length, attributes, deltas and counts (Kafka: DefaultRecord)."""
 MAX_RECORD_OVERHEAD = 21
-"""The most bytes of the same."""
+"""The most bytes that these can take."""
 
 
 class ProducerRecord(NamedTuple):
@@ -169,15 +169,15 @@ class Interceptors:
         return record
 
     def acknowledged(self, metadata: RecordMetadata) -> None:
-        """The record is in the log."""
+        """Tell the interceptors that the record is in the log."""
         self._call("on_acknowledgement", metadata, None)
 
     def failed(self, error: BaseException) -> None:
-        """The record is not in the log, and will not be."""
+        """Tell the interceptors that the record is not in the log, and will not be."""
         self._call("on_acknowledgement", None, error)
 
     def close(self) -> None:
-        """The producer is closed."""
+        """Tell the interceptors that the producer is closed."""
         self._call("close")
 
     @calls_out

@@ -84,7 +84,7 @@ class Sender(Background):
         self._accumulator.abort(error)
 
     def is_sending(self) -> bool:
-        """Whether the outcome of the current append is not known yet. Takes no lock."""
+        """Return whether the outcome of the current append is not known yet. Takes no lock."""
         return any(not batch.done for batch in self._sending)
 
     def last_error(self, batches: Iterable[ProducerBatch]) -> BaseException | None:

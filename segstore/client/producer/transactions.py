@@ -126,7 +126,7 @@ class Transactions:
 
     @property
     def identity(self) -> Identity:
-        """Producer id and epoch."""
+        """Return the producer id and epoch."""
         assert self._identity is not None
         return self._identity
 
@@ -150,8 +150,8 @@ class Transactions:
         return self._coordinator().appending(self._id, self.identity, partitions)
 
     def failed(self, error: BaseException) -> BaseException:
-        """A record will not be written, and the transaction can only be aborted: return what the record's
-        future is to say.
+        """Note that a record will not be written, so that the transaction can only be aborted; return what
+        the record's future is to say.
         """
         if isinstance(error, InvalidProducerEpochError | TransactionalIdNotFoundError):
             error = self._fence(error)

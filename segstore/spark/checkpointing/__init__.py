@@ -1,7 +1,7 @@
-"""Checkpoints that are a log: Spark's checkpoint directories, served out of a compacted topic.
+"""Serves Spark's checkpoint directories out of a compacted topic.
 
-On disk: the topic, through the engine; see `segstore.filetree`. A WebHDFS server on the loopback
-address, with a secret in its paths, for the client that PySpark ships. Imports no pyspark.
+On disk: the topic, through the engine; see `segstore.filetree`. A WebHDFS server listens on the loopback
+address, with a secret in its paths, for the client that PySpark ships. This package does not import pyspark.
 Threads: any may use a `Checkpoints`; the server has its own.
 """
 
@@ -36,7 +36,9 @@ _ROCKSDB = {
 
 
 class Checkpoints:
-    """A context manager: while it is open the server runs; when it is closed all is durable."""
+    """The checkpoints of a topic, and their server. It is a context manager: the server runs while it is
+    open; once it is closed, everything is durable.
+    """
 
     def __init__(
         self,
@@ -114,9 +116,9 @@ class Checkpoints:
     ) -> Fault:
         """Let the `nth` matching operation from now on, and `times - 1` after it, take `seconds` longer.
 
-        `operation`: one of WebHDFS', as "RENAME", or None for any; `path`: a pattern of its path in the
-        tree (a RENAME's target), with * and ?. `after`: when it was done, in place of before. Raises
-        InvalidArgumentError.
+        `operation` is one of WebHDFS, such as "RENAME", or None for any; `path` is a pattern, with * and ?,
+        of its path in the tree (a RENAME's target). With `after` the delay comes after the operation in place
+        of before it. Raises InvalidArgumentError.
         """
         return self._faults.add("delay", operation, path, nth, times, after=after, seconds=seconds)
 
@@ -129,7 +131,9 @@ class Checkpoints:
         times: int = 1,
         after: bool = False,
     ) -> Fault:
-        """As `delay`: Spark gets an IOException. `after`: although it was done."""
+        """Let matching operations fail, chosen as by `delay`: Spark gets an IOException. With `after`, the
+        operation was done all the same.
+        """
         return self._faults.add("fail", operation, path, nth, times, after=after)
 
     def drop(
@@ -141,7 +145,9 @@ class Checkpoints:
         times: int = 1,
         after: bool = False,
     ) -> Fault:
-        """As `delay`: the connection is cut without an answer. Java's client may ask again by itself."""
+        """Cut the connection of matching operations, chosen as by `delay`, without an answer. Java's client
+        may repeat the request by itself.
+        """
         return self._faults.add("drop", operation, path, nth, times, after=after)
 
     def heal(self) -> None:

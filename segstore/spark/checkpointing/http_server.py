@@ -18,22 +18,22 @@ from typing import BinaryIO
 
 # --- wire --------------------------------------------------------------------------------------
 
-# HTTP/1.1 as the Hadoop client speaks it: one request after the other on a connection. Threads: a connection
-# belongs to one. No lock is held while a body is received or sent.
+# The Hadoop client speaks HTTP/1.1, one request after the other on a connection. Threads: each
+# connection has one of its own. No lock is held while a body is received or sent.
 
 _MOST_LINE = 1 << 16
 _MOST_HEADERS = 100
 _PART = 1 << 16
-_MOST_LEFT = 1 << 24  # bytes of a body that nobody wanted, which are read so that the connection goes on
+_MOST_LEFT = 1 << 24  # the most bytes of an unread body that are read so that the connection can go on
 
 
 class BadRequestError(Exception):
-    """The bytes are no HTTP request that is understood."""
+    """The bytes are not an HTTP request that this server understands."""
 
 
 @dataclass
 class Request:
-    """`target` as sent: path and query; header names in lower case."""
+    """A request. `target` is the path and query as they were sent; header names are in lower case."""
 
     method: str
     target: str
@@ -43,14 +43,16 @@ class Request:
 
     @property
     def last(self) -> bool:
-        """Whether the client closes the connection after this one."""
-        told = self.headers.get("connection", "").lower()
-        return told == "close" or (self.version == "HTTP/1.0" and told != "keep-alive")
+        """Return whether the client closes the connection after this request."""
+        connection = self.headers.get("connection", "").lower()
+        return connection == "close" or (self.version == "HTTP/1.0" and connection != "keep-alive")
 
 
 @dataclass
 class Response:
-    """`parts` make `length` bytes. No Content-Type is ever sent: the shaded client fails on one."""
+    """A response; `parts` have `length` bytes together. No Content-Type is ever sent, since the shaded client
+    fails on one.
+    """
 
     status: int
     parts: Iterable[bytes] = ()
@@ -85,7 +87,9 @@ class Body:
         return self._parts
 
     def drained(self) -> bool:
-        """Read the rest; return False where the client was not told to send it, or it is too much."""
+        """Read the rest of the body; return False where the client was not told to send it, or it is too
+        long.
+        """
         left = 0
         if not self._asked:
             for part in self._parts:
@@ -167,11 +171,13 @@ _PAUSE = 0.1  # seconds, where there are no descriptors left
 _WAIT = 10.0  # seconds for threads that are still writing to the log
 
 Serve = Callable[[Request], Response | None]
-"""None as the answer cuts the connection without a response."""
+"""Answers a request; an answer of None cuts the connection without a response."""
 
 
 class Server:
-    """Runs from the moment it is made. Raises OSError where the port is taken."""
+    """An HTTP server that runs from its construction on. The constructor raises OSError where the port is
+    taken.
+    """
 
     def __init__(self, serve: Serve, port: int = 0) -> None:
         self._serve = serve
@@ -238,7 +244,7 @@ class Server:
         return not last
 
     def close(self) -> None:
-        """A second call does nothing."""
+        """Stop the server; a second call does nothing."""
         with self._lock:
             if self._closed:
                 return

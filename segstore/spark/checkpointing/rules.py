@@ -1,5 +1,5 @@
-"""`Role` and `Sync`: what a file is to Spark, and so whether it may be replaced and when it is synced.
-`Faults`: faults for studies of recovery.
+"""`Role` says what a file is to Spark, and so whether it may be replaced; `Sync` says when it is synced.
+`Faults` has faults for studies of recovery.
 
 Threads: any; `Faults` has a lock.
 """
@@ -18,7 +18,7 @@ from segstore.errors import InvalidArgumentError
 
 
 class Role(enum.Enum):
-    """What a file is to Spark, by the nearest of these names above it.
+    """What a file is to Spark. The nearest directory above it that has one of these names decides.
 
     A batch that is run again writes its state files again: they are replaced, where HDFS would answer false
     and Spark would keep the old file silently. `offsets` and `commits` are refused: Spark asks whether they
@@ -40,7 +40,8 @@ def role_of(path: str) -> Role:
 
 
 class Sync(enum.Enum):
-    """What is synced before Spark is told that it is done: by one fsync each, of all that came before it.
+    """Says which files are synced before Spark gets the answer; one fsync covers such a file and all that was
+    written before it.
 
     BATCH: a micro-batch's plan (`offsets/N`), and with it the batch before, its state and its commit: one
     fsync a batch. A power cut costs at most the batch that ran, and it is run again by the same plan.
@@ -54,7 +55,7 @@ class Sync(enum.Enum):
     FILE = "file"
 
     def covers(self, path: str) -> bool:
-        """Whether the file that got this name is synced: none whose name is still to change."""
+        """Return whether a file is synced when it gets this name; a temporary name never is."""
         if path.rpartition("/")[2].startswith("."):
             return False
         roles = {Sync.BATCH: {Role.OFFSETS}, Sync.COMMIT: {Role.OFFSETS, Role.COMMITS}, Sync.FILE: set(Role)}
@@ -63,19 +64,21 @@ class Sync(enum.Enum):
 
 # --- faults ------------------------------------------------------------------------------------
 
-# Faults for studies of recovery: the n-th operation is delayed, fails, or gets no answer. Threads: any;
-# operations are counted under a lock, in the order of their arrival.
+# For studies of recovery, the n-th operation is delayed, fails, or gets no answer. Threads: any; operations
+# are counted under a lock, in the order of their arrival.
 
 OPERATIONS = (
     *("OPEN", "GETFILESTATUS", "GETFILELINKSTATUS", "LISTSTATUS", "LISTSTATUS_BATCH", "GETCONTENTSUMMARY"),
     *("GETFILEBLOCKLOCATIONS", "GETSERVERDEFAULTS", "GETHOMEDIRECTORY", "CHECKACCESS"),
     *("CREATE", "MKDIRS", "RENAME", "DELETE"),
 )
-KEPT = 10_000  # operations that are remembered
+KEPT = 10_000  # how many operations are remembered
 
 
 class Operation(NamedTuple):
-    """An operation that was served: `path` is a RENAME's target, `status` HTTP's, or 0 for no answer."""
+    """An operation that was served. `path` is a RENAME's target; `status` is HTTP's, or 0 where no answer was
+    sent.
+    """
 
     name: str
     path: str
@@ -85,7 +88,7 @@ class Operation(NamedTuple):
 
 @dataclass(eq=False)
 class Fault:
-    """A fault for some operations, and how often it struck (`hits`)."""
+    """A fault for some operations; `hits` counts how often it struck."""
 
     kind: str
     operation: str | None
@@ -107,7 +110,7 @@ class Fault:
 
 
 class Faults:
-    """All faults that are set, and the latest operations."""
+    """The faults that are set, and the latest operations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -116,7 +119,7 @@ class Faults:
         self.counts: Counter[str] = Counter()
 
     def add(self, kind: str, operation: str | None, path: str, nth: int, times: int, **more: float) -> Fault:
-        """Raises InvalidArgumentError for an operation that does not exist."""
+        """Set a fault, and return it. Raises InvalidArgumentError for an operation that does not exist."""
         if operation not in (None, *OPERATIONS):
             raise InvalidArgumentError(f"operation={operation!r}: must be one of {', '.join(OPERATIONS)}")
         if nth < 1 or times < 1:

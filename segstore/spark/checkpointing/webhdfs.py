@@ -1,8 +1,8 @@
-"""`WebHdfs`: each operation of WebHDFS over a file tree. On disk: through the tree.
+"""`WebHdfs`: serves the operations of WebHDFS from a file tree. On disk: through the tree.
 
-A plain RENAME overwrites other than HDFS where that serves Spark better (see `Role`). `Sync` says what is
-made durable before the answer goes out; the rest is durable within flush.ms.
-Threads: any; no lock is held while a body is received.
+A plain RENAME may overwrite a file, unlike in HDFS, where that serves Spark better (see `Role`). `Sync` says
+what is made durable before the answer goes out; the rest is durable within flush.ms. Threads: any; no lock is
+held while a body is received.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from segstore.spark.checkpointing.rules import Fault, Faults, Role, Sync, role_o
 
 # --- answers -----------------------------------------------------------------------------------
 
-# WebHDFS' JSON: file statuses, and errors under their Java names. Hadoop's JsonUtilClient reads what is
-# written here.
+# This part makes the JSON of WebHDFS: file statuses, and errors with their Java names. Hadoop's
+# JsonUtilClient reads it.
 
 BLOCK_BYTES = 128 << 20
 OWNER = "segstore"
@@ -72,8 +72,8 @@ def boolean(value: bool) -> Response:
 def failure(error: BaseException) -> Response:
     """Return the RemoteException that the client throws again."""
     status, java = next((status, java) for kind, status, java in _JAVA if isinstance(error, kind))
-    told = {"exception": java.rpartition(".")[2], "javaClassName": java, "message": _text(error)}
-    return answer({"RemoteException": told}, status)
+    exception = {"exception": java.rpartition(".")[2], "javaClassName": java, "message": _text(error)}
+    return answer({"RemoteException": exception}, status)
 
 
 def _text(error: BaseException) -> str:
@@ -153,7 +153,7 @@ _OPEN_TO_ALL: Mapping[str, Mapping[str, object]] = {
     "GETSERVERDEFAULTS": SERVER_DEFAULTS,
     "GETHOMEDIRECTORY": {"Path": "/"},
 }
-"""What the client asks of the root without the secret; the answers reveal nothing."""
+"""The requests about the root that the client makes without the secret; the answers reveal nothing."""
 
 
 class WebHdfs:
@@ -178,7 +178,7 @@ class WebHdfs:
         }
 
     def serve(self, request: Request) -> Response | None:
-        """Return None where the connection is to be cut."""
+        """Return the response to a request; None where the connection is to be cut."""
         target, _, text = request.target.partition("?")
         query = {name.lower(): value for name, value in parse_qsl(text, keep_blank_values=True)}
         name = query.get("op", "").upper()
@@ -208,7 +208,9 @@ class WebHdfs:
         return "/" + rest
 
     def _found(self, request: Request, name: str, query: Query) -> Callable[[str, Query], Response] | None:
-        """Return None for the first step of CREATE, which only says where the body goes."""
+        """Return the function that serves an operation; None for the first step of CREATE, which only tells
+        the client where the body goes.
+        """
         if (request.method, name) == ("PUT", "CREATE"):
             return partial(self._create, request) if query.get("data") == "true" else None
         run = self._operations.get((request.method, name))
@@ -241,7 +243,7 @@ class WebHdfs:
             raise OSError(f"offset={start} is behind the end of {path}, of {file.size} bytes")
         length = min(_number(query, "length", file.size), file.size - start)
         parts = self._tree.read(path, start, length)
-        first = next(parts, b"")  # its errors still have an answer
+        first = next(parts, b"")  # read first, so that its errors still get an answer
         return Response(200, chain([first], parts), length)
 
     def _file(self, path: str) -> File:
@@ -309,7 +311,7 @@ class WebHdfs:
         return boolean(done)
 
     def _plain_rename(self, path: str, target: str) -> bool:
-        """Rename as HDFS does, which returns false where it can't, but by `Role`'s rule."""
+        """Rename as HDFS does, which returns false where it can't, but replace files as `Role` says."""
         there = self._tree.get(target)
         if isinstance(there, Directory) and path != target:
             target = target.rstrip("/") + "/" + path.rpartition("/")[2]
@@ -333,11 +335,11 @@ class WebHdfs:
                 self._renamed.popitem(last=False)
 
     def _renamed_before(self, path: str, target: str) -> bool:
-        """Whether this request repeats an earlier one: Java's client sends a request again, unasked, where
-        a kept connection ends without an answer.
+        """Return whether this request repeats an earlier one: Java's client sends a request again, unasked,
+        where a kept connection ends without an answer.
         """
-        there = self._tree.get(target)
-        return isinstance(there, File) and self._renamed.get((path, target)) == there.id
+        node = self._tree.get(target)
+        return isinstance(node, File) and self._renamed.get((path, target)) == node.id
 
     def _delete(self, path: str, query: Query) -> Response:
         return boolean(self._tree.delete(path, query.get("recursive", "false") == "true"))
@@ -360,7 +362,7 @@ def _guarded(run: Callable[[], Response]) -> Response:
     try:
         return run()
     except ConnectionError:
-        raise  # the client is gone: nobody waits for an answer
+        raise  # the client is gone: there is nobody to answer
     except (OSError, SegstoreError) as error:
         if not isinstance(error, (FileNotFoundError, FileExistsError)):
             log.warning("checkpoints: %s", error)
