@@ -1,7 +1,7 @@
 """Fixtures and reports that all tests share.
 
-Every test that draws at random takes `rng`, whose seed is printed when it fails; SEGSTORE_SEED=N replays
-it. Every test that writes a store takes `store_dir`, which is checked when the test is over.
+Every test with random choices takes `rng`, whose seed is printed when the test fails; SEGSTORE_SEED=N repeats
+it. Every test that writes a store takes `store_dir`, which is checked after the test.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import random
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
 from partitions import SHARED, Partition, broker_partitions, materialize
 from places import GOLDEN
 from spark import spark as spark
+
+if TYPE_CHECKING:
+    import segstore
 
 pytest_plugins = ["surroundings", "tiers", "judges", "parallel", "counted", "memory", "cputimes"]
 
@@ -116,6 +120,15 @@ def store_dir(tmp_path: Path) -> Iterator[Path]:
 
         findings = list(segstore.check(path))
         assert findings == [], "\n".join(map(str, findings))
+
+
+@pytest.fixture
+def store(store_dir: Path) -> Iterator[segstore.Store]:
+    """An open store without topics; committed offsets get two partitions, which are made faster than 50."""
+    import segstore
+
+    with segstore.open(store_dir, config={"offsets.topic.num.partitions": 2}) as store:
+        yield store
 
 
 @pytest.fixture(scope="session")

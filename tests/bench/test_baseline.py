@@ -1,4 +1,6 @@
-"""Promise: ratios are compared with a stored baseline; what is worse is told and fails, noise does not."""
+"""Promise: ratios are compared with a stored baseline; a worse one is reported and fails the run, noise does
+not.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,6 @@ def test_a_figure() -> None:
     figure = Figure((3.0, 1.0, 2.0, 10.0))
     assert (figure.median, figure.low, figure.high, figure.spread) == (2.5, 1.0, 10.0, 3.0)
     assert Figure.of(json.loads(json.dumps(figure.as_json()))) == figure
-    assert figure.per(30) == Figure((10.0, 30.0, 15.0, 3.0))
     assert figure.times(2) == Figure((6.0, 2.0, 4.0, 20.0))
 
 

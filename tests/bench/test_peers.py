@@ -1,4 +1,4 @@
-"""Promise: peers do the same work on the same records, equally durable; who can't is told so."""
+"""Promise: peers do the same work on the same records, equally durable; a peer that can't is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Promise: one command measures everything; a step that fails is told; the README says what results say."""
+"""Promise: one command measures everything; a step that fails is reported; the README agrees with the
+results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promise: with everything at once, what must be bounded is; and the soak tells where it is not."""
+"""Promise: with everything running at once, resources stay bounded; and the soak fails where they do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The studies of segstore.bench: each on a quick run, what their findings say of figures, and Ctrl-C."""
+"""The studies of segstore.bench: a quick run of each, the findings that they draw from given figures, and
+Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from waiting import PATIENCE, until
 from segstore.bench import Figure, Results, write
 from segstore.bench.plots import save
 from segstore.bench.results import text
-from segstore.bench.studies import MODULES, Study, studies, study
+from segstore.bench.studies import MODULES, Study, study
 from segstore.bench.studies.child import ask
 from segstore.bench.studies.words import Contest, answer, headline, leaders
 from segstore.errors import InvalidArgumentError, StorageError
@@ -295,7 +297,7 @@ def test_what_is_said_of_a_contest() -> None:
 # --- Ctrl-C, and processes --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("one", studies(), ids=lambda one: one.NAME)
+@pytest.mark.parametrize("one", map(study, MODULES), ids=lambda one: one.NAME)
 def test_an_interrupt_at_any_time_leaves_nothing(one: Study, tmp_path: Path) -> None:
     before, calls = children(), 0
 
@@ -344,7 +346,7 @@ def test_a_child_that_fails_is_told() -> None:
 def test_the_command_lists_studies() -> None:
     shown = ok("bench", "study").stdout
     assert all(name in shown for name in MODULES)
-    assert all(one.QUESTION.endswith("?") and one.QUESTION in shown for one in studies())
+    assert all(one.QUESTION.endswith("?") and one.QUESTION in shown for one in map(study, MODULES))
 
 
 def test_an_unknown_study(tmp_path: Path) -> None:

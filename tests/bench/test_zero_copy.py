@@ -19,18 +19,18 @@ import segstore
 from segstore.bench.results import Results, filesystem, load, write
 from segstore.bench.terminal import table
 from segstore.bench.zero_copy import machine_state, plan, run, syscalls
+from segstore.bench.zero_copy.exhibits import ALL_METHODS
 from segstore.bench.zero_copy.measure import CPU, FIGURES, THROUGHPUT, sample, unavailable
 from segstore.bench.zero_copy.plan import BARE, KIB, LOG, OS_SENDFILE, SIZES, Group, Plan
 from segstore.bench.zero_copy.receivers import SINKS, sink
 from segstore.bench.zero_copy.report import details, draw, summary
 from segstore.cli.output import console
 from segstore.errors import StorageError
-from segstore.storage.transfer import METHODS, NEEDS
 
 pytestmark = pytest.mark.on_disk
 
 SHORT = Plan(sizes=(KIB, 64 * KIB), runs=2, seconds=0.0005, stretch=256 * KIB)
-PAIRS = [(sink, method) for sink in SINKS for method in METHODS if sink in NEEDS[method]]
+PAIRS = [(sink, method) for sink in SINKS for method, of in ALL_METHODS.items() if sink in of.kinds]
 
 
 @pytest.fixture(scope="module")

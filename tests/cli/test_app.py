@@ -12,7 +12,7 @@ from cli import COMMAND, json_lines, ok, run
 from waiting import PATIENCE
 
 import segstore
-from segstore.cli.app import COMMANDS, one_line
+from segstore.cli.app import COMMANDS, Listed, one_line
 
 NAMES = [
     *("topics", "create", "alter", "delete", "produce", "consume", "export", "import", "groups", "quotas"),
@@ -24,6 +24,29 @@ def test_no_arguments_print_help_with_every_command() -> None:
     shown = ok().stdout
     assert list(COMMANDS) == NAMES
     assert [name for name in NAMES if f" {name} " not in shown] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_list_says_what_the_help_of_the_command_begins_with(name: str) -> None:
+    listed = Listed(name)
+    first, *_ = str(listed.itself().help).split("\n\n")
+    assert (listed.itself().name, listed.help) == (name, " ".join(first.split()))
+
+
+def test_the_list_of_commands_brings_no_engine() -> None:
+    code = """
+import atexit, sys
+from segstore.cli import main
+atexit.register(lambda: print(*sys.modules))
+main([])
+"""
+    run_ = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    found = {name for name in run_.stdout.split() if name.startswith("segstore.")}
+    assert {name for name in found if not name.startswith("segstore.cli")} == {
+        *("segstore.errors", "segstore.main_interpreter", "segstore.threads")
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,6 @@
-"""`segstore export` and `segstore import`: there and back, parts of a log, files whole or not there."""
+"""`segstore export` and `segstore import`: round trips, parts of a log, and files that are complete or not
+there.
+"""
 
 from __future__ import annotations
 

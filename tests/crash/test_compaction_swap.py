@@ -1,5 +1,6 @@
-"""Promise: what a crash leaves of a compaction swap is finished or undone at the next open; also when
-that is killed in turn. `.deleted` files that are found stay for file.delete.delay.ms, which is 0 here."""
+"""Promise: a compaction swap that a crash interrupts is finished or undone by the next open, also when that
+open is killed in turn. `.deleted` files that an open finds stay for file.delete.delay.ms, which is 0 here.
+"""
 
 from __future__ import annotations
 

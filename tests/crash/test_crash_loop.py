@@ -1,8 +1,8 @@
-"""Promise: a writer is killed again and again, under settings that are others each time, and what it was told
-is in the log is there; and what readers in other processes have seen never changes.
+"""Promise: a writer is killed again and again, with other settings each time, and everything that was
+acknowledged is in the log; and what readers in other processes have seen never changes.
 
-The state that is to be expected is kept by the processes' parent, outside of the store. CRASH_ROUNDS=n for
-any number of rounds (`make crash`).
+The parent of the processes keeps the expected state, outside of the store. CRASH_ROUNDS=n for any number of
+rounds (`make crash`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Power cuts and failing calls within an import: all of it or nothing, also of the topic and the store."""
+"""Power cuts and failing calls within an import: all of it is there or nothing, also of the topic and the
+store.
+"""
 
 from __future__ import annotations
 

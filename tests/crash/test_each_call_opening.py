@@ -1,4 +1,4 @@
-"""Power cuts and failing calls within what brings a store back or makes another: recovery, repair, a copy."""
+"""Power cuts and failing calls within recovery, repair and copies of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Power cuts and failing calls within what is all or nothing: transactions and staged appends."""
+"""Power cuts and failing calls within transactions and staged appends, which are there completely or not at
+all.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Consume, transform, produce, killed twenty times: each record comes out once with transactions, at least
-once without them.
+"""A consume-transform-produce loop that is killed twenty times: each record comes out once with transactions,
+at least once without them.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ def test_a_store_that_closes_while_an_append_is_owed_recovers_at_the_next_open(s
     files.left = 200_000
     with pytest.raises(StorageError):
         log.append_batch([b"x" * 100] * 60, batch_bytes=200)
-    assert not log.partition_for_write().writer.settled()
+    assert not log.partition_for_write().writer.is_whole()
     store.close()
     assert not (store_dir / ".kafka_cleanshutdown").exists()
     with segstore.open(store_dir) as store:

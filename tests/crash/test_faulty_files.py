@@ -1,4 +1,6 @@
-"""The faulty disk itself: what it loses, what it keeps, what fails; that no method of `Files` escapes it."""
+"""The faulty disk itself: what it loses, what it keeps, which calls fail; and no method of `Files` bypasses
+it.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +40,6 @@ from segstore.errors import (
 
 
 @pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir, config={"offsets.topic.num.partitions": 2}) as store:
-        yield store
-
-
-@pytest.fixture
 def clock(store: segstore.Store) -> Monotonic:
     clock = Monotonic()
     coordinator(store, clock)
@@ -66,14 +59,14 @@ def test_a_late_member_loses_all_and_is_told(store: segstore.Store, clock: Monot
     had, stale = owned(late), late.group_metadata()
     for _ in range(4):
         clock.now += MAX_POLL_MS / 4
-        coordinator(store).settle()
+        coordinator(store).run_due()
         other.poll()
     settled(store, [other])
     assert other.assignment() == every(store, "t")
     with pytest.raises(CommitFailedError, match="max_poll_interval_ms=30000"):
         late.commit()
     with pytest.raises(segstore.errors.UnknownMemberIdError):
-        coordinator(store).validate(stale)
+        coordinator(store).while_valid(stale, list)
     late.poll()
     assert told.told[-1] == ("lost", had)
     settled(store, [late, other])
@@ -88,7 +81,7 @@ def test_a_late_member_learns_it_in_poll(store: segstore.Store, clock: Monotonic
     settled(store, [late])
     generation = late.group_metadata().generation_id
     clock.now += MAX_POLL_MS
-    coordinator(store).settle()
+    coordinator(store).run_due()
     assert coordinator(store).state("g") is State.EMPTY
     settled(store, [late])
     assert told.told[-2:] == [("lost", {0}), ("assigned", {0})]
@@ -115,7 +108,7 @@ def test_a_listener_that_knows_revoked_alone_may_call_the_consumer_of_what_is_lo
     late.subscribe(["t"], listener=Asking())
     settled(store, [late])
     clock.now += MAX_POLL_MS
-    coordinator(store).settle()
+    coordinator(store).run_due()
     settled(store, [late])
     assert positions == [{0: late.position(tp(0))}]
 
@@ -150,7 +143,7 @@ def test_one_that_is_gone_without_a_word_is_out_after_its_session(
     take_turns([other])
     assert len(other.assignment()) == 1
     clock.now += 1
-    coordinator(store).settle()
+    coordinator(store).run_due()
     settled(store, [other])
     assert len(other.assignment()) == 2
 
@@ -167,7 +160,7 @@ def test_a_member_that_waits_in_poll_stays_alive(
 
     def wait(_store: segstore.Store, _seen: int, timeout_ms: float) -> None:
         clock.now += timeout_ms
-        coordinator(store).settle()
+        coordinator(store).run_due()
         if clock.now >= end:
             append(store, 1)
 
@@ -192,7 +185,7 @@ def test_a_static_member_comes_back_to_what_it_had(store: segstore.Store, clock:
         assert other.group_metadata() == place
         assert len(told.told) == len([t for t in told.told if t[0] == "assigned"]) * 2 - 1
     clock.now += SESSION_MS
-    coordinator(store).settle()
+    coordinator(store).run_due()
     settled(store, [other])
     assert other.assignment() == every(store, "t")
 

@@ -1,5 +1,6 @@
-"""Promise: an error that may pass (few descriptors, no memory, a sector that can't be read now, no right to
-read) is no damage. Who meets it at a small file gets that error, and nothing is made anew, moved or removed.
+"""Promise: an error that may pass (few descriptors, no memory, a sector that can't be read now, no
+permission) is not taken for damage. A call that meets it at a small file raises that error, and nothing is
+rebuilt, moved or removed.
 """
 
 from __future__ import annotations

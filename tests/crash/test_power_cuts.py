@@ -1,4 +1,4 @@
-"""Named states of power cuts: what must be durable by when."""
+"""Chosen states after power cuts: what must be durable at which moment."""
 
 from __future__ import annotations
 

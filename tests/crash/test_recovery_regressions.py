@@ -1,4 +1,4 @@
-"""Cases of opening, recovery, publication and topic changes that a second pair of eyes found."""
+"""Regressions of opening, recovery, publication and topic changes that a review found."""
 
 from __future__ import annotations
 

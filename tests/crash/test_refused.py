@@ -1,6 +1,6 @@
-"""Promise: a disk that refuses ends no process, and takes back nothing that was acknowledged.
+"""Promise: errors of the disk end no process, and lose nothing that was acknowledged.
 
-Faults come below the C of the engine: by a library that is loaded before it, by a limit of file sizes, by a
+The faults come below the engine's C: by a library that is loaded before it, by a limit of file sizes, by a
 small file system that is full. A child process does all kinds of work (tests/support/refused_work.py).
 """
 

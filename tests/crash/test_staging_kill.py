@@ -1,5 +1,5 @@
-"""Promise: whatever is killed when, in staging, sealing, adopting or recovery, sealing the same id again
-leaves every row in the log once, of all partitions or none.
+"""Promise: whenever a process is killed in staging, sealing, adoption or recovery, sealing the same id again
+leaves every row in the log once, in all partitions or none.
 """
 
 from __future__ import annotations

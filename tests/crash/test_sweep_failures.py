@@ -1,4 +1,6 @@
-"""Sweeps where something is wrong: files that stay, notes that are damaged, defects, clocks set back."""
+"""Sweeps under difficulties: files that can't be removed, damaged sweep states, defects, clocks that are set
+back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crash leaves and what rots: torn tails are cut, holes are found, bit rot is kept and told."""
+"""Logs after a crash and with bit rot: torn tails are cut, gaps are found, bit rot is kept and reported."""
 
 from __future__ import annotations
 

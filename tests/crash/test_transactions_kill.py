@@ -1,4 +1,4 @@
-"""What a kill leaves of a transaction is ended by the next open: all of it is there, or nothing."""
+"""A transaction that a kill interrupted is ended by the next open: all of it is visible, or nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from faults import FailingFiles
-from stores import killed, killed_at_each_call
+from stores import committed_values, killed, killed_at_each_call
 from waiting import until
 
 import segstore
@@ -45,30 +45,22 @@ def transaction(store: segstore.Store, name: bytes, end: str = "commit") -> Prod
     return producer
 
 
-def committed(store: segstore.Store, place: TopicPartition) -> list[bytes | None]:
-    log = store.partition(*place)
-    found, at = [], log.start_offset
-    while at < log.last_stable_offset:
-        records = log.read(at, isolation_level="read_committed")
-        found += [record.value for record in records]
-        at = records.next_offset
-    return found
-
-
 def assert_whole(path: Path) -> int:
     """How many transactions are seen: the same everywhere, and nobody waits for one that is open."""
     with segstore.open(path, config=CONFIG) as store:
         for place in PLACES:
             log = store.partition(*place)
             assert log.last_stable_offset == log.end_offset
-        seen = [committed(store, place) for place in PLACES]
+        seen = [committed_values(store.partition(*place)) for place in PLACES]
         assert seen[0] == seen[1] == seen[2]
         assert seen[0] == [b"%d" % i for i in range(1, len(seen[0]) + 1)]
         kept = shared(store, GroupOffsets)
         assert kept.fetch("g") == {PLACES[0]: OffsetAndMetadata(len(seen[0]))}
         assert kept.pending("g") == set()
         transaction(store, b"%d" % (len(seen[0]) + 1))
-        assert {committed(store, place)[-1] for place in PLACES} == {b"%d" % (len(seen[0]) + 1)}
+        assert {committed_values(store.partition(*place))[-1] for place in PLACES} == {
+            b"%d" % (len(seen[0]) + 1)
+        }
     assert list(segstore.check(path)) == []
     return len(seen[0])
 

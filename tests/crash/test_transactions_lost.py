@@ -1,4 +1,6 @@
-"""What a power cut, or damage, took from one partition of a transaction keeps no reader waiting elsewhere."""
+"""Where a power cut, or damage, took a part of a transaction from one partition, no reader of another
+partition has to wait.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 from faulty import FaultyFiles
-from stores import killed, logs
+from stores import all_committed, killed, logs
 
 import segstore
 from segstore import Producer, errors
@@ -20,12 +22,6 @@ from segstore.coordinator.transaction.coordinator import TransactionCoordinator
 
 CONFIG = {"transaction.state.log.num.partitions": 1}
 STATE = "__transaction_state"
-
-
-def committed(store: segstore.Store, topic: str) -> list[bytes | None]:
-    log = store.partition(topic)
-    assert log.last_stable_offset == log.end_offset
-    return [record.value for record in log.read(0, isolation_level="read_committed")]
 
 
 def opened(path: Path) -> segstore.Store:
@@ -87,11 +83,11 @@ def test_a_power_cut_takes_the_end_of_the_state(
 ) -> None:
     path = kept_up_to(tmp_path, ends)
     with opened(path) as store:
-        assert (committed(store, "t"), committed(store, "u")) == (of_t, of_u)
+        assert (all_committed(store, "t"), all_committed(store, "u")) == (of_t, of_u)
         with Producer(store, transactional_id="x") as producer:
             producer.init_transactions()
             transaction(producer, "commit_transaction", ("t", b"z"), ("u", b"z"))
-        assert (committed(store, "t"), committed(store, "u")) == ([*of_t, b"z"], [*of_u, b"z"])
+        assert (all_committed(store, "t"), all_committed(store, "u")) == ([*of_t, b"z"], [*of_u, b"z"])
     assert list(segstore.check(path)) == []
 
 
@@ -107,7 +103,7 @@ def test_the_state_was_deleted_while_a_transaction_was_open(tmp_path: Path) -> N
     store.close()
     with opened(path) as store, Producer(store, transactional_id="y") as producer:
         producer.init_transactions()  # the first who asks for transactions
-        assert committed(store, "t") == []
+        assert all_committed(store, "t") == []
     assert list(segstore.check(path)) == []
 
 
@@ -135,14 +131,14 @@ def test_a_damaged_partition_of_a_commit(tmp_path: Path, monkeypatch: pytest.Mon
     away = (path / "u-0").rename(tmp_path / "away")
     (path / "u-0").symlink_to(away)
     with opened(path) as store:
-        assert committed(store, "t") == [b"a"]
+        assert all_committed(store, "t") == [b"a"]
         with pytest.raises(errors.StorageError, match="symbolic link"):
             store.partition("u")
         _refused(lambda: Producer(store, transactional_id="x", max_block_ms=0).init_transactions())
     (path / "u-0").unlink()
     away.rename(path / "u-0")
     with opened(path) as store:
-        assert (committed(store, "t"), committed(store, "u")) == ([b"a"], [b"b"])
+        assert (all_committed(store, "t"), all_committed(store, "u")) == ([b"a"], [b"b"])
     assert list(segstore.check(path)) == []
 
 
@@ -151,7 +147,7 @@ def test_damaged_epochs_of_a_partition_of_a_commit(tmp_path: Path, monkeypatch: 
     path = decided(tmp_path, monkeypatch)
     (path / "u-0" / "leader-epoch-checkpoint").write_bytes(b"junk")
     with opened(path) as store:
-        assert (committed(store, "t"), committed(store, "u")) == ([b"a"], [b"b"])
+        assert (all_committed(store, "t"), all_committed(store, "u")) == ([b"a"], [b"b"])
         with Producer(store, transactional_id="x", max_block_ms=0) as producer:
             producer.init_transactions()
     assert list(segstore.check(path)) == []
@@ -211,7 +207,7 @@ def test_a_commit_whose_sync_failed_is_whole_after_a_power_cut(
     store._side.abandon()
     with segstore.open(tmp_path / "s", config=CONFIG) as store:
         shared(store, TransactionCoordinator)
-        assert committed(store, "a") == committed(store, "b") == [b"x"] * decided
+        assert all_committed(store, "a") == all_committed(store, "b") == [b"x"] * decided
 
 
 def fail_sync_of(path: str) -> Callable[[str, tuple[Any, ...]], None]:

@@ -1,7 +1,8 @@
-"""A power cut takes the end of `__transaction_state`, or of a partition: each survives up to another moment.
+"""A power cut takes the end of `__transaction_state`, or of a partition: each log survives up to another
+moment.
 
-Transactions end in all their partitions alike: what was decided is completed where anything tells of it, what
-was not is aborted, and none is taken for the one before it.
+A transaction ends in all its partitions alike: one that was decided is completed if any record of that is
+left, one that was not is aborted, and none is confused with the one before it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 from faulty import FaultyFiles
+from stores import all_committed
 
 import segstore
 from segstore import OffsetAndMetadata, Producer, TopicPartition
@@ -112,16 +114,10 @@ def to_both(producer: Producer, value: bytes) -> None:
         producer.send(topic, value)
 
 
-def committed(store: segstore.Store, topic: str) -> list[bytes | None]:
-    log = store.partition(topic)
-    assert log.last_stable_offset == log.end_offset
-    return [record.value for record in log.read(0, isolation_level="read_committed")]
-
-
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 def test_a_transaction_ends_alike_everywhere(tmp_path: Path, rng: random.Random, cut: Cut) -> None:
     with cut_store(tmp_path, rng, cut, to_both) as store:
-        assert (committed(store, "t"), committed(store, "u")) == (cut.of_t, cut.of_u)
+        assert (all_committed(store, "t"), all_committed(store, "u")) == (cut.of_t, cut.of_u)
     for value in (b"3", b"4"):  # the epochs that partitions know are not forgotten with a clean close
         with segstore.open(tmp_path / "s", config=CONFIG) as store:
             with Producer(store, transactional_id="x") as producer:
@@ -129,8 +125,8 @@ def test_a_transaction_ends_alike_everywhere(tmp_path: Path, rng: random.Random,
                 producer.begin_transaction()
                 to_both(producer, value)
                 producer.commit_transaction()
-            assert committed(store, "t")[len(cut.of_t) :] == [b"3", b"4"][: int(value) - 2]
-            assert committed(store, "u")[len(cut.of_u) :] == [b"3", b"4"][: int(value) - 2]
+            assert all_committed(store, "t")[len(cut.of_t) :] == [b"3", b"4"][: int(value) - 2]
+            assert all_committed(store, "u")[len(cut.of_u) :] == [b"3", b"4"][: int(value) - 2]
 
 
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
@@ -143,6 +139,6 @@ def test_its_offsets_end_as_it_does(tmp_path: Path, rng: random.Random, cut: Cut
 
     with cut_store(tmp_path, rng, cut, send) as store:
         kept = shared(store, GroupOffsets)
-        assert committed(store, "t") == cut.of_t
+        assert all_committed(store, "t") == cut.of_t
         assert [each.offset for each in kept.fetch("g").values()] == [int(value) for value in cut.of_u[-1:]]
         assert kept.pending("g") == set()

@@ -1,4 +1,4 @@
-"""The demo, with few flights: it proves its own claims, and fails where they are not true."""
+"""The demo, with few flights: it verifies its own claims, and fails where they are not true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The demo's live part, in pieces: its ledger finds what is wrong, its table fits, without colours too."""
+"""The parts of the demo's live part: the ledger finds faults, and the table fits, with and without
+colours.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's Spark part without Spark: its driver is a stand-in that tells what a driver would."""
+"""The demo's Spark part without Spark: a stand-in prints the events that a driver would print."""
 
 from __future__ import annotations
 

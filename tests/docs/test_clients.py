@@ -1,4 +1,4 @@
-"""docs/clients.md says what the settings classes say, and names only what is there."""
+"""docs/clients.md agrees with the settings classes, and names only paths that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README tells people to paste works, and the places it names are there."""
+"""The code of the README works when it is pasted, and the paths that it names exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The table of docs/reliability.md: its rows are what tests count; only `make counts` holds a run to it."""
+"""The table of docs/reliability.md: its rows are kinds that tests count; only `make counts` compares a run
+with it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promise: what rots in a log is told, taken out where that is asked for, and lost alone."""
+"""Promise: bit rot in a log is reported, removed on request, and costs only the batches that it hits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading where a log is damaged: nothing is skipped in silence, and all that is good can be reached."""
+"""Reads of a damaged log: nothing is skipped silently, and every sound batch can be reached."""
 
 from __future__ import annotations
 

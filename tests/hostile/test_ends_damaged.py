@@ -1,5 +1,5 @@
 """Damage of `.segstore/ends`, of the root's checkpoints and their copy, of marker and lock: an intact log is
-read whole in both modes, goes on where it ended, and not one segment goes.
+read whole in both modes, goes on where it ended, and no segment is deleted.
 """
 
 from __future__ import annotations

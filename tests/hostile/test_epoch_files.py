@@ -1,4 +1,4 @@
-"""`leader-epoch-checkpoint` and `partition.metadata` that are damaged: made anew from what is beside them."""
+"""Damaged `leader-epoch-checkpoint` and `partition.metadata` are rebuilt from other files."""
 
 from __future__ import annotations
 

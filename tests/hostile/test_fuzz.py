@@ -1,4 +1,4 @@
-"""All that parses bytes, on the corpus, on bytes that failed once, and on some thousands of mutated ones.
+"""Every parser, on the corpus, on inputs that failed once, and on some thousands of mutated ones.
 
 `make fuzz` does the same for minutes, under the sanitizers. tests/hostile/fuzz says how.
 """

@@ -1,5 +1,5 @@
-"""A store whose files have other names (a backup's, or somebody's who means ill): what is under those never
-changes, whatever is done to the store. Only `.lock` may not have one: the store does not open then.
+"""A store whose files have hard links (of a backup, or of an attacker): the files under those names never
+change, whatever is done to the store. Only `.lock` may not have one: then the store does not open.
 
 By default the seed draws some of the cases; SEGSTORE_FAULTS=all (`make faults`) tries them all.
 """

@@ -1,5 +1,6 @@
 """A store is opened from a directory that somebody else wrote: nothing outside of it is opened, written or
-deleted, nothing hangs, nothing crashes. Every operation on every kind of thing in every file's place.
+deleted, nothing hangs, nothing crashes. The tests run every operation, with every kind of thing in the place
+of every file.
 
 By default the seed draws some of the cases; SEGSTORE_FAULTS=all (`make faults`) tries them all.
 """

@@ -1,5 +1,5 @@
-"""Whatever lies in the inbox: nothing outside of the store is opened or removed, nothing is waited for, and
-the good goes on.
+"""Whatever lies in the inbox, nothing outside of the store is opened or removed, nothing blocks, and sound
+manifests are adopted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Damage of all producer snapshots of a partition whose oldest segments were deleted: what the log says of
-producers is known from it, and that the rest is not known any more is told.
+"""Damage of all producer snapshots of a partition whose oldest segments were deleted: the producers in the
+log are known from it, and the loss of the others is reported.
 """
 
 from __future__ import annotations

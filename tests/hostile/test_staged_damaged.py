@@ -1,5 +1,5 @@
-"""Damage of what waits in the inbox (`.segstore/inbox`): no log is touched by it, nothing is adopted in part
-or twice, what waits beside it is adopted, and what can't be is in the quarantine and told.
+"""Damage of files that wait in the inbox (`.segstore/inbox`): it touches no log, nothing is adopted in part
+or twice, other manifests are adopted, and one that can't be is moved to the quarantine and reported.
 
 The rows are those of the table of staged appends in docs/reliability.md.
 """
@@ -45,29 +45,31 @@ class Row:
 ROWS = {
     "`inbox/sealed/S.manifest`": Row(
         "sealed/*-{damaged}-*.manifest",
-        "moved to the quarantine, and whoever sealed it is told; what it named is kept as left-overs are",
+        "moved to the quarantine, and its sealer gets an error; the files that it names are kept as "
+        "left-overs are",
         "missing",
     ),
     "`inbox/I/N.batches` of a sealed manifest": Row(
         "{stager}/*.batches",
-        "its manifest goes to the quarantine with all its files, and whoever sealed it is told; base offsets "
-        "and epochs are given anew at the adoption",
+        "its manifest goes to the quarantine with all its files, and the sealer gets an error; a damaged "
+        "base offset or epoch does not matter, since the adoption assigns both",
     ),
     "`inbox/I/owner`": Row(
         "{stager}/owner",
-        "the stager is taken for one that is gone: its records are adopted; a directory goes to quarantine",
+        "the stager counts as ended: its records are adopted; a directory goes to the quarantine",
         "missing empty cut zeroed garbage flipped",
         adopted=True,
     ),
     "`inbox/S.intent`": Row(
         "*-{damaged}-*.intent",
-        "moved to the quarantine with its manifest, and whoever sealed it is told; what was appended stays. "
-        "Of a missing one nobody knows: what was appended stays, and the manifest is adopted behind it",
+        "moved to the quarantine with its manifest, and the sealer gets an error; records that were "
+        "appended stay. A missing one can't be noticed: records that were appended stay, and the manifest "
+        "is adopted behind them",
         "missing",
     ),
     "`inbox/S.result`": Row(
         "*-{damaged}-*.result",
-        "the sealer is told that it was refused, and that why can't be read",
+        "the sealer's error says that the manifest was refused, and that the reason can't be read",
         "missing empty cut zeroed garbage flipped",
     ),
 }

@@ -1,4 +1,6 @@
-"""A real broker serves a partition that segstore wrote and goes on in it; segstore goes on in one of its."""
+"""A real broker serves a partition that segstore wrote, and appends to it; segstore appends to one of the
+broker's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A real broker's committed offsets read and gone on with by segstore, and segstore's by the broker."""
+"""segstore reads the committed offsets of a real broker and goes on from them, and the broker does so with
+segstore's.
+"""
 
 from __future__ import annotations
 

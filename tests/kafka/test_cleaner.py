@@ -1,4 +1,6 @@
-"""Compaction beside Kafka's own: what its cleaner has cleaned stays; its dump tool reads what ours has."""
+"""Compaction compared with Kafka's: records that Kafka's cleaner has kept stay, and Kafka's dump tool reads
+what segstore's has written.
+"""
 
 from __future__ import annotations
 

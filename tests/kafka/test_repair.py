@@ -1,4 +1,4 @@
-"""Repairs of a broker's logs; Kafka's dump tool on what repairs have made of ours."""
+"""Repairs of a broker's logs; and Kafka's dump tool on repaired logs of segstore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promise: whatever is put, deleted, swept, rolled, reopened and killed, the log says what a dict says."""
+"""Promise: through any puts, deletes, sweeps, rolls, reopenings and kills, the log agrees with a dict."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Promise: whatever several producers write, in transactions or not, and whatever is swept, rolled, deleted
-and reopened meanwhile, the log says what was committed, byte for byte, and knows its producers.
+and reopened meanwhile, the log has what was committed, byte for byte, and the right producer states.
 """
 
 from __future__ import annotations

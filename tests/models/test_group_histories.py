@@ -1,4 +1,4 @@
-"""The judge of groups' histories: each anomaly is seen, and a sound history has none."""
+"""The judge of group histories: it finds each anomaly, and none in a sound history."""
 
 from __future__ import annotations
 

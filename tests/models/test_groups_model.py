@@ -1,5 +1,5 @@
 """A model of group membership: whatever happens in whatever order, a partition has one owner in a generation,
-none is without one for long, every record is seen, and committed offsets move forward only.
+no partition stays without an owner for long, every record is seen, and committed offsets only move forward.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Membership(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([HEARTBEAT_MS, SESSION_MS, MAX_POLL_MS]))
     def time_passes(self, ms: int) -> None:
         self.clock.now += ms + 1
-        self.coordinator.settle()
+        self.coordinator.run_due()
 
     @precondition(lambda self: sum(info.partitions for info in self.store.topics().values()) < 9)
     @rule(topic=st.sampled_from(TOPICS))

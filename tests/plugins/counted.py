@@ -1,8 +1,9 @@
-"""Gathers what tests have tried over the processes of a run, and tells it. Writes build/counts.json.
+"""Gathers the counts of what tests have tried from the processes of a run, and prints them. Writes
+build/counts.json.
 
-A run of `--tier all` or `--tier test` writes the file anew, one of `--tier rest` adds to it; other runs, and
-what is asked for by a file, -k, -m and the like, write nothing. `make reliability` makes a table of the file,
-and `make counts` holds the file to that table. No count makes a run of pytest fail.
+A run of `--tier all` or `--tier test` replaces the file, one of `--tier rest` adds to it; other runs, and
+those that name files, or use -k, -m and the like, write nothing. `make reliability` makes a table of the
+file, and `make counts` compares the file with that table. No count makes a run of pytest fail.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Gathered:
-    """Counts of one run: in a worker sent to the controller, there told and written."""
+    """The counts of one run. A worker sends them to the controller, which prints and writes them."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config

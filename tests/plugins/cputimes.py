@@ -1,7 +1,8 @@
-"""What each test costs: `--cpu-times FILE` writes seconds of CPU, of this process and all below it, and of
-the clock. A busy machine makes the clock's longer, and the CPU's hardly.
+"""Measures what each test costs: `--cpu-times FILE` writes CPU seconds, of this process and all its
+descendants, and elapsed seconds. A busy machine makes the elapsed time longer, but hardly the CPU time.
 
-The file has a line for each phase of each test: node id, phase, CPU, clock; parallel processes append to it.
+The file has a line for each phase of each test, with node id, phase, CPU and elapsed seconds; parallel
+processes append to it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import resource
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
-from time import monotonic  # before a test turns the clock
+from time import monotonic  # imported before a test changes the clock
 
 import pytest
 
@@ -54,7 +55,9 @@ class CpuTimes:
 
 
 def cpu_seconds() -> float:
-    """Of this process, of those below it that run, and of those that it has waited for."""
+    """Return the CPU seconds of this process, of its running descendants, and of the children that it has
+    waited for.
+    """
     own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     used = own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
     return used + sum(map(_used, _children(os.getpid())))

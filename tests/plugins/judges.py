@@ -1,7 +1,7 @@
-"""Which outside judges ran, and which may not be skipped. Writes nothing.
+"""Reports which outside judges ran, and refuses skips of those that must run. Writes nothing.
 
-A test that needs something a machine may lack is skipped with the reason. SEGSTORE_REQUIRE names, with
-spaces between, what this machine does have: a skip for want of one of those is a failure.
+A test that needs a tool which a machine may lack is skipped, with the reason. SEGSTORE_REQUIRE names the
+tools that this machine has, separated by spaces: a skip because one of them is missing is a failure.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Generator
 
 import pytest
 
-# What the reason of a skip says where a tool is missing.
+# A skip because of a missing tool has a reason that matches one of these.
 TOOLS = {
     "java": r"\bjava\b",
     "maven": r"\b(mvn|maven)\b",
@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Make a failure of a skip whose reason names a tool that is required."""
+    """Turn a skip into a failure where its reason names a tool that is required."""
     if not report.skipped or hasattr(report, "wasxfail") or not isinstance(report.longrepr, tuple):
         return
     path, line, reason = report.longrepr

@@ -1,8 +1,9 @@
-"""Where tests write: in memory, where there is such a place with room; pytest's --basetemp says where else.
+"""Lets tests write to a memory file system, where there is one with enough room; pytest's --basetemp names
+another place.
 
-A store that is killed at each of its calls is copied, synced and removed a hundred times, and waits for the
-disk most of that time. What a SIGKILL leaves is the same there; what power cuts leave is drawn (`faulty`).
-Tests that ask something of a disk are marked `on_disk`.
+A test that kills a process at each call copies, syncs and removes a store a hundred times, and would mostly
+wait for the disk. What a SIGKILL leaves is the same in memory; what a power cut leaves is drawn (`faulty`).
+Tests that need a real disk are marked `on_disk`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import pytest
 
 SHM = "/dev/shm"
 ROOM = 2 << 30  # bytes that must be free; containers often have 64 MB
-FILES = 100_000  # and so many inodes
-PREFIX = "segstore-tests-"  # and the number of the process whose files they are
+FILES = 100_000  # so many inodes must be free, too
+PREFIX = "segstore-tests-"  # followed by the id of the process that owns the files
 
 
 def place() -> str | None:
-    """The directory for `tempfile`; None, the usual one, where there is none in memory."""
+    """Return the directory for `tempfile`, which is in memory; None, for the default one, where there is no
+    memory file system.
+    """
     if not os.access(SHM, os.W_OK | os.X_OK):
         return None
     free = os.statvfs(SHM)
@@ -30,7 +33,7 @@ def place() -> str | None:
 
 
 def directory() -> tempfile.TemporaryDirectory[str]:
-    """A new one, removed at the end of its `with`, or with the process."""
+    """Return a new temporary directory, which is removed at the end of its `with`, or with the process."""
     return tempfile.TemporaryDirectory(prefix="segstore-", dir=place())
 
 
@@ -44,7 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """What failed is left to be looked at, until the next run begins; what was interrupted is not."""
+    """Remove the files of the run, unless tests failed: these files stay for inspection until the next run
+    begins.
+    """
     if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.INTERRUPTED) and _ours().is_dir():
         shutil.rmtree(_ours(), ignore_errors=True)
 
@@ -62,14 +67,14 @@ def _remove_of_the_dead() -> None:
 
 @pytest.fixture(scope="module")
 def disk_dir() -> Iterator[Path]:
-    """For the tests of one file, on the disk of `tempfile`."""
+    """Yield a directory for the tests of one file, on the disk of `tempfile`."""
     with tempfile.TemporaryDirectory(prefix="segstore-") as made:
         yield Path(made)
 
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """pytest's own; on the disk of `tempfile` for tests that are marked `on_disk`."""
+    """Yield pytest's own directory, or one on the disk of `tempfile` for tests that are marked `on_disk`."""
     if request.node.get_closest_marker("on_disk") is None:
         yield tmp_path
         return

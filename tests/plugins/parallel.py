@@ -1,9 +1,9 @@
-"""How `make test` shares the tests out to processes (pytest-xdist's workers). Writes nothing.
+"""Distributes the tests to the processes of `make test`, the workers of pytest-xdist. Writes nothing.
 
-A file's tests stay in one process and in order. So do all that share Spark's session, which has one JVM, and
-all that start a Kafka broker. What takes longest starts first, so that the processes end at about the same
-time. There is one process more than cores: a third of the time of `make test` is waiting, for JVMs, killed
-processes and intervals that must pass.
+The tests of a file stay in one process and in order. So do all tests that share Spark's session, which has
+one JVM, and all that start a Kafka broker. The longest files start first, so that the processes end at about
+the same time. There is one process more than there are cores, since `make test` spends a third of its time
+waiting, for JVMs, killed processes and intervals that must pass.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadScopeScheduling
 
 ROOT = Path(__file__).parents[2]
-MOST = 4  # processes; a JVM and a store's threads want a core of their own
-MORE = 1  # than there are cores, up to MOST
+MOST = 4  # processes; a JVM and a store's threads need a core of their own
+MORE = 1  # how many processes more than there are cores, up to MOST
 
-# What a file's text holds where its tests are of a group.
+# A file whose text has one of these marks belongs to the group.
 MARKS = {"spark": ("SparkSession",), "kafka": ('judge("Kafka\'s broker")',)}
 
-# Groups and files that take longest (10 s to minutes of a core), first: measured by `--cpu-times`.
+# The groups and files that take longest (10 s to minutes of a core), the longest first, as measured by
+# `--cpu-times`.
 LONGEST = (
     "spark",
     "spark/test_demo",
@@ -77,7 +78,9 @@ LONGEST = (
 
 @cache
 def group(file: str) -> str:
-    """What the tests of a file share a process with: `file` is the part of a node id before `::`."""
+    """Return the group of a file, whose tests run in one process; `file` is the part of a node id before
+    `::`.
+    """
     text = (ROOT / file).read_text(encoding="utf-8")
     return next((name for name, marks in MARKS.items() if any(mark in text for mark in marks)), file)
 
@@ -95,13 +98,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
         def _split_scope(self, nodeid: str) -> str:
             return group(nodeid.partition("::")[0])
 
-    config.option.loadscopereorder = False  # in the order of `pytest_collection_modifyitems`
+    config.option.loadscopereorder = False  # keep the order of `pytest_collection_modifyitems`
     return Groups(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
-    """A report that names a path that is not UTF-8 would end its worker: execnet sends no surrogates."""
+    """Replace surrogates in a report. One that names a path which is not UTF-8 would end its worker, because
+    execnet does not send surrogates.
+    """
     return _sendable((yield))
 
 

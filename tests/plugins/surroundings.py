@@ -1,9 +1,10 @@
-"""What those who started a run have set, and tests need otherwise. Writes nothing.
+"""Resets what the program that started a run has set, where tests need something else. Writes nothing.
 
-`nohup` and a shell's background leave signals ignored, and so would be all that tests start and end by them;
-a supervisor may block some, or ignore SIGCHLD, without which nobody knows how a child ended. This process
-goes on living through what it found ignored: it handles that by doing nothing, and a handler is not inherited
-by programs. Whoever closes stdin gives its number to the first file that a test opens.
+With `nohup`, and in a shell's background, some signals are ignored. Programs that tests start would inherit
+that, and could not be ended by these signals. A supervisor may also block signals, or ignore SIGCHLD, without
+which nobody learns how a child ended. This process survives the signals that it found ignored by a handler
+that does nothing, since programs do not inherit handlers. If stdin is closed, the first file that a test
+opens would get its descriptor.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import pytest
 ENDING = (signal.SIGHUP, signal.SIGTERM)
 NEEDED = {signal.SIGINT, signal.SIGCHLD, signal.SIGALRM, signal.SIGPIPE, *ENDING}
 _passed_by: list[str] = []
-"""Names of the signals that were ignored when this process began, or its controller."""
+"""The names of the signals that were ignored when this process or its controller began."""
 
 
 def _pass_by(number: int, frame: FrameType | None) -> None:
-    """Of a signal that was ignored."""
+    """Handle a signal that was ignored before, by doing nothing."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Workers of xdist are programs: what their controller handles has its default there."""
+    """Send the ignored signals to a worker of xdist: it is a program, in which they have their defaults."""
     node.workerinput["ignored signals"] = _passed_by
 
 

@@ -1,14 +1,14 @@
-"""Which tests a run has. Writes nothing.
+"""Chooses the tests of a run. Writes nothing.
 
     --tier quick   unit tests
     --tier test    those, and a draw by SEGSTORE_SEED of each other kind
     --tier rest    what `--tier test` leaves out with the same seed
     --tier all     everything; so it is without --tier
 
-A kind is told by a test file's room and name or by what its text holds, so that most new files need no entry
-here. From each file that has tests of a kind a share of them is drawn, at least one: first one of each test
-function, in drawn order, then a second one. A test that is drawn is the same test as in a run of all. What is
-asked for by a file, -k, -m or a test's name runs whole.
+A file's folder, name or text tells the kind of its tests, so that most new files need no entry here. From
+each file that has tests of a kind a share of them is drawn, at least one: first one case of each test
+function, in random order, then a second one. A drawn test is the same as in a run of all tests. Tests that
+are selected by file, name, -k or -m run without a draw.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ TIERS = ("quick", "test", "rest", "all")
 
 
 class Kind(NamedTuple):
-    """Tests of which `make test` draws `share` of each file's.
+    """A kind of tests, of which `make test` draws the fraction `share` from each file.
 
-    They are those of `files` (patterns of names below tests/, without suffix), those of files that hold
-    `text` (a regular expression), and in other files those that use one of `names` (a string may be one),
-    directly or by what they use. The first kind that says so has a test; names of files come first.
+    It has the tests of `files` (patterns of names below tests/, without suffix), those of files that match
+    `text` (a regular expression), and in other files those that use one of `names`, directly or by another
+    definition; a string may be such a name. A test belongs to the first kind that has it; `files` are tried
+    before the others.
     """
 
     share: float
@@ -103,7 +104,7 @@ KINDS = {
 
 @cache
 def _named(file: Path) -> str | None:
-    """The kind of all tests of a file, where its name or its text says that."""
+    """Return the kind of all tests of a file, where its name or its text decides; else None."""
     name = file.relative_to(TESTS).with_suffix("").as_posix() if file.is_relative_to(TESTS) else file.stem
     text = _text(file)
     by_name = [kind for kind, each in KINDS.items() if any(fnmatch(name, f) for f in each.files)]
@@ -118,7 +119,9 @@ def _text(file: Path) -> str:
 
 @cache
 def _users(file: Path, names: frozenset[str]) -> set[str]:
-    """What a module defines and that uses one of `names`, directly or by another of its definitions."""
+    """Return the definitions of a module that use one of `names`, directly or by another definition of the
+    module.
+    """
     if not any(name in _text(file) for name in names):
         return set()
     uses = _uses(file)
@@ -130,7 +133,7 @@ def _users(file: Path, names: frozenset[str]) -> set[str]:
 
 @cache
 def _uses(file: Path) -> dict[str, set[str]]:
-    """The names and strings that each definition of a module uses."""
+    """Return the names and strings that each definition of a module uses."""
     uses: dict[str, set[str]] = {}
     for node in ast.parse(_text(file)).body:
         used = set()
@@ -157,7 +160,7 @@ def _defined(node: ast.stmt) -> list[str]:
 
 @cache
 def kind(file: Path, function: str) -> str:
-    """Of a test function, or of the class that it is in: one of KINDS, or UNIT."""
+    """Return the kind of a test function, or of the class that it is in: one of KINDS, or UNIT."""
     if found := _named(file):
         return found
     return next((k for k, each in KINDS.items() if function in _users(file, each.names)), UNIT)
@@ -168,7 +171,7 @@ def kind_of(item: pytest.Item) -> str:
 
 
 def draw(names: Sequence[str], share: float, seed: str) -> set[str]:
-    """A share of tests, at least one; those of one function are named `function[case]`."""
+    """Return a random share of tests, at least one; the tests of one function are named `function[case]`."""
     rng = random.Random(seed)
     functions: defaultdict[str, list[str]] = defaultdict(list)
     for name in names:
@@ -182,7 +185,7 @@ def draw(names: Sequence[str], share: float, seed: str) -> set[str]:
 
 
 def drawn(items: Iterable[pytest.Item], seed: str) -> set[pytest.Item]:
-    """Which `--tier test` runs."""
+    """Return the tests that `--tier test` runs."""
     found, files = set(), defaultdict(list)
     for item in items:
         of = kind_of(item)
@@ -198,7 +201,7 @@ def drawn(items: Iterable[pytest.Item], seed: str) -> set[pytest.Item]:
 
 
 def chosen(items: list[pytest.Item], tier: str, seed: str) -> list[pytest.Item]:
-    """The tests of a tier, in their order."""
+    """Return the tests of a tier, in their order."""
     if tier == "all":
         return items
     if tier == "quick":
@@ -215,7 +218,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers of xdist get the command line of the run, and so find the same."""
+    """Note whether tests were named. Workers of xdist get the command line of the run, so they find the
+    same.
+    """
     option = config.option
     files = config.args_source is pytest.Config.ArgsSource.ARGS
     option.named = files or bool(option.keyword or option.markexpr)
@@ -227,7 +232,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files of other tiers are not even imported."""
+    """Skip the files of other tiers, which are not even imported."""
     if config.option.named or config.option.tier != "quick" or not collection_path.match("test_*.py"):
         return None
     return True if _named(collection_path) else None

@@ -1,4 +1,6 @@
-"""What closing a store does to its clients: any order of ends is right, and what is not written is told."""
+"""What closing a store does to its clients: any order of closing works, and unwritten records are
+reported.
+"""
 
 from __future__ import annotations
 
@@ -636,7 +638,7 @@ def test_a_listener_that_closes_while_another_thread_does_keeps_nobody_waiting(s
 
         def on_partitions_assigned(self, assigned: Any) -> None:
             within.set()
-            until(lambda: consumer._guard._ender is not None)  # another thread waits for this one
+            until(lambda: consumer._guard.ender is not None)  # another thread waits for this one
             store.close()
 
     consumer = Consumer(store, group_id="g", auto_offset_reset="earliest")

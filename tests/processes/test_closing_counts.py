@@ -1,4 +1,4 @@
-"""Which records a close counts as not written, by what had become of them when it came (docs/clients.md)."""
+"""Which records a close counts as not written, by their state at that moment (docs/clients.md)."""
 
 from __future__ import annotations
 

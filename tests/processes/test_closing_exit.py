@@ -1,4 +1,4 @@
-"""The interpreter ends, and nobody has closed anything: what was sent is written, and nothing hangs."""
+"""The interpreter ends, and nothing was closed: sent records are written, and nothing hangs."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""A group after a kill and an open, in threads, in asyncio, and at rest."""
+"""Groups after a kill and an open, in threads, in asyncio, and when nothing happens."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,6 @@ import segstore
 from segstore.client.aio import AsyncConsumer
 from segstore.client.consumer import Consumer
 from segstore.coordinator.group.member import State
-
-
-@pytest.fixture
-def store(store_dir: Path) -> Iterator[segstore.Store]:
-    with segstore.open(store_dir, config={"offsets.topic.num.partitions": 2}) as store:
-        yield store
-
 
 # --- again, and elsewhere ----------------------------------------------------------------------
 
@@ -76,9 +69,9 @@ def test_reopened(store_dir: Path) -> None:
         assert static.group_metadata().generation_id == generation
         clock = Monotonic()
         clock.now = time.monotonic() * 1000 + SESSION_MS - HEARTBEAT_MS
-        coordinator(store, clock).settle()
+        coordinator(store, clock).run_due()
         clock.now += 2 * HEARTBEAT_MS
-        coordinator(store).settle()
+        coordinator(store).run_due()
         settled(store, [static])
         assert static.assignment() == every(store, "t")
     static.close()

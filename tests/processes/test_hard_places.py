@@ -1,5 +1,5 @@
-"""Promise: a store holds where the place is hard: a mount that is read-only, a full disk, a directory that is
-gone, few descriptors, names that are no text, a clock that is set back.
+"""Promise: a store works, or fails with a clear error, in a hard place: on a read-only mount, on a full disk,
+in a directory that is gone, with few descriptors, with names that are no text, with a clock that is set back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Promise: reads and writes that are interrupted, or do a part of what was asked, are gone on with."""
+"""Promise: reads and writes that are interrupted, or transfer only a part, are continued."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ from segstore.files import overlapped_write
 from segstore.records import single
 from segstore.storage import scheduler
 from segstore.storage.log import append_queue, flusher, partition, validator, visibility, writer
-from segstore.storage.log.append_queue import AHEAD_PLAIN, Pending
+from segstore.storage.log.append import AHEAD_PLAIN
+from segstore.storage.log.writer import Pending
 from segstore.storage.segment import active
 from segstore.storage.store import partitions
 from segstore.storage.store import writer as store_writer
@@ -95,13 +96,13 @@ def test_who_waits_behind_it(store_dir: Path, module: ModuleType) -> None:
             before = log.end_offset
             more = interrupted(nth, (module,), partial(log.append, b"mine"))
             with queue.token:
-                if not other.done:
+                if other.result is None:
                     queue.drain()
             log.append(b"behind")
             there = b"other %d" % nth in values_from(log, before)
-            assert there == (other.first >= 0)
-            assert there or isinstance(other.error, StorageError)
-            assert not there or log.read(other.first)[0].value == b"other %d" % nth
+            assert there == isinstance(other.result, int)
+            assert there or isinstance(other.result, StorageError)
+            assert not there or log.read(other.result)[0].value == b"other %d" % nth
     assert nth > 3
 
 

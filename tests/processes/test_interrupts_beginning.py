@@ -1,4 +1,6 @@
-"""Promise: Ctrl-C while something is begun or ended leaves nothing that keeps the next one waiting."""
+"""Promise: Ctrl-C while something is started or ended leaves nothing behind for which the next call would
+wait.
+"""
 
 from __future__ import annotations
 

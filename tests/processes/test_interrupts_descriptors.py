@@ -1,4 +1,4 @@
-"""Promise: Ctrl-C, wherever it comes, leaves no descriptor open that nobody has."""
+"""Promise: Ctrl-C, wherever it comes, leaks no descriptor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promise: Ctrl-C, wherever it comes, leaves no C told of room that is not there."""
+"""Promise: Ctrl-C, wherever it comes, never lets C write to memory that was freed or is too small."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def test_an_index_builder_that_was_interrupted_while_it_grew() -> None:
         place += 1
         builder = IndexBuilder(0, 0)
         raised = struck(lambda made=builder: made.add(batches(1000)), place)
-        for room in (builder._offset_out, builder._time_out):
-            assert ffi.sizeof(room) >= builder._capacity * 8, place
+        if builder._capacity >= 0:
+            for room in (builder._offset_out, builder._time_out):
+                assert ffi.sizeof(room) >= builder._capacity * 8, place
     assert place > 2

@@ -1,5 +1,5 @@
-"""Promise: a transaction's end that Ctrl-C came into is seen in all of its partitions, or in none: by readers
-of this process and of others, at once and behind whatever comes next to one of them alone.
+"""Promise: the end of a transaction that Ctrl-C has interrupted is seen in all of its partitions, or in none:
+by readers of this process and of others, at once and after any later change of one of the partitions.
 """
 
 from __future__ import annotations

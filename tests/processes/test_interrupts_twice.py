@@ -1,4 +1,4 @@
-"""Promise: a second Ctrl-C, wherever it comes while the first is dealt with, fences and loses nothing."""
+"""Promise: a second Ctrl-C, wherever it comes while the first is handled, fences and loses nothing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from struck import struck
 import segstore
 from segstore import StorageError, mutex
 from segstore._native import lib
-from segstore.files import Files, Handle
-from segstore.files import calls as content
-from segstore.storage.log import writer as module
-from segstore.storage.log.append_queue import AHEAD_PLAIN
+from segstore.files import Files, Handle, calls
+from segstore.storage.log.append import AHEAD_PLAIN
 from segstore.storage.log.writer import LogWriter
+from segstore.storage.segment.active import ActiveSegment
 from segstore.storage.store.partition_log import PartitionLog
 
 # A generator that is dropped is ended where an exception is told and passed over.
@@ -96,13 +95,13 @@ def test_a_fence_has_a_reason(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
         log = store.partition("t")
-        log.partition_for_write().writer.fenced = MemoryError()  # which says nothing
+        log.partition_for_write().segments.fenced = MemoryError()  # which says nothing
         with pytest.raises(StorageError, match=r"is fenced for writing.*: MemoryError$"):
             log.append(b"two")
         log.partition_for_write().flusher.recovery_point = -1
         with pytest.raises(StorageError, match=r"is fenced for writing.*: MemoryError$"):
             log.flush()
-        log.partition_for_write().writer.fenced = None
+        log.partition_for_write().segments.fenced = None
 
 
 def one(log: PartitionLog, value: bytes) -> list[bytes]:
@@ -195,7 +194,7 @@ def test_one_at_each_place_of_taking_back(store_dir: Path, monkeypatch: pytest.M
         for place in count(1):
             long = [b"%d-%d" % (place, i) for i in range(12)]
             monkeypatch.setattr(LogWriter, "take_back", interrupted)
-            monkeypatch.setattr(module, "checked", failing_after(2))
+            monkeypatch.setattr(ActiveSegment, "appended", failing_after(2))
             with pytest.raises(KeyboardInterrupt):
                 log.append_batch(long, batch_bytes=1)
             monkeypatch.undo()
@@ -213,14 +212,15 @@ def test_one_at_each_place_of_taking_back(store_dir: Path, monkeypatch: pytest.M
         assert values_from(store.partition("t"), 0) == expected
 
 
-def failing_after(calls: int) -> Callable[[int], None]:
-    left = iter(range(calls))
+def failing_after(calls: int) -> Callable[..., None]:
+    left, appended = iter(range(calls)), ActiveSegment.appended
 
-    def checked(_code: int) -> None:
+    def failing(self: ActiveSegment, *arguments: Any) -> None:
         if next(left, None) is None:
             raise ValueError("a defect, to be undone")
+        appended(self, *arguments)
 
-    return checked
+    return failing
 
 
 def test_two_in_a_long_append(store_dir: Path, rng: random.Random) -> None:
@@ -376,7 +376,7 @@ def test_an_interrupt_as_a_sync_fails_hides_nothing(store_dir: Path, monkeypatch
         store.create_topic("t")
         log = store.partition("t")
         log.append(b"x")
-        monkeypatch.setattr(content, "lib", Failing())
+        monkeypatch.setattr(calls, "lib", Failing())
         with pytest.raises(KeyboardInterrupt):
             log.flush()
         with pytest.raises(StorageError, match="sync failed"):

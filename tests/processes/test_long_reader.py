@@ -1,7 +1,7 @@
 """One reader lives through many writers in other processes: each works at random, then closes or is killed.
 
-What the reader has seen stays as it was, it misses nothing that is there, and it needs no more descriptors,
-mappings and threads in the end than in the beginning.
+What the reader has seen stays as it was, it misses no record, and it needs no more descriptors, mappings and
+threads in the end than in the beginning.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A topic that is deleted and made anew under its name, beneath a store that is open "r": who has the old one
-is told, and never given records of the new one.
+"""A topic that is deleted and created again under its name, while a store is open "r": logs and consumers of
+the old topic raise an error, and never return records of the new one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Transactions as others see them: readers in other threads and processes, and Kafka's own dump tool."""
+"""Transactions as readers in other threads and processes, and Kafka's own dump tool, see them."""
 
 from __future__ import annotations
 

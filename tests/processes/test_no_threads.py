@@ -1,7 +1,7 @@
-"""Promise: where no thread can be started, what needs one is refused by name, and all else is done.
+"""Promise: where no thread can be started, calls that need one raise a named error, and all others work.
 
-CPython 3.12.0 and 3.12.1 start none once the main thread has come to its end, even for threads that go on;
-nor does a system that has no more.
+CPython 3.12.0 and 3.12.1 start no thread once the main thread has come to its end, even for threads that go
+on; nor does a system that is out of threads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A store that is made while others make, open, copy or remove it: each goes on, or is told by name."""
+"""A store that is made while others make, open, copy or remove it: each of these calls works, or raises a
+named error.
+"""
 
 from __future__ import annotations
 

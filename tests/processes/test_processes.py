@@ -1,4 +1,6 @@
-"""One writer and readers in other processes: what they see and never see, and what a fork may not do."""
+"""One writer and readers in other processes: what readers see and must never see, and what a forked child may
+not do.
+"""
 
 from __future__ import annotations
 

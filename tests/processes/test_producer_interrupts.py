@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from stores import all_committed
 from waiting import PATIENCE
 
 import segstore
@@ -60,12 +61,6 @@ def once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: bool)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(owner, name, interrupted)
-
-
-def committed(store: segstore.Store, topic: str) -> list[bytes | None]:
-    log = store.partition(topic)
-    assert log.last_stable_offset == log.end_offset
-    return [record.value for record in log.read(0, isolation_level="read_committed")]
 
 
 def test_a_record_that_comes_while_its_batch_is_sealed_is_sent(
@@ -120,8 +115,8 @@ def test_an_interrupted_end_is_asked_for_again(
         producer.send("a", b"3")
         producer.commit_transaction()
     kept = ending == "commit_transaction"
-    assert committed(store, "a") == ([b"1", b"3"] if kept else [b"3"])
-    assert committed(store, "b") == ([b"2"] if kept else [])
+    assert all_committed(store, "a") == ([b"1", b"3"] if kept else [b"3"])
+    assert all_committed(store, "b") == ([b"2"] if kept else [])
 
 
 def test_an_abort_of_nothing_that_was_interrupted(
@@ -137,7 +132,7 @@ def test_an_abort_of_nothing_that_was_interrupted(
         producer.begin_transaction()
         producer.send("a", b"1")
         producer.commit_transaction()
-    assert committed(store, "a") == [b"1"]
+    assert all_committed(store, "a") == [b"1"]
 
 
 def test_one_who_was_overtaken_may_not_ask_for_its_abort_again(
@@ -155,7 +150,7 @@ def test_one_who_was_overtaken_may_not_ask_for_its_abort_again(
         second.begin_transaction()
         second.send("a", b"1")
         second.commit_transaction()
-    assert committed(store, "a") == [b"1"]
+    assert all_committed(store, "a") == [b"1"]
 
 
 def test_an_interrupted_send_keeps_no_memory(store: segstore.Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,5 +203,5 @@ def test_no_second_coordinator_is_made_while_the_store_is_closed(
     store.close()
     assert len(told) == 1
     with segstore.open(store.path, mode="r") as reader:
-        assert committed(reader, "a") == []
+        assert all_committed(reader, "a") == []
     producer.close()

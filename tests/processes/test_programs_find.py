@@ -1,4 +1,4 @@
-"""What programs find around them: closed standard streams, no HOME, a plain locale, a narrow umask,
+"""Commands in unusual environments: closed standard streams, no HOME, a plain locale, a narrow umask,
 directories of any name, ignored signals. Each command works, or says in one line why not.
 """
 

@@ -1,5 +1,5 @@
-"""Promise: who reads a store while others open, adopt and close it, or die at that, sees what is published:
-all of an adoption or nothing, and no topic as deleted that is there.
+"""Promise: a reader of a store that others open, adopt into and close, or die while they do so, sees what is
+published: all of an adoption or nothing, and never an existing topic as deleted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Calls that come into a call of their own thread, as from a signal's handler or a finalizer: each is done,
-or refused by name; none hangs, and the call that they came into is as it would be without them.
+"""Calls that interrupt another call of their own thread, as from a signal handler or a finalizer: each is
+done, or refused with a named error; none hangs, and the interrupted call has the same result as without them.
 """
 
 from __future__ import annotations

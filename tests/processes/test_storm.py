@@ -1,4 +1,4 @@
-"""Promise: interrupts at any moment, one or two, lose nothing, fence nothing, and keep nobody waiting.
+"""Promise: one or two interrupts at any moment lose nothing, fence nothing, and let no call hang.
 
 A short storm for each run of the tests; `make storm` has long ones.
 """

@@ -1,4 +1,4 @@
-"""A subinterpreter is refused by name, and the main interpreter goes on as if nothing had been tried."""
+"""An import in a subinterpreter raises a named error, and the main interpreter is not affected."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Spark's own checkpoints on the checkpoint store: killed within a batch and gone on with, beside a plain
-directory to which the same happens. Needs Java."""
+"""Spark's own checkpoints in the checkpoint store: queries are killed within a batch and go on, compared with
+a plain directory to which the same happens. Needs Java.
+"""
 
 from __future__ import annotations
 

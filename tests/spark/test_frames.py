@@ -1,4 +1,4 @@
-"""DataFrames kept in a topic: all types, nothing, much, failures. Needs Java."""
+"""DataFrames that are kept in a topic: all types, empty and large ones, failures. Needs Java."""
 
 from __future__ import annotations
 

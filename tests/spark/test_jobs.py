@@ -1,4 +1,4 @@
-"""`segstore.spark.verify`, `latest`, `export` and `reprocess` against the same done on one machine."""
+"""`segstore.spark.verify`, `latest`, `export` and `reprocess`, compared with the same work without Spark."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Promise: whichever of Spark's processes is killed, at whatever step, the query that is started again leaves
-every row in the log once, and who follows the log sees a micro-batch as a whole or not at all.
+every row in the log once, and a reader of the log sees a micro-batch completely or not at all.
 
 Every kill is of a running query, or of its driver with the whole JVM; test_sink_kill.py has each call
 of each step, without Spark. By default the seed draws some of the kills; with SEGSTORE_FAULTS=all (`make

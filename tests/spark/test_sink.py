@@ -1,4 +1,6 @@
-"""`df.write` and `df.writeStream` with format("segstore"), run by Spark: rows, types, bad input, company."""
+"""`df.write` and `df.writeStream` with format("segstore"), run by Spark: rows, types, bad input, other
+writers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is wrong with a write is told when its writer is made: by option or column, with what is allowed."""
+"""Errors of a write are raised when its writer is made: they name the option or column, and what is
+allowed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream's offsets and limits, without a JVM: the reader is asked as PySpark asks it."""
+"""A stream's offsets and limits, without a JVM: the reader is called as PySpark calls it."""
 
 from __future__ import annotations
 

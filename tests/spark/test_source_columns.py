@@ -1,4 +1,4 @@
-"""The source's columns, their types, and what tasks do where something is gone; without a JVM."""
+"""The source's columns, their types, and what tasks do where records are gone; without a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How a batch query is planned and read, without a JVM: what filters leave, and how tasks share it."""
+"""How a batch query is planned and read, without a JVM: what filters leave to read, and how it is divided
+among tasks.
+"""
 
 from __future__ import annotations
 

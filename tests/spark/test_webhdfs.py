@@ -1,4 +1,6 @@
-"""The checkpoint store's server, asked as Hadoop's client asks: operations, RENAME's rules, syncs, faults."""
+"""The checkpoint store's server, with the requests of Hadoop's client: operations, RENAME's rules, syncs,
+faults.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations of the checkpoint store that are delayed, fail or get no answer, as studies of recovery ask."""
+"""Operations of the checkpoint store that are delayed, fail or get no answer, for studies of recovery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What an open store does beside: waits for it, so that a fault that is armed then hits what a test means."""
+"""Waits for the background work of a store, so that a fault that is armed then hits the call that a test
+means.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import segstore
 
 
 def caught_up(store: segstore.Store) -> None:
-    """Return when the scheduler has done what it was to do at once, flushes behind rolls above all."""
+    """Wait until the scheduler has done its immediate work, above all the flushes after rolls."""
     scheduler, done = store._context.scheduler, threading.Event()
     scheduler.soon(done.set)
     until(lambda: done.is_set() or scheduler._closed)

@@ -1,4 +1,4 @@
-"""Bytes of records that the decoder must refuse, by its error's name, or just allow. Nothing on disk."""
+"""Bytes of records that the decoder must refuse, by the name of its error, or must just accept."""
 
 from __future__ import annotations
 

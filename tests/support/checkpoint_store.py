@@ -1,4 +1,6 @@
-"""What tests of the checkpoint store share: a client that asks as Hadoop's does, and trees of paths."""
+"""Shared by tests of the checkpoint store: a client that sends the requests of Hadoop's, and trees of
+paths.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ from segstore.spark import checkpoints
 from segstore.spark.checkpointing import Checkpoints
 
 QUIET = {"flush.ms": 2**63 - 1}
-"""No syncs but those that are asked for, so that they can be counted."""
+"""Settings without background syncs, so that the requested ones can be counted."""
 SMALL = {**QUIET, "max.message.bytes": 20_000, "segment.bytes": 40_000, "min.cleanable.dirty.ratio": 0.01}
-"""Chunks of CHUNK bytes, and segments of some four of them."""
+"""Settings with chunks of CHUNK bytes, and segments of about four chunks."""
 CHUNK = 10_000
 
 
@@ -40,12 +42,12 @@ class Answer(NamedTuple):
 
     @property
     def java(self) -> str:
-        """The exception that the client throws."""
+        """Return the class of the exception that the Java client throws."""
         return self.told["RemoteException"]["javaClassName"]
 
 
 class Hadoop:
-    """WebHdfsFileSystem's requests, without it: files go in two steps, bodies chunked."""
+    """Sends the requests that Java's WebHdfsFileSystem sends: files in two steps, with chunked bodies."""
 
     def __init__(self, ck: Checkpoints, secret: str | None = None) -> None:
         self.ck = ck
@@ -92,7 +94,7 @@ class Hadoop:
         return [status["pathSuffix"] for status in listed]
 
     def put(self, path: str, data: bytes, **query: Any) -> Answer:
-        """As Spark writes every file: under another name, then renamed."""
+        """Write a file as Spark does: under a temporary name, which is then renamed."""
         directory, _, name = path.rpartition("/")
         assert self.create(f"{directory}/.{name}.tmp", data).status == 201
         return self.rename(f"{directory}/.{name}.tmp", path, **query)
@@ -103,7 +105,7 @@ _CHUNKED = ({}, {"Transfer-Encoding": "chunked"})
 
 @contextmanager
 def served(path: Path, sync: str = "none", **options: Any) -> Iterator[Hadoop]:
-    """A store, its checkpoints and a client."""
+    """Open a store, serve its checkpoints, and yield a client."""
     with segstore.open(path, **options) as store, checkpoints(store, sync=sync, config=QUIET) as ck:
         hadoop = Hadoop(ck)
         yield hadoop
@@ -111,12 +113,12 @@ def served(path: Path, sync: str = "none", **options: Any) -> Iterator[Hadoop]:
 
 
 def held(tree: FileTree) -> dict[str, bytes | None]:
-    """Every file's bytes by path; None for a directory."""
+    """Return every file's bytes by path; None for a directory."""
     return {path: b"".join(tree.read(path)) if isinstance(node, File) else None for path, node in tree.walk()}
 
 
 def held_by(log: segstore.PartitionLog, seen: Snapshot) -> dict[str, bytes | None]:
-    """As `held`, of a snapshot."""
+    """Return what `held` returns, for a snapshot."""
     nodes = list(seen.nodes.walk("/"))
     return {
         path: b"".join(read_file(log, path, node)) if isinstance(node, File) else None for path, node in nodes

@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-m", "segstore"]
 
 
 def run(*arguments: object, stdin: bytes | str | None = None) -> Result:
-    """The command in this process; whatever it raises but SystemExit is a failure of the test."""
+    """Run the command in this process and return its result; any exception but SystemExit fails the test."""
     result = CliRunner(env={"SEGSTORE_PATH": None}).invoke(commands, [str(a) for a in arguments], input=stdin)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
@@ -25,7 +25,7 @@ def run(*arguments: object, stdin: bytes | str | None = None) -> Result:
 
 
 def ok(*arguments: object, stdin: bytes | str | None = None) -> Result:
-    """The command, which must succeed."""
+    """Run the command, which must succeed, and return its result."""
     result = run(*arguments, stdin=stdin)
     assert result.exit_code == 0, result.output
     return result
@@ -36,9 +36,10 @@ def json_lines(result: Result) -> list[dict[str, Any]]:
 
 
 def start_program(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
-    """The command as a process, with pipes."""
+    """Start the command as a process, with pipes."""
     env = {name: value for name, value in os.environ.items() if name != "SEGSTORE_PATH"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    # A shell gives its background jobs, and so perhaps this run, an ignored SIGINT; a terminal never does.
+    # In the background jobs of a shell, perhaps also in this run, SIGINT is ignored; in a terminal it never
+    # is.
     heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
     return subprocess.Popen([*COMMAND, *map(str, arguments)], env=env, **{**pipes, **heed, **options})

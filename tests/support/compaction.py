@@ -1,4 +1,4 @@
-"""Compacted logs as tests need them: stores of small segments, the cleaner run by hand, what a log says."""
+"""Helpers for compacted logs: stores with small segments, calls of the cleaner, and what a log has."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIG = {
 
 
 class Unsynced(Files):
-    """Syncs nothing, for what is killed and keeps its power."""
+    """Files that sync nothing, for tests that kill processes but do not cut the power."""
 
     def sync(self, handle: Handle) -> None:
         pass
@@ -41,7 +41,7 @@ class Unsynced(Files):
 
 
 class FailingUnsynced(FailingFiles):
-    """A fault may come with each sync, too."""
+    """Files that sync nothing, where each sync may fail too."""
 
     def sync(self, handle: Handle) -> None:
         self.before("sync", (handle,), {})
@@ -51,13 +51,15 @@ class FailingUnsynced(FailingFiles):
 
 
 class KillingUnsynced(FailingUnsynced, KillingFiles):
-    """As `KillingFiles`."""
+    """`KillingFiles` that sync nothing."""
 
 
 def open_compacted(
     path: Path, clock: Clock | None = None, files: Files | None = None, **config: Any
 ) -> segstore.Store:
-    """Topic "t", made where it is not there. Nothing is compacted in the background."""
+    """Open a store with topic "t", which is created where it is missing. Nothing is compacted in the
+    background.
+    """
     store = segstore.open(path, clock=clock or Clock(step=1), files=files, config={"log.cleaner.threads": 0})
     if "t" not in store.topics():
         store.create_topic("t", config=CONFIG | {k.replace("_", "."): v for k, v in config.items()})
@@ -71,7 +73,7 @@ def clean(
     checkpoint: bool = True,
     **config: Any,
 ) -> cleaner.CleanResult:
-    """Compact partition 0 up to its active segment, and let the checkpoint say so."""
+    """Compact partition 0 up to its active segment; with `checkpoint`, write the cleaner's checkpoint."""
     checkpoints = store._side._checkpoints.cleaner_offsets
     settings = StoreConfig.parse({k.replace("_", "."): v for k, v in config.items()})
     return cleaner.clean(
@@ -85,17 +87,17 @@ def clean(
 
 
 def roll(store: segstore.Store, topic: str = "t") -> None:
-    """Seal the active segment, so that all that is there may be compacted."""
+    """Roll the active segment, so that all records may be compacted."""
     partition = store.partition(topic).partition_for_write()
     with partition.queue.token:
         partition.queue.drain()
-        if partition.writer.active.segment.size:
+        if partition.segments.active.segment.size:
             partition.writer.roll_apart()
             partition.visible.show()
 
 
 class Looks(cleaner.Throttle):
-    """Calls `look` with the number of each look at it, from 1."""
+    """A throttle that calls `look` with the number of each call of it, from 1."""
 
     def __init__(self, look: Callable[[int], object]) -> None:
         super().__init__()
@@ -107,7 +109,7 @@ class Looks(cleaner.Throttle):
 
 
 def put(log: segstore.PartitionLog, *pairs: tuple[bytes, bytes | None], **options: Any) -> None:
-    """One batch of these keys and values."""
+    """Append one batch with these keys and values."""
     log.append_batch([v for _, v in pairs], keys=[k for k, _ in pairs], **options)
 
 
@@ -119,7 +121,7 @@ def fill(store: segstore.Store, n: int, keys: int, size: int = 20) -> dict[bytes
 
 
 def records(log: segstore.PartitionLog, **options: Any) -> Iterator[segstore.Record]:
-    """All records, one read after the other; the offsets must rise."""
+    """Yield all records, one read after the other; the offsets must rise."""
     at, last = log.start_offset, -1
     end = log.last_stable_offset if options.get("isolation_level") == "read_committed" else log.end_offset
     while at < end:
@@ -133,18 +135,18 @@ def records(log: segstore.PartitionLog, **options: Any) -> Iterator[segstore.Rec
 
 
 def pairs(log: segstore.PartitionLog, **options: Any) -> list[tuple[int, bytes | None, bytes | None]]:
-    """(offset, key, value) of all records."""
+    """Return (offset, key, value) of all records."""
     return [(r.offset, r.key, r.value) for r in records(log, **options)]
 
 
 def latest(log: segstore.PartitionLog, **options: Any) -> dict[bytes | None, bytes]:
-    """The last value of every key that is not deleted."""
+    """Return the last value of every key that is not deleted."""
     held = {r.key: r.value for r in records(log, **options)}
     return {key: value for key, value in held.items() if value is not None}
 
 
 def batches(store: segstore.Store, topic: str = "t") -> list[Any]:
-    """The headers of all batches, as they lie in the log."""
+    """Return the headers of all batches, as they lie in the log."""
     view = store.partition(topic).partition_for_write().view
     found = []
     for slot, segment in enumerate(view.segments):
@@ -154,7 +156,7 @@ def batches(store: segstore.Store, topic: str = "t") -> list[Any]:
 
 
 def bases(store: segstore.Store, topic: str = "t") -> list[int]:
-    """Base offsets of the segments."""
+    """Return the base offsets of the segments."""
     return list(store.partition(topic).partition_for_write().view.bases)
 
 
@@ -162,7 +164,7 @@ Pair = tuple[bytes, "bytes | None"]
 
 
 class Writer:
-    """A producer with an id, which counts its own sequence."""
+    """A producer with an id, which counts its sequence itself."""
 
     def __init__(self, log: segstore.PartitionLog, producer_id: int, clock: Clock, epoch: int = 0) -> None:
         self.log, self.id, self.epoch, self.clock, self.sequence = log, producer_id, epoch, clock, 0
@@ -186,7 +188,7 @@ class Writer:
 
 
 def entries(path: Path) -> list[tuple[int, ...]]:
-    """(producer id, first, last offset) in all `.txnindex` files."""
+    """Return (producer id, first offset, last offset) of all entries in `.txnindex` files."""
     data = b"".join(p.read_bytes() for p in sorted((path / "t-0").glob("*.txnindex")))
     return [tuple(e.tolist()[1:4]) for e in np.frombuffer(data, txn_index.ENTRY)]
 
@@ -197,7 +199,7 @@ def keyed(store: segstore.Store, n: int, keys: int = 10) -> None:
 
 
 def merge(path: Path) -> None:
-    """Small segments, clean ones, that become one."""
+    """Make a store in which the cleaner merges several small segments into one."""
     with open_compacted(path, files=Unsynced()) as store:
         keyed(store, 60)
         roll(store)
@@ -207,7 +209,7 @@ def merge(path: Path) -> None:
 
 
 def split(path: Path) -> None:
-    """One segment that becomes several."""
+    """Make a store in which the cleaner splits one segment into several."""
     with open_compacted(path, files=Unsynced(), segment_bytes=3000) as store:
         log = store.partition("t")
         for i in range(5):

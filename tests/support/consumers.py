@@ -1,4 +1,4 @@
-"""Consumers as tests need them: filled topics, polls until something came, what an old reader saw."""
+"""Helpers for consumers: filled topics, and polls until records came."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def tp(partition: int = 0, topic: str = "t") -> TopicPartition:
 def fill(
     store: segstore.Store, topic: str = "t", partitions: int = 1, records: int = 10, **config: Any
 ) -> None:
-    """A topic whose partition p holds the values b"p-0", b"p-1", ... in batches of a few."""
+    """Create a topic whose partition p has the values b"p-0", b"p-1", ... in small batches."""
     store.create_topic(topic, partitions=partitions, config=config or None)
     for partition in range(partitions):
         append(store, records, topic, partition)
 
 
 def append(store: segstore.Store, records: int, topic: str = "t", partition: int = 0) -> None:
-    """More of them."""
+    """Append more such values to a partition."""
     log = store.partition(topic, partition)
     first = log.end_offset
     for at in range(first, first + records, 4):
@@ -37,18 +37,18 @@ def append(store: segstore.Store, records: int, topic: str = "t", partition: int
 
 
 def opened(path: Path, *topics: str, **settings: Any) -> tuple[segstore.Store, Consumer]:
-    """A store opened read-only, and a consumer of it that begins at the start."""
+    """Return a store opened read-only, and a consumer of it that begins at the log start offset."""
     store = segstore.open(path, mode="r")
     return store, Consumer(store, *topics, **{"auto_offset_reset": "earliest", **settings})
 
 
 def earliest(store: segstore.Store, *topics: str, **settings: Any) -> Consumer:
-    """A consumer that begins at the start."""
+    """Return a consumer that begins at the log start offset."""
     return Consumer(store, *topics, **{"auto_offset_reset": "earliest", **settings})
 
 
 def drain(consumer: Consumer) -> list[ConsumerRecord]:
-    """All that is there."""
+    """Return all records up to the present end."""
     return list(rounds(consumer))
 
 

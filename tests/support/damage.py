@@ -1,4 +1,6 @@
-"""Damage to stores, for those that check and repair: what is lost, garbage, or rotten in a log."""
+"""Damages stores, for tests of check and repair: files that are lost or garbage, and flipped bits in a
+log.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def flip(path: Path, at: int, mask: int = 0x55) -> None:
 
 
 def batches(path: Path) -> list[tuple[int, int, int]]:
-    """(position, size, base offset) of the batches of a log."""
+    """Return (position, size, base offset) of the batches of a log."""
     data, at, found = path.read_bytes(), 0, []
     while at < len(data):
         base, length = struct.unpack_from(">qi", data, at)

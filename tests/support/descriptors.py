@@ -1,4 +1,6 @@
-"""What this process has open of a place; what in all is no question: other threads open and close theirs."""
+"""Finds the descriptors that this process has open below a path. The number of all descriptors says nothing,
+since other threads open and close theirs.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from pathlib import Path
 
 
 def opened(place: Path) -> list[str]:
-    """The paths of descriptors that lead to `place`, or below it."""
+    """Return the paths of descriptors that lead to `place`, or below it."""
     found = []
     for fd in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # one that listed the others
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself
             found.append(os.readlink(f"/proc/self/fd/{fd}"))
     return [path for path in found if Path(path).is_relative_to(place)]

@@ -1,4 +1,4 @@
-"""What an application does in another thread while one of ours is in the midst of something."""
+"""Runs what an application does in another thread, while a thread of segstore is within a call."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from waiting import PATIENCE
 
 
 def elsewhere(act: Callable[[], object]) -> None:
-    """Call `act` in a thread of its own and wait for it: what it raises is raised here."""
+    """Call `act` in a thread of its own and wait for it; its exception is raised here."""
     with ThreadPoolExecutor(1) as threads:
         threads.submit(act).result(PATIENCE)

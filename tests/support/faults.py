@@ -1,7 +1,7 @@
-"""Files that count, fail or kill: `Files` with one hook before every call, nested ones too.
+"""`Files` that count calls, fail, or kill the process: a hook is called before every call, nested ones too.
 
-`write_atomic` and `lock` are made of other methods, so that a fault can hit each of their steps.
-Stores through a mapping pass no hook.
+`write_atomic` and `lock` call other methods, so that a fault can hit each of their steps. Writes through a
+mapping call no hook.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MUTATING = WRITES | SYNCS | NAMES | {"truncate", "allocate"}
 
 
 class HookedFiles(Files):
-    """Calls `before` first, whatever is called."""
+    """Files that call `before` ahead of every call."""
 
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An exception that this raises is the call's."""
+        """Do nothing: subclasses override this hook, and the call raises what it raises."""
 
 
 def _hooked(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ for _name, _function in inspect.getmembers(Files, inspect.isfunction):
 
 
 class CountingFiles(HookedFiles):
-    """Keeps `calls`, a list of (name, args), in order; `count` of names; `clear` to start anew."""
+    """Files that keep `calls`, a list of (name, args) in order."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -53,11 +53,11 @@ class CountingFiles(HookedFiles):
         self.calls.append((name, args))
 
     def count(self, *names: str) -> int:
-        """How often these were called."""
+        """Return how often the methods with these names were called."""
         return sum(1 for name, _ in self.calls if name in names)
 
     def counts(self) -> Counter[str]:
-        """How often each was called."""
+        """Return how often each method was called."""
         return Counter(name for name, _ in self.calls)
 
     def clear(self) -> None:
@@ -66,7 +66,7 @@ class CountingFiles(HookedFiles):
 
 
 class FailingFiles(HookedFiles):
-    """The `nth` call from now (1: the next) of any of `names`, and `times - 1` after it, fail.
+    """Files of which the `nth` call from now (1: the next) of any of `names`, and `times - 1` after it, fail.
 
     `fault` is the exception to raise, or is called with (name, args) and may raise one. With nth=0 nothing
     fails before `arm`.
@@ -84,7 +84,7 @@ class FailingFiles(HookedFiles):
         self.arm(nth, times)
 
     def arm(self, nth: int = 1, times: int = 1) -> None:
-        """Fail the `nth` call from now on."""
+        """Let the `nth` call from now on fail."""
         self.hits = 0  # calls that have failed
         self._skip, self._times = nth - 1, times if nth else 0
 
@@ -99,13 +99,16 @@ class FailingFiles(HookedFiles):
                 return
             self.hits += 1
         if isinstance(self.fault, BaseException):
-            # Not itself: its traceback would grow with each raise, and keep all that ran, with its files.
+            # A copy is raised, since the traceback of the original would grow with each raise, and keep all
+            # frames alive, with their files.
             raise copy.copy(self.fault)
         self.fault(name, args)
 
 
 class KillingFiles(FailingFiles):
-    """SIGKILL to this process just before the `nth` call of `names` (by default: that changes anything)."""
+    """Files that kill this process with SIGKILL just before the `nth` call of `names`, by default of those
+    that change anything.
+    """
 
     def __init__(self, nth: int, names: Iterable[str] = MUTATING) -> None:
         super().__init__(names, lambda name, args: os.kill(os.getpid(), signal.SIGKILL), nth)

@@ -1,8 +1,8 @@
-"""Histories of groups whose members come, go, pause and die: the anomalies of Jepsen's Kafka workload, for
-each group, and those of a group's protocol. Writes nothing.
+"""Judges histories of groups whose members come, go, pause and die: finds the anomalies of Jepsen's Kafka
+workload, for each group, and those of the group protocol. Writes nothing.
 
-A value of an exactly-once loop is `NAME/HOP#TXN`: what was sent first, how often it was forwarded since, and
-the transaction that forwarded it.
+A value of an exactly-once loop is `NAME/HOP#TXN`: the value that was sent first, how often it was forwarded
+since, and the transaction that forwarded it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from histories import Ask, Commit, Event, History, Log, Part, Poll, Take
 
 
 def run_of(member: str) -> str:
-    """The process that a member lives in; generations of another one are others."""
+    """Return the process that a member lives in; generations of different processes are not comparable."""
     return member.partition(":")[0]
 
 
 class Forwarded(NamedTuple):
-    """A value of an exactly-once loop."""
+    """A parsed value of an exactly-once loop."""
 
     name: str
     hop: int
@@ -37,7 +37,7 @@ class Forwarded(NamedTuple):
 
 
 class GroupHistory(History):
-    """As a `History`, of several groups."""
+    """A `History` of several groups."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class GroupHistory(History):
         starts: Mapping[Part, int],
         hops: Mapping[str, int] | None = None,
     ) -> None:
-        """`groups`: what each has committed; it has read all below that. `hops`: by topic of an exactly-once
-        loop, which hops its partitions have (a bit for each).
+        """`groups` has the committed offsets of each group, which has read all records below them. `hops`
+        has, by topic of an exactly-once loop, the hops that its partitions have (a bit for each).
         """
         super().__init__(events, log, committed, {}, starts)
         self.groups, self.hops = groups, hops or {}
@@ -62,7 +62,9 @@ class GroupHistory(History):
         ]
 
     def _unseen(self) -> Iterable[str]:
-        """Unseen: a committed record below a group's committed offset that no member was ever given."""
+        """Find unseen records: committed records below a group's committed offset that no member was ever
+        given.
+        """
         for group, offsets in self.groups.items():
             seen = defaultdict(set)
             for poll in self.polls:
@@ -73,7 +75,9 @@ class GroupHistory(History):
                     yield f"unseen: {group} {part}: {left}"
 
     def _lost_commits(self) -> Iterable[str]:
-        """Lost commit: the group has a lower offset than the highest one that was acknowledged."""
+        """Find lost commits: a group has a lower offset than the highest one whose commit was
+        acknowledged.
+        """
         highest: Counter[tuple[str, Part]] = Counter()
         for e in self.events:
             if isinstance(e, Commit):
@@ -83,7 +87,7 @@ class GroupHistory(History):
                 yield f"lost commit: {group} {part}: {offset} was acknowledged, {there} is there"
 
     def _shared(self) -> Iterable[str]:
-        """Shared partition: one generation gives a partition to one member."""
+        """Find shared partitions: partitions that one generation gave to more than one member."""
         owners: dict[tuple[str, str, int, Part], str] = {}
         for poll in self.polls:
             if poll.group:
@@ -93,7 +97,7 @@ class GroupHistory(History):
                     yield f"shared partition: {poll}, of {owner} in the same generation"
 
     def _zombies(self) -> Iterable[str]:
-        """Zombie commit: one that was asked for when a later generation had read the partition."""
+        """Find zombie commits: those that were requested after a later generation had read the partition."""
         last: dict[tuple[str, str, Part], Poll] = {}
         asked: dict[tuple[str, str, Part], Poll | None] = {}
         for e in self.events:
@@ -109,7 +113,9 @@ class GroupHistory(History):
                 yield f"zombie commit: {e} behind {later}"
 
     def _back(self) -> Iterable[str]:
-        """Commit that goes back: of an offset below one whose commit had ended when it was asked for."""
+        """Find commits that go back: to an offset below one whose commit had ended when they were
+        requested.
+        """
         highest: Counter[tuple[str, Part]] = Counter()
         asked: dict[tuple[str, str, Part], int] = {}
         for e in self.events:
@@ -122,7 +128,9 @@ class GroupHistory(History):
                 highest[e.group, e.part] = max(e.offset, highest[e.group, e.part])
 
     def _moved(self) -> Iterable[str]:
-        """Rebalance skip and rewind: who is given a partition goes on where the group has committed."""
+        """Find rebalance skips and rewinds: a member that gets a partition must go on where the group has
+        committed.
+        """
         asked: defaultdict[tuple[str, Part], set[int]] = defaultdict(lambda: {0})
         highest: Counter[tuple[str, Part]] = Counter()
         taken: dict[tuple[str, Part], int] = {}
@@ -145,15 +153,16 @@ class GroupHistory(History):
                     yield f"rebalance skip: {e.owner} {e.part}: from {first}, behind {before}"
 
     def _follows(self, poll: Poll, first: int, commits: set[int]) -> bool:
-        """Whether `first` is the first record behind one of these offsets."""
+        """Return whether `first` is the first record behind one of these offsets."""
         there = (self.committed if poll.committed_only else self.log)[poll.part]
         nearest = max((o for o in commits if o <= first), default=0)
         return not any(offset in there for offset in range(nearest, first))
 
     def _fractured(self) -> Iterable[str]:
-        """Intermediate read (G1b): who saw a record of a transaction sees all of it from then on, up to where
-        another transaction, which may be open, holds back what is behind its first record. One whose process
-        was killed amid its commit is finished by the next open, in one partition after the other.
+        """Find intermediate reads (G1b): a reader that saw one record of a transaction must see all of it
+        from then on, except behind the first record of another transaction that may be open. A transaction
+        whose process was killed during its commit is completed by the next open, one partition after the
+        other.
         """
         of = self._transactions()
         parts: dict[str, dict[Part, int]] = defaultdict(dict)  # the last offset of each in a partition
@@ -182,7 +191,7 @@ class GroupHistory(History):
                     wanted[poll.owner, part] = max(offset, wanted[poll.owner, part])
 
     def _transactions(self) -> dict[str, str]:
-        """Value to transaction, of what was sent in one."""
+        """Return the transaction of each value that was sent in one."""
         return {send.value: send.txn for send in self.sends if send.txn}
 
     def _forwarded(self) -> Iterable[tuple[Part, Forwarded]]:
@@ -191,7 +200,7 @@ class GroupHistory(History):
                 yield from ((part, Forwarded.parse(value)) for value in values.values())
 
     def _not_once(self) -> Iterable[str]:
-        """Not once: each record of a loop is forwarded once at each hop."""
+        """Find records of a loop that were not forwarded exactly once at each hop."""
         found = Counter((part[0], value.name, value.hop) for part, value in self._forwarded())
         for (topic, name, hop), times in found.items():
             if times > 1 or hop not in range(8) or not self.hops[topic] >> hop & 1:
@@ -203,7 +212,9 @@ class GroupHistory(History):
                         yield f"not once: {name}/{hop} is not in {topic}"
 
     def _circular(self) -> Iterable[str]:
-        """Circular information flow (G1c): transactions each of which has read what another one wrote."""
+        """Find circular information flow (G1c): transactions each of which has read what another one
+        wrote.
+        """
         writers = {(value.name, value.hop): value.txn for _, value in self._forwarded()}
         read: defaultdict[str, set[str]] = defaultdict(set)
         for (name, hop), txn in writers.items():
@@ -217,7 +228,7 @@ class GroupHistory(History):
             yield f"circular information flow (G1c): {sorted(left)}"
 
     def _same_offset(self) -> Iterable[str]:
-        """Duplicated offset: two records that were acknowledged at one."""
+        """Find duplicated offsets: two records that were acknowledged at the same offset."""
         at: dict[tuple[Part, int], str] = {}
         for send in self.sends:
             if send.offset >= 0 and at.setdefault((send.part, send.offset), send.value) != send.value:

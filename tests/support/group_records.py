@@ -1,4 +1,6 @@
-"""Groups as tests need them: a store with topics, commits, what Kafka's dump tool says of them."""
+"""Helpers for the records of groups: a store with topics, commits, and what Kafka's dump tool says of
+them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def at(offset: int, metadata: str = "", leader_epoch: int = -1) -> OffsetAndMeta
 def opened(
     path: Path, clock: Clock | None = None, files: Files | None = None, **config: Any
 ) -> segstore.Store:
-    """A store with topics "t" and "u" of four partitions, and few partitions of offsets."""
+    """Open a store with topics "t" and "u" of four partitions, and few partitions of `__consumer_offsets`."""
     settings = {**SMALL, **{name.replace("_", "."): value for name, value in config.items()}}
     store = segstore.open(path, config=settings, clock=clock or Clock(), files=files)
     for topic in ("t", "u"):
@@ -48,7 +50,7 @@ def offsets_of(store: segstore.Store) -> GroupOffsets:
 
 
 def end(store: segstore.Store, group: str, producer_id: int, commit: bool) -> None:
-    """What the transaction coordinator does when a producer's transaction ends."""
+    """Do what the transaction coordinator does when a producer's transaction ends."""
     offsets = offsets_of(store)
     number = offsets.partition_for(group)
     transaction_markers.end_transaction([store.partition(TOPIC, number)], producer_id, 0, 0, commit)
@@ -74,7 +76,7 @@ _LINE = re.compile(r".*?(?: key: (?P<key>\{.*?\}))? payload: ?(?P<payload>.*)$")
 
 
 def decoded(partitions: Iterable[Path]) -> list[tuple[dict[str, Any], Any]]:
-    """(key, payload) of all records as Kafka's dump tool prints them with --offsets-decoder."""
+    """Return (key, payload) of all records as Kafka's dump tool prints them with --offsets-decoder."""
     files = ",".join(str(path) for each in partitions for path in sorted(each.glob("*.log")))
     command = [
         "java",

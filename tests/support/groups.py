@@ -1,4 +1,6 @@
-"""Groups of consumers as tests need them: a clock to turn, members polled in turn until all is quiet."""
+"""Helpers for consumer groups: a clock that tests set, and members that are polled in turn until the group is
+stable.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ SESSION_MS, MAX_POLL_MS, HEARTBEAT_MS = 10_000, 30_000, 1_000
 
 
 class Monotonic:
-    """Milliseconds that pass when they are told to."""
+    """A clock in milliseconds that stands still until a test sets it."""
 
     def __init__(self) -> None:
         self.now = 1e6
@@ -30,7 +32,7 @@ class Monotonic:
 
 
 class Told(ConsumerRebalanceListener):
-    """Writes down what it is told, and may do something then."""
+    """A listener that notes what it is told, and may do something then."""
 
     def __init__(self, do: Any = None) -> None:
         self.told: list[tuple[str, set[int]]] = []
@@ -51,17 +53,17 @@ class Told(ConsumerRebalanceListener):
 
 
 class Unsynced(Files):
-    """What is no test of power cuts need not wait for the disk."""
+    """Files that sync nothing, since tests without power cuts need not wait for the disk."""
 
     def sync(self, handle: Handle) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def sync_dir(self, path: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def coordinator(store: segstore.Store, clock: Monotonic | None = None) -> GroupCoordinator:
-    """The store's coordinator; its members live by `clock`, if there is one."""
+    """Return the store's group coordinator, which takes its time from `clock`, if one is given."""
     found = shared(store, GroupCoordinator)
     if clock is not None:
         found._clock = clock
@@ -73,7 +75,7 @@ def offsets(store: segstore.Store) -> GroupOffsets:
 
 
 def member(store: segstore.Store, *topics: str, group: str = "g", **settings: Any) -> Consumer:
-    """A consumer of a group that begins at the start."""
+    """Return a consumer of a group, with auto_offset_reset="earliest"."""
     defaults = {
         "group_id": group,
         "auto_offset_reset": "earliest",
@@ -85,7 +87,7 @@ def member(store: segstore.Store, *topics: str, group: str = "g", **settings: An
 
 
 def take_turns(consumers: Iterable[Consumer], turns: int = 6) -> list[ConsumerRecord]:
-    """Poll each without waiting, again and again: what they were given."""
+    """Poll each consumer without waiting, `turns` times, and return the records that they got."""
     consumers = list(consumers)
     found = []
     for _ in range(turns):
@@ -96,7 +98,7 @@ def take_turns(consumers: Iterable[Consumer], turns: int = 6) -> list[ConsumerRe
 
 
 def settled(store: segstore.Store, consumers: Iterable[Consumer], group: str = "g") -> list[ConsumerRecord]:
-    """As `take_turns`, until the group is stable and all members know it."""
+    """Poll as `take_turns` does, until the group is stable and all members know it."""
     consumers, found = list(consumers), []
     for _ in range(20):
         found += take_turns(consumers, 1)
@@ -109,11 +111,11 @@ def settled(store: segstore.Store, consumers: Iterable[Consumer], group: str = "
 
 
 def owned(consumer: Consumer, topic: str = "t") -> set[int]:
-    """The numbers of its partitions."""
+    """Return the numbers of a consumer's partitions."""
     return {tp.partition for tp in consumer.assignment() if tp.topic == topic}
 
 
 def every(store: segstore.Store, *topics: str) -> set[TopicPartition]:
-    """All partitions of topics."""
+    """Return all partitions of these topics."""
     there = store.topics()
     return {TopicPartition(t, p) for t in topics for p in there[t].partition_ids}

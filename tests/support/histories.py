@@ -1,7 +1,7 @@
-"""Histories of producers and consumers, and the anomalies that they may show. Writes nothing.
+"""Judges histories of producers and consumers: finds the anomalies that they show. Writes nothing.
 
-The anomalies and their names are those of Jepsen's Kafka workload (jepsen.tests.kafka). A history is judged
-by what clients were told, beside what the log holds at the end.
+The anomalies and their names are those of Jepsen's Kafka workload (jepsen.tests.kafka). A history has what
+the clients were told; it is compared with what the log has at the end.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 Part = tuple[str, int]
-Log = Mapping[Part, Mapping[int, str]]  # what a reader of everything found: values by offset
+Log = Mapping[Part, Mapping[int, str]]  # what a reader of the whole log found: values by offset
 
 
 class Send(NamedTuple):
-    """One record that a producer sent. `offset` is -1 unless it was acknowledged. `sequence` counts the
-    records that this producer sent to this partition; `txn` names the transaction, "" where there was none.
+    """A record that a producer sent. `offset` is -1 unless it was acknowledged. `sequence` counts the records
+    that this producer sent to this partition; `txn` names the transaction, "" where there was none.
     """
 
     producer: str
@@ -29,8 +29,9 @@ class Send(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """What one poll gave of one partition. `owner` changes with every assignment of that partition, and with
-    every seek. `whole`: it was read up to the end that there was when it began.
+    """The records of one partition that one poll gave. `owner` changes with every assignment of that
+    partition, and with every seek. `whole` says that the poll read up to the end that the log had when it
+    began.
     """
 
     owner: str
@@ -44,7 +45,9 @@ class Poll(NamedTuple):
 
 
 class End(NamedTuple):
-    """How a transaction ended: "asked" before the commit, "committed" or "aborted" when that was told."""
+    """How a transaction ended: "asked" before the commit, "committed" or "aborted" once the producer was told
+    so.
+    """
 
     txn: str
     how: str
@@ -69,7 +72,9 @@ class Ask(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A committed offset of the group that was acknowledged; by whom, where an `Ask` came before it."""
+    """A commit of an offset of the group was acknowledged; `member` made it, where an `Ask` came before
+    it.
+    """
 
     part: Part
     offset: int
@@ -82,12 +87,12 @@ KINDS = {kind.__name__: kind for kind in (Send, Poll, End, Take, Ask, Commit)}
 
 
 def to_line(event: Event) -> bytes:
-    """One line; whole lines survive the death of the process that wrote them with one write."""
+    """Return the event as one line. Lines that a process has written by one write each survive its death."""
     return json.dumps([type(event).__name__, *event]).encode() + b"\n"
 
 
 def from_lines(data: bytes) -> list[Event]:
-    """The events of all whole lines."""
+    """Return the events of all whole lines."""
     return [_event(line) for line in data.split(b"\n")[:-1]]
 
 
@@ -102,7 +107,7 @@ def _event(line: bytes) -> Event:
 
 
 class History:
-    """The events of all runs over one store, in the order in which they were told."""
+    """The events of all runs over one store, in order."""
 
     def __init__(
         self,
@@ -112,7 +117,7 @@ class History:
         group: Mapping[Part, int],
         starts: Mapping[Part, int] | None = None,
     ) -> None:
-        """`starts`: the log start offsets; what was below them was removed."""
+        """`starts` has the log start offsets; records below them were removed."""
         self.events, self.log, self.committed, self.group = list(events), log, committed, group
         self.starts = starts or {}
         self.sends = [e for e in self.events if isinstance(e, Send)]
@@ -120,7 +125,7 @@ class History:
         self.ends = {e.txn: e.how for e in self.events if isinstance(e, End)}
 
     def anomalies(self) -> list[str]:
-        """Everything that must not be; empty for a sound history."""
+        """Return the anomalies of the history; there are none in a sound one."""
         return [found for check in self._checks() for found in check()]
 
     def _checks(self) -> list[Callable[[], Iterable[str]]]:
@@ -130,7 +135,9 @@ class History:
         ]  # fmt: skip
 
     def _lost(self) -> Iterable[str]:
-        """Lost write: acknowledged (and of no transaction, or a committed one), and not there."""
+        """Find lost writes: records that were acknowledged, outside of a transaction or in a committed one,
+        and are missing.
+        """
         for send in self.sends:
             if send.offset < 0 or (send.txn and self.ends.get(send.txn) != "committed"):
                 continue
@@ -140,7 +147,7 @@ class History:
                 yield f"lost write: {send}, there: {self.committed[send.part].get(send.offset)}"
 
     def _inconsistent(self) -> Iterable[str]:
-        """Inconsistent offsets: an offset that was seen with two values."""
+        """Find inconsistent offsets: those that were seen with two values."""
         removed: dict[tuple[Part, int], str] = {}
         for poll in self.polls:
             for offset, value in poll.records:
@@ -152,7 +159,7 @@ class History:
                     yield f"inconsistent offset: {poll.part} {offset}: {value}, later {later}"
 
     def _duplicate(self) -> Iterable[str]:
-        """Duplicate: a value, each of which is sent once, at two offsets."""
+        """Find duplicates: values at two offsets, since each value is sent once."""
         seen: dict[str, tuple[Part, int]] = {}
         for part, values in self.committed.items():
             for offset, value in values.items():
@@ -161,7 +168,9 @@ class History:
                 seen[value] = part, offset
 
     def _disordered(self) -> Iterable[str]:
-        """Nonmonotonic send: offsets of one producer's records in another order than they were sent."""
+        """Find nonmonotonic sends: the offsets of one producer's records are in another order than the
+        records were sent.
+        """
         last: dict[tuple[str, Part], Send] = {}
         for send in sorted(self.sends, key=lambda s: s.sequence):
             if send.offset < 0:
@@ -172,7 +181,7 @@ class History:
             last[send.producer, send.part] = send
 
     def _aborted(self) -> Iterable[str]:
-        """Aborted read (G1a): a reader of what is committed saw a record of an aborted transaction."""
+        """Find aborted reads (G1a): a read_committed reader saw a record of an aborted transaction."""
         aborted = {s.value for s in self.sends if s.txn and self.ends.get(s.txn) == "aborted"}
         for poll in self.polls:
             for offset, value in poll.records if poll.committed_only else ():
@@ -180,7 +189,7 @@ class History:
                     yield f"aborted read: {poll.part} {offset}: {value}"
 
     def _uncommitted(self) -> Iterable[str]:
-        """Precommitted read: a record of a transaction whose commit nobody had asked for yet."""
+        """Find precommitted reads: of records of a transaction whose commit was not yet requested."""
         transactions = {s.value: s.txn for s in self.sends if s.txn}
         asked: set[str] = set()
         for event in self.events:
@@ -192,8 +201,8 @@ class History:
                         yield f"precommitted read: {event.part} {offset}: {value}"
 
     def _skipped(self) -> Iterable[str]:
-        """Poll skip and nonmonotonic poll: within one assignment offsets go up, and leave out nothing that
-        is there for this reader.
+        """Find poll skips and nonmonotonic polls: within one assignment offsets must rise, and leave out no
+        record that this reader may see.
         """
         last: dict[tuple[str, Part], int] = {}
         for poll in self.polls:
@@ -207,7 +216,9 @@ class History:
                 last[poll.owner, poll.part] = offset
 
     def _unseen(self) -> Iterable[str]:
-        """Unseen: a committed record below the group's committed offset that no member was ever given."""
+        """Find unseen records: committed records below the group's committed offset that no member was ever
+        given.
+        """
         seen = defaultdict(set)
         for poll in self.polls:
             seen[poll.part].update(offset for offset, _ in poll.records)
@@ -216,7 +227,7 @@ class History:
                 yield f"unseen: {part}: {left}"
 
     def _lost_commits(self) -> Iterable[str]:
-        """Lost commit: the group's last acknowledged offset is not what it has, nor a later one of it."""
+        """Find lost commits: the group has a lower offset than the last one whose commit was acknowledged."""
         last = {event.part: event.offset for event in self.events if isinstance(event, Commit)}
         for part, offset in last.items():
             if self.group.get(part, 0) < offset:

@@ -1,7 +1,8 @@
-"""Stores that somebody else wrote: what may lie in place of each file and directory, and what is done.
+"""Makes stores that an enemy has changed, with something else in place of each file and directory, and runs
+operations on them.
 
-On disk: stores in the directory that is given, a sentinel directory outside of them. Each store is looked at
-by a process of its own, which is killed when it hangs.
+On disk: stores in the directory that is given, and a sentinel directory outside of them. A process of its own
+works on each store, and is killed when it hangs.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ DIRECTORIES = (
 )  # fmt: skip
 
 Way = Callable[[Path, Path], None]
-"""Puts something at a path; the second is a path outside, where what was there lies now."""
+"""Puts something at a path. The second argument is a path outside of the store, to which the original was
+moved.
+"""
 
 
 def _linked(path: Path, moved: Path) -> None:
@@ -72,11 +75,11 @@ def _socket(path: Path, moved: Path) -> None:
 
 
 def _device(path: Path, moved: Path) -> None:
-    os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero: reading it has no end
+    os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero: a read of it never ends
 
 
 def _huge(path: Path, moved: Path) -> None:
-    """A TiB of a hole behind what was there."""
+    """Extend the original by a hole of a TiB."""
     shutil.copyfile(moved, path) if moved.exists() else path.touch()
     os.truncate(path, 1 << 40)
 
@@ -95,16 +98,18 @@ OF_DIRECTORIES = ("a link", "a dangling link", "a FIFO", "a socket", "a device")
 
 
 FEW = ("read", "check", "write", "repair")
-"""Operations that between them come to every file."""
+"""Operations that together reach every file."""
 
 
 def files_for(way: str) -> tuple[str, ...]:
-    """A hole in a log is read up to 2 GiB, as far as a segment can reach: that takes its time."""
+    """Return the files to which a change is made. A hole in a log is left out: it would be read up to 2 GiB,
+    the largest size of a segment, which takes too long.
+    """
     return tuple(name for name in FILES if not (way == "a hole of a TiB" and name.endswith(names.LOG)))
 
 
 def plant(root: Path, outside: Path, name: str, way: str) -> None:
-    """Something else in place of a file or directory of a store; what was there is outside."""
+    """Put something else in place of a file or directory of a store, and move the original outside."""
     path, moved = root / name, outside / name.replace("/", "_")
     if path.is_dir():
         shutil.copytree(path, moved)
@@ -121,7 +126,7 @@ def plant(root: Path, outside: Path, name: str, way: str) -> None:
 
 
 def possible(tmp_path: Path, way: str) -> bool:
-    """Whether this process may make such a thing."""
+    """Return whether this process is permitted to make this change."""
     try:
         WAYS[way](tmp_path / "probe", tmp_path / "nothing")
     except PermissionError:
@@ -130,7 +135,7 @@ def possible(tmp_path: Path, way: str) -> bool:
 
 
 def seen(outside: Path) -> dict[str, object]:
-    """Everything that a change would change."""
+    """Return all properties of the files outside that a write would change."""
     found: dict[str, object] = {}
     for path in sorted(outside.rglob("*")):
         told = path.lstat()
@@ -208,7 +213,7 @@ def _deletes(root: Path) -> None:
 
 
 def _told(*arguments: str) -> Callable[[Path], None]:
-    """The command line, which ends by itself and shows no traceback."""
+    """Return a call of the command line, which must end by itself and show no traceback."""
 
     def run(root: Path) -> None:
         words = [word.replace("ROOT", str(root)) for word in arguments]
@@ -239,7 +244,9 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
 
 
 def work(root: Path, operations: dict[str, Callable[[Path], object]] = OPERATIONS) -> str:
-    """All operations, one after the other, in a child of this process: "" or what went wrong in which."""
+    """Run all operations, one after the other, in a child of this process. Return "", or what went wrong in
+    which one.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -259,7 +266,7 @@ def _child(root: Path, operations: dict[str, Callable[[Path], object]], tell: in
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever it waits for
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the signal ends the process, whatever it waits for
     signal.alarm(int(PATIENCE))  # all of it
     if "libasan" not in os.environ.get("LD_PRELOAD", ""):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY + (4 << 30), MEMORY + (4 << 30)))
@@ -276,7 +283,7 @@ def _child(root: Path, operations: dict[str, Callable[[Path], object]], tell: in
 
 
 def made(directory: Path, number: int) -> tuple[Path, Path]:
-    """A store of its own, and a directory outside of it."""
+    """Return a copy of the store, and a directory outside of it."""
     place = directory / str(number)
     outside = place / "outside"
     outside.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Ctrl-C at a chosen place: a KeyboardInterrupt before the nth call that is made in some modules."""
+"""Raises Ctrl-C at a chosen place: a KeyboardInterrupt before the nth call that some modules make."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 
 def interrupted(nth: int, modules: Collection[ModuleType], run: Callable[[], object]) -> bool:
-    """Run it, with a KeyboardInterrupt before the `nth` call of these modules. False: it has no so many."""
+    """Call `run`, with a KeyboardInterrupt before the `nth` call that these modules make. Return False where
+    they make fewer calls.
+    """
     files, count = {module.__file__ for module in modules}, 0
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
@@ -18,14 +20,14 @@ def interrupted(nth: int, modules: Collection[ModuleType], run: Callable[[], obj
         if frame.f_code.co_filename not in files:
             return None
         text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        # Python looks for signals where it calls, but not between a block and the end of its `with`.
+        # Python checks for signals at calls, but not between a block and the end of its `with`.
         if event == "line" and "(" in text and not text.startswith("with "):
             count += 1
             if count == nth:
                 raise KeyboardInterrupt
         return trace
 
-    before = sys.gettrace()  # that of a run which measures coverage
+    before = sys.gettrace()  # a run that measures coverage has one
     sys.settrace(trace)
     try:
         run()

@@ -1,4 +1,6 @@
-"""A real Apache Kafka broker (4.1.0, KRaft, one node) on the loopback address, which may serve our bytes."""
+"""Runs a real Apache Kafka broker (4.1.0, KRaft, one node) on the loopback address, which may serve
+segstore's files.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from waiting import PATIENCE, until
 
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
 SMALL = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""Options of Java for a broker that starts quickly and is not hurried."""
+"""Java's options for a broker that starts quickly and does not need to be fast."""
 
 PROPERTIES = """\
 process.roles=broker,controller
@@ -32,7 +34,9 @@ log.retention.ms=-1
 
 
 def free_port() -> int:
-    """A port that nobody listens on, nor is given to those who ask for any: it is needed seconds later."""
+    """Return a port on which nobody listens, and which the system does not hand out: the broker needs it
+    seconds later.
+    """
     lowest_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while True:
         port = random.randrange(1024, lowest_given) if lowest_given > 2048 else 0
@@ -42,7 +46,7 @@ def free_port() -> int:
 
 
 class Broker:
-    """One broker's directory; `running` starts it, as often as one likes, with these options of Java."""
+    """A broker and its directory; `running` starts it, any number of times, with these options of Java."""
 
     def __init__(self, classpath: str, directory: Path, options: Sequence[str] = SMALL) -> None:
         self.classpath, self.directory, self.options = classpath, directory, options
@@ -65,7 +69,7 @@ class Broker:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[str]:
-        """Its address, while it runs; stopped cleanly afterwards."""
+        """Start the broker, yield its address, and stop it cleanly."""
         log = self.directory / "broker.log"
         java = ["java", *self.options, "-cp", self.classpath, "kafka.Kafka", str(self.properties)]
         with open(log, "ab") as out:

@@ -1,10 +1,10 @@
-"""Apache Kafka's own dump tool as the judge of log directories: `kafka.tools.DumpLogSegments`, version 4.1.0.
+"""Lets Apache Kafka's own dump tool judge log directories: `kafka.tools.DumpLogSegments`, version 4.1.0.
 
 Maven resolves it from tests/support/kafka/pom.xml, offline where it can; .cache/kafka keeps the class path.
-The tool reads a line per batch, record and index entry. Every line that is not one of those forms counts
-as an error, so that a complaint in words that nobody foresaw is one too.
+The tool prints a line per batch, record and index entry. Every line that has none of these forms counts as an
+error, so that an unforeseen complaint is an error too.
 
-The tool creates an .index that is missing beside a .timeindex: let it judge a copy where that matters.
+The tool creates a missing .index beside a .timeindex: give it a copy where that matters.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ Fields = dict[str, object]
 
 @dataclass
 class FileDump:
-    """What the tool read in one file; field names are the tool's, numbers are int."""
+    """What the tool read in one file; field names are those of the tool, numbers are int."""
 
     batches: list[Fields] = field(default_factory=list)
     records: list[Fields] = field(default_factory=list)
@@ -83,7 +83,9 @@ class FileDump:
 
 @dataclass
 class Dump:
-    """All files of one run; `gaps` are pairs of offsets with nothing between (compaction makes them)."""
+    """All files of one run; `gaps` are pairs of offsets between which there are no records (compaction makes
+    them).
+    """
 
     files: dict[Path, FileDump] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
@@ -93,11 +95,13 @@ class Dump:
         return [batch for file in self._logs(partition) for batch in file.batches]
 
     def records(self, partition: Path) -> list[Fields]:
-        """All records in order of offset, those of control batches too (they have an `endTxnMarker`)."""
+        """Return all records in order of offset, also those of control batches (which have an
+        `endTxnMarker`).
+        """
         return [record for file in self._logs(partition) for record in file.records]
 
     def indexes(self, partition: Path) -> dict[str, FileDump]:
-        """The offset and time indexes by file name."""
+        """Return the offset and time indexes by file name."""
         mine = [p for p in self.files if p.parent == partition and p.suffix in (".index", ".timeindex")]
         return {path.name: self.files[path] for path in mine}
 
@@ -106,18 +110,18 @@ class Dump:
 
 
 def why_not() -> str | None:
-    """Why the judge can't be called here; None where it can."""
+    """Return the reason why the judge can't be called here; None where it can."""
     missing = [tool for tool in ("java", "mvn") if shutil.which(tool) is None]
     return f"Kafka's dump tool needs {' and '.join(missing)}" if missing else None
 
 
 @lru_cache(maxsize=1)
 def classpath() -> str:
-    """The tool's class path; RuntimeError with Maven's words where it can't be resolved."""
+    """Return the tool's class path. Raises RuntimeError with Maven's output where it can't be resolved."""
     kept = CACHE / f"classpath-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}.txt"
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # a test run has several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the processes of a test run share the cache
         there = kept.is_file() and all(Path(jar).is_file() for jar in kept.read_text().split(":"))
         if not there and _maven(kept, "--offline") and (why := _maven(kept)):
             raise RuntimeError(f"Maven can't resolve {POM}:\n{why}")
@@ -125,7 +129,7 @@ def classpath() -> str:
 
 
 def judge(*partitions: Path, contents: bool = False) -> Dump:
-    """Dump every file of some partitions, and what a broker's start-up checks of their indexes say.
+    """Dump every file of some partitions, and run a broker's start-up checks of their indexes.
 
     `errors` is empty where Kafka finds nothing wrong. With `contents` records have `key` and
     `payload` as text.
@@ -165,10 +169,10 @@ def dump_log(
 
 
 def parse(stdout: str, stderr: str) -> Dump:
-    """The tool's output as fields and errors."""
+    """Return the tool's output as fields and errors."""
     dump = Dump()
     current = FileDump()
-    # Not splitlines(): values may hold its other line ends.
+    # splitlines() would also split at other line ends, which values may have.
     for line in stdout.split("\n"):
         if line.startswith("Dumping "):
             current = dump.files.setdefault(Path(line.removeprefix("Dumping ")), FileDump())
@@ -212,7 +216,7 @@ def _value(name: str, text: str | None) -> object:
 
 
 def _maven(kept: Path, *options: str) -> str:
-    """Write the class path to `kept`; Maven's words where it fails, else nothing."""
+    """Write the class path to `kept`. Return Maven's output where it fails, else ""."""
     fresh = kept.with_suffix(".new")
     command = ["mvn", *options, "-q", "-B", "-f", str(POM)]
     run = subprocess.run(

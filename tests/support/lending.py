@@ -1,7 +1,7 @@
-"""Finds in a module's source where memory is lent to C in a way that may outlive the call. Nothing on disk.
+"""Finds in a module's source where memory is lent to C in a way that may outlive the call.
 
-Allowed (see `segstore._native`): `ffi.from_buffer(...)` as an argument of a call of `lib`, there also as one
-branch of a condition, and as what a `with` enters. All else is told.
+Allowed (see `segstore._native`) is `ffi.from_buffer(...)` as an argument of a call of `lib`, there also as
+one branch of a condition, and as what a `with` enters. Every other use is reported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ NAME = "from_buffer"
 
 
 def kept_views(source: str) -> list[int]:
-    """The lines that name `from_buffer` in any other way, in order."""
+    """Return the numbers of the lines that use `from_buffer` in any other way, in order."""
     tree = ast.parse(source)
     allowed = {id(call.func) for call in _allowed(tree) if isinstance(call, ast.Call)}
     named = (node for node in ast.walk(tree) if _names_it(node) and id(node) not in allowed)
@@ -21,7 +21,9 @@ def kept_views(source: str) -> list[int]:
 
 
 def _names_it(node: ast.AST) -> bool:
-    """An attribute, an imported name, or its name as a string, which getattr may be given."""
+    """Return whether a node names `from_buffer`: as an attribute, as an imported name, or as a string, which
+    getattr may get.
+    """
     if isinstance(node, ast.Attribute):
         return node.attr == NAME
     if isinstance(node, ast.alias):

@@ -1,4 +1,4 @@
-"""Commands in a mount namespace of their own, where that is permitted. Writes nothing."""
+"""Runs commands in a mount namespace of their own, where that is permitted. Writes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from waiting import PATIENCE
 
 
 def unshared(*commands: str) -> subprocess.CompletedProcess[str]:
-    """Run them in a mount namespace of their own. What names a path in them must be quoted."""
+    """Run shell commands in a mount namespace of their own. Paths in them must be quoted."""
     return subprocess.run(
         ["unshare", "-rm", "sh", "-ec", "\n".join(commands)], capture_output=True, text=True, timeout=PATIENCE
     )

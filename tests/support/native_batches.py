@@ -1,6 +1,6 @@
-"""Calls the C codec of record batches with plain Python values, for tests. Nothing on disk.
+"""Calls the C codec of record batches with plain Python values, for tests.
 
-Every buffer is allocated in its exact size, so that the sanitizers see a step beyond it.
+Every buffer is allocated in its exact size, so that the sanitizers notice an access beyond it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 from oracle import Batch, Malformed, Record, decode_records
 
 from segstore._native import ffi, held, lib
+from segstore.records import Encoded
 from segstore.records.header import BATCH, HEADER_SIZE
 
 INT31 = (1 << 31) - 1
@@ -30,10 +31,20 @@ KINDS = ("offsets32", "offsets64", "fixed", "nulls")
 
 
 class NativeError(Exception):
-    """A SEG_E_* by its name."""
+    """An error code SEG_E_*, by its name."""
 
     def __init__(self, code: int) -> None:
         super().__init__(NAMES.get(code, str(code)))
+
+
+def assign(
+    encoded: Encoded, base_offset: int, leader_epoch: int, append_time: int = -1, position: int = 0
+) -> int:
+    """Give batches their offsets and file positions, as a log does; returns the next offset."""
+    batches = encoded.headers, len(encoded.batches)
+    return checked(
+        lib.seg_assign(encoded.ptr, encoded.size, *batches, base_offset, leader_epoch, append_time, position)
+    )
 
 
 def checked(result: int) -> int:
@@ -43,7 +54,7 @@ def checked(result: int) -> int:
 
 
 def exact(data: bytes) -> Any:
-    # Not uint8_t[]: cffi adds a NUL to that.
+    # The size is given, since cffi would add a NUL to a uint8_t[].
     return ffi.new(f"uint8_t[{len(data)}]", data) if data else ffi.NULL
 
 
@@ -52,7 +63,7 @@ def int64s(values: Sequence[int] | None) -> Any:
 
 
 class Column:
-    """A seg_column of `items` and what it points to; bits of the validity bitmap begin at `bit`."""
+    """A seg_column of `items`, with the memory that it points to; the validity bitmap begins at `bit`."""
 
     def __init__(self, items: Sequence[bytes | None], kind: str = "offsets64", bit: int = 3) -> None:
         self.c = c = ffi.new("seg_column *")
@@ -96,7 +107,7 @@ def template(**fields: int) -> Any:
 
 
 class Input:
-    """Columns of some records, as seg_encode and seg_largest take them."""
+    """The columns of some records, as seg_encode and seg_largest take them."""
 
     def __init__(self, records: Sequence[Record], keys: str = "offsets64", values: str = "offsets64") -> None:
         self.n = len(records)
@@ -123,7 +134,9 @@ class Input:
         capacity: int = 1 << 18,
         max_batches: int = 1000,
     ) -> tuple[bytes, np.ndarray, int]:
-        """One call: (bytes, BATCH array, records taken). Nothing behind the capacity may change."""
+        """Call seg_encode once; return (bytes, BATCH array, records taken). Nothing behind the capacity may
+        change.
+        """
         out = exact(b"\xa5" * (capacity + 64))
         batches, left = np.zeros(max_batches, BATCH), ffi.new("int64_t[2]")
         size = lib.seg_encode(
@@ -154,7 +167,7 @@ def scan(
 
 
 def decode(plain: bytes, batches: np.ndarray, at: Sequence[int], lens: Sequence[int]) -> list[Record]:
-    """All records of batches whose plain payloads lie in one arena; NativeError."""
+    """Return all records of batches whose uncompressed payloads lie in one arena. Raises NativeError."""
     room = max(int(batches["count"].sum()), 1)
     columns, out, arena = np.zeros((7, room), np.int64), ffi.new("seg_decoded *"), exact(plain)
     rows = [held("int64_t *", row) for row in columns]
@@ -186,7 +199,9 @@ def _headers(arena: Any, plain: bytes, at: list[int]) -> list[list[tuple[bytes, 
 
 
 def decode_all(data: bytes) -> list[Record]:
-    """The records of whole, plain batches; NativeError, or ValueError with the scan's status."""
+    """Return the records of whole, uncompressed batches. Raises NativeError, or ValueError with the scan's
+    status.
+    """
     batches, end = scan(data)
     if end.status != lib.SEG_END:
         raise ValueError(STATUS[end.status])
@@ -195,7 +210,7 @@ def decode_all(data: bytes) -> list[Record]:
 
 
 def as_batch(header: Batch, count: int, size: int = 0) -> np.ndarray:
-    """A BATCH array of one."""
+    """Return a BATCH array with one row."""
     row = np.zeros(1, BATCH)
     for name in (
         "base_offset",
@@ -213,7 +228,9 @@ def as_batch(header: Batch, count: int, size: int = 0) -> np.ndarray:
 
 
 def decode_both(header: Batch, count: int, plain: bytes, pad: int = 0) -> tuple[Any, Any]:
-    """What C and the oracle make of a payload; C has `pad` more bytes behind it in the arena."""
+    """Return what C and the oracle decode from a payload; in C's arena, `pad` more bytes lie before and
+    behind it.
+    """
     try:
         want: Any = decode_records(header, count, plain)
     except Malformed:

@@ -1,6 +1,7 @@
-"""The oracle of the C codec: a slow one of record batches (magic 2), written from DESIGN.md section 2 alone.
+"""The oracle of the C codec: a slow codec of record batches (magic 2), written from DESIGN.md section 2
+alone.
 
-Nothing on disk; pure functions. What it does not share with segstore is the point: it imports nothing of it.
+It imports nothing of segstore, so that it can't share a mistake with it. All functions are pure.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Headers = list[tuple[bytes, "bytes | None"]]
 
 
 class Malformed(Exception):
-    """Bytes that are no record batch."""
+    """The bytes are not a record batch."""
 
 
 class Record(NamedTuple):
@@ -34,7 +35,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """A header's fields but for its lengths, its count and its CRC; and the records."""
+    """The fields of a header, without lengths, count and CRC; and the records."""
 
     base_offset: int = 0
     leader_epoch: int = 0
@@ -52,7 +53,9 @@ class Batch:
 
 
 def encode_varint(value: int) -> bytes:
-    """Zigzag, 7 bits a byte, least first; the high bit says that more follow."""
+    """Encode in zigzag, 7 bits a byte, the least significant first; the high bit says that more bytes
+    follow.
+    """
     raw = 2 * value if value >= 0 else -2 * value - 1
     out = bytearray()
     while raw >= 0x80:
@@ -62,7 +65,7 @@ def encode_varint(value: int) -> bytes:
 
 
 class Reader:
-    """Takes values from the front of some bytes; Malformed where they do not suffice."""
+    """Takes values from the front of some bytes; raises Malformed where there are too few."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -100,7 +103,7 @@ def encode_bytes(data: bytes | None) -> bytes:
 
 
 def wrapped(value: int) -> int:
-    """As int64 arithmetic has it."""
+    """Return a value wrapped to int64, as its arithmetic does."""
     return (value + INT64 // 2) % INT64 - INT64 // 2
 
 
@@ -140,7 +143,9 @@ def decode_record(reader: Reader, batch: Batch) -> Record:
 
 
 def decode_records(batch: Batch, count: int, plain: bytes) -> list[Record]:
-    """The records of a batch whose header is `batch`; their offsets must rise and stay within it."""
+    """Return the records of a batch whose header is `batch`; their offsets must rise and stay within the
+    batch.
+    """
     reader, records, previous = Reader(plain), [], batch.base_offset - 1
     for _ in range(count):
         record = decode_record(reader, batch)
@@ -165,19 +170,21 @@ def encode_header(batch: Batch, payload: bytes, count: int, crc: int) -> bytes:
 
 
 def encode_batch(batch: Batch, payload: bytes | None = None, count: int | None = None) -> bytes:
-    """All bytes of a batch. `payload` and `count` take the place of its records where they are given."""
+    """Return all bytes of a batch. `payload` and `count` replace its records where they are given."""
     payload = encode_records(batch) if payload is None else payload
     count = len(batch.records) if count is None else count
     return with_crc(encode_header(batch, payload, count, 0) + payload)
 
 
 def with_crc(data: bytes) -> bytes:
-    """The same batch with the CRC that its bytes call for."""
+    """Return the bytes of a batch with the right CRC."""
     return data[:CRC_AT] + struct.pack(">I", crc32c(data[CRC_FROM:])) + data[CRC_FROM:]
 
 
 def split_batch(data: bytes) -> tuple[Batch, int, bytes, int]:
-    """(header, record count, payload, size) of the first batch in `data`; Malformed where that is none."""
+    """Return (header, record count, payload, size) of the first batch in `data`. Raises Malformed where there
+    is none.
+    """
     if len(data) < HEADER.size:
         raise Malformed("the header is cut")
     (base, length, epoch, magic, crc, attributes, delta, base_timestamp, max_timestamp,
@@ -206,7 +213,7 @@ def split_batch(data: bytes) -> tuple[Batch, int, bytes, int]:
 
 
 def decode_batches(data: bytes) -> list[Batch]:
-    """All batches of `data`, one after the other, which must be whole, plain and in order."""
+    """Return all batches of `data`, one after the other, which must be whole, plain and in order."""
     batches, previous = [], -1
     while data:
         batch, count, payload, size = split_batch(data)

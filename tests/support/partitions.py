@@ -1,6 +1,6 @@
-"""The partitions that a real Kafka broker wrote, as the tests see them.
+"""Gives tests the partitions that a real Kafka broker wrote.
 
-tests/golden holds some of them in the repository; the full set lies beside the repository on some machines.
+The repository has some of them in tests/golden; the full set lies beside the repository on some machines.
 Nothing here writes to either.
 """
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 SHARED = REPOSITORY.parent / "shared" / "kafka-segments"
 
-# What a running broker preallocates: whole entries within 10 MiB (LogConfig: segment.index.bytes).
+# A running broker preallocates the whole entries that fit into 10 MiB (LogConfig: segment.index.bytes).
 PREALLOCATED = 10 << 20
 
 
 class Expected(NamedTuple):
-    """One record as an ordinary Kafka consumer (read_uncommitted) received it; times in ms."""
+    """A record as an ordinary Kafka consumer (read_uncommitted) received it; times are in ms."""
 
     offset: int
     timestamp: int
@@ -79,7 +79,7 @@ class Partition:
 
 
 def broker_partitions() -> list[Source]:
-    """All of them: golden ones in both forms, and the full set where it is there."""
+    """Return all partitions: the golden ones in both forms, and the full set where it exists."""
     sources = []
     for path in sorted((GOLDEN / "clean").iterdir()):
         records = GOLDEN / "records" / f"{path.name}.jsonl.gz"
@@ -100,7 +100,7 @@ def materialize(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Par
 
 
 def as_running(clean: Path, target: Path) -> None:
-    """Copy a cleanly closed partition to the form in which a running broker has it.
+    """Copy a cleanly closed partition into the form that it has under a running broker.
 
     The last segment's indexes are preallocated with a tail of zeros, its newest time index entry and the
     snapshot at the log's end are not written yet.
@@ -122,13 +122,15 @@ def _preallocate(path: Path, entry_size: int, drop: int) -> None:
 
 
 def read_expected(path: Path) -> list[Expected]:
-    """The records of a partition as a consumer read them, from a records/*.jsonl.gz."""
+    """Return the records of a partition as a consumer read them, from a records/*.jsonl.gz."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [_expected(json.loads(line)) for line in lines]
 
 
 def index_entries(path: Path) -> list[tuple[int, int]]:
-    """Entries of an .index (relative offset, position) or .timeindex (timestamp, relative offset)."""
+    """Return the entries of an .index (relative offset, position) or .timeindex (timestamp, relative
+    offset).
+    """
     entry = struct.Struct(">ii" if path.suffix == ".index" else ">qi")
     return list(entry.iter_unpack(path.read_bytes()))
 
@@ -150,7 +152,7 @@ def _bytes(text: str | None) -> bytes | None:
 
 
 def broker_roots(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[Source]]:
-    """Every partition that a broker wrote, in as few log directories as there can be."""
+    """Return every partition that a broker wrote, in as few log directories as possible."""
     roots: dict[Path, list[Source]] = {}
     built = tmp_path_factory.mktemp("running")
     for source in broker_partitions():

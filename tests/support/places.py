@@ -1,4 +1,4 @@
-"""Where things lie in the repository, and how a process that a test starts finds them. Nothing on disk."""
+"""Knows the paths of the repository, and how a process that a test starts finds them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ TESTS = REPOSITORY / "tests"
 SUPPORT = TESTS / "support"
 GOLDEN = TESTS / "golden"
 IMPORTED = [str(TESTS / room) for room in ("plugins", "support", "models", "processes", "hostile")]
-"""Folders whose modules and packages tests import by their own names: those of pyproject.toml."""
+"""Folders whose modules and packages tests import by their own names, as pyproject.toml lists them."""
 
 
 def environment(*more: str) -> dict[str, str]:
-    """Of a child that imports what tests do; a build that PYTHONPATH names stays the first that is found."""
+    """Return the environment of a child that imports what tests import. A build that PYTHONPATH names is
+    still found first.
+    """
     before = os.environ.get("PYTHONPATH")
     path = [*([before] if before else []), *IMPORTED, *more]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}

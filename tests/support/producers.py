@@ -1,7 +1,8 @@
-"""Producers with ids over one partition: their appends, and what a log's bytes say of them.
+"""Helpers for producers with ids in one partition: their appends, and the state that the bytes of a log
+prove.
 
-`said` reads the log files alone, batch by batch; whatever the engine knows or has written down is held
-against it.
+`said` reads only the log files, batch by batch; tests compare the state that the engine keeps, or has
+written, with it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def send(
     size: int = 20,
     **more: object,
 ) -> Appended:
-    """Append `n` records, from sequence `seq` on, stamped by the store's clock."""
+    """Append `n` records, from sequence `seq` on, with timestamps of the store's clock."""
     values = [(b"%d/%d" % (pid, (seq + i) % (1 << 31))).ljust(size, b".") for i in range(n)]
     columns = Columns(values, timestamp=log._context.clock())
     template = Template(TXN if txn else 0, pid, epoch, seq)
@@ -41,7 +42,7 @@ def send(
 
 
 def committed(log: segstore.PartitionLog) -> list[int]:
-    """Offsets of the records that read_committed gives."""
+    """Return the offsets of the records that read_committed gives."""
     found, at = [], log.start_offset
     while at < log.last_stable_offset:
         read = log.read(at, isolation_level="read_committed")
@@ -51,7 +52,9 @@ def committed(log: segstore.PartitionLog) -> list[int]:
 
 
 class Said(NamedTuple):
-    """At `offset`, in front of the batch there or at the log's end; `aborted` by the segment's base."""
+    """The state at `offset`, in front of the batch there or at the log's end; `aborted` is by the base offset
+    of the segment.
+    """
 
     offset: int
     state: ProducerState
@@ -59,7 +62,7 @@ class Said(NamedTuple):
 
 
 def said(partition: Path, state: ProducerState | None = None) -> Iterator[Said]:
-    """What the log says in front of every batch, and at its end."""
+    """Yield the state in front of every batch of a log, and at its end."""
     state = state or ProducerState()
     aborted: dict[int, list[AbortedTxn]] = {}
     for path in sorted(partition.glob("*.log")):
@@ -77,13 +80,13 @@ def said(partition: Path, state: ProducerState | None = None) -> Iterator[Said]:
 
 
 def told(partition: Path) -> Said:
-    """What the log says at its end."""
+    """Return the state at the end of a log."""
     *_, last = said(partition)
     return last
 
 
 def assert_said(partition: Path) -> None:
-    """Every snapshot and every `.txnindex` of a partition says what its log says."""
+    """Assert that every snapshot and every `.txnindex` of a partition agrees with its log."""
     snapshots = {int(path.stem): path.read_bytes() for path in partition.glob("*.snapshot")}
     found = {}
     aborted: dict[int, list[AbortedTxn]] = {}
@@ -96,9 +99,10 @@ def assert_said(partition: Path) -> None:
 
 
 def assert_live(log: segstore.PartitionLog, partition: Path, *, reopened: bool = False) -> None:
-    """What the engine knows now is what the log says.
+    """Assert that the state in memory agrees with the log.
 
-    A snapshot has of each producer the last batch, and one timestamp for that and for the marker behind it.
+    For each producer a snapshot has only the last batch, and one timestamp for that batch and the marker
+    behind it.
     """
     known, expected = log.partition_for_write().producers.state, told(partition).state
     assert known.dump() == expected.dump()

@@ -1,4 +1,4 @@
-"""Reads and writes slots of `.segstore/ends` by what docs/engine.md says of its bytes."""
+"""Reads and writes slots of `.segstore/ends` as docs/engine.md describes its bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ends_path(root: Path) -> Path:
 
 
 def get(root: Path, slot: int) -> list[int]:
-    """The eight values of a slot."""
+    """Return the eight values of a slot."""
     *held, layout, epoch, _, _ = struct.unpack_from(
         "<6qIiII", ends_path(root).read_bytes(), HEADER + SLOT * slot
     )
@@ -25,13 +25,13 @@ def get(root: Path, slot: int) -> list[int]:
 
 
 def used(root: Path) -> list[int]:
-    """Slots that are some partition's."""
+    """Return the slots that belong to a partition."""
     count = (ends_path(root).stat().st_size - HEADER) // SLOT
     return [slot for slot in range(count) if get(root, slot)[KEY]]
 
 
 def put(root: Path, slot: int, values: list[int]) -> None:
-    """Write a slot, with its check."""
+    """Write a slot, with its checksum."""
     held = struct.pack("<6qIi", *values)
     check = crc32c.crc32c(held)
     data = bytearray(ends_path(root).read_bytes())
@@ -42,7 +42,7 @@ def put(root: Path, slot: int, values: list[int]) -> None:
 
 
 def publish(root: Path, what: int, value: int, slot: int | None = None) -> None:
-    """Change one value of a slot (of the first used one), and its check with it."""
+    """Change one value of a slot, by default of the first used one, and its checksum."""
     at = used(root)[0] if slot is None else slot
     values = get(root, at)
     values[what] = value
@@ -50,7 +50,7 @@ def publish(root: Path, what: int, value: int, slot: int | None = None) -> None:
 
 
 def without_checks(root: Path) -> None:
-    """Let the file be as segstore wrote it before there were checks."""
+    """Rewrite the file in the form that segstore wrote before there were checksums."""
     data = bytearray(ends_path(root).read_bytes())
     for slot in used(root):
         struct.pack_into("<8q", data, HEADER + SLOT * slot, *get(root, slot))

@@ -1,9 +1,9 @@
-"""Finds in a module's source what would keep an error alive that is raised. Nothing on disk.
+"""Finds in a module's source the variables that would keep a raised error alive.
 
-An error's traceback has the frames that it passed, with their variables. Where one of these is the error, or
-has it, only the garbage collector frees it and all that the frames refer to. So what is raised is made there
-(a call, `copy_of` for an error that is kept), or caught there (`except E as error`, which forgets the name),
-or forgotten by a `finally` (`del error`, `errors.clear()`).
+An error's traceback refers to the frames that it passed, with their variables. Where one of these refers to
+the error, only the garbage collector frees it and all that the frames refer to. So an error that is raised
+must be made in the raise (a call, or `copy_of` for an error that is kept), or caught there (`except E as
+error`, which deletes the name), or deleted by a `finally` (`del error`, `errors.clear()`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 
 def kept_raises(source: str) -> list[tuple[int, str]]:
-    """Lines and what is raised there, in any other way."""
+    """Return the lines that raise in any other way, each with what it raises."""
     return sorted(_in(ast.parse(source), frozenset()))
 
 

@@ -1,13 +1,14 @@
-"""A program: calls of segstore that come into calls of segstore, of the same thread, at counted places.
+"""A program that makes calls of segstore within other calls of segstore, in the same thread, at counted
+places.
 
     reentering.py calls DIR SEED POINTS OUTER,OUTER...    each of INNER in the midst of each OUTER
     reentering.py threads DIR SEED POINTS                 in the midst of what the store's own threads do
     reentering.py close DIR SEED POINTS                   closing the store in the midst of what it does
 
-A profile function comes to each call and return of Python's and of C's, as a signal's handler or a finalizer
-may. It makes the inner call at POINTS of these places, drawn by SEED (0: at all of them). What was
-acknowledged must be in the log, once, where it was said to be; nothing else may be there. Ends with status 0
-and a line that counts, or prints what is wrong. A hang prints all stacks and ends the program.
+A profile function is called at each call and return of Python and C functions, where a signal handler or a
+finalizer might run. It makes the inner call at POINTS of these places, drawn by SEED (0: at all of them).
+Every acknowledged record must be in the log once, at its offset, and nothing else. The program ends with
+status 0 and prints counts, or prints what is wrong. When it hangs, it prints all stacks and ends.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from typing import Any
 import segstore
 from segstore.errors import ReentrantCallError
 
-WATCHDOG = 100.0  # seconds; all of it takes a few
+WATCHDOG = 100.0  # seconds; a run takes only a few
 _CALLS = ("call", "return", "c_call", "c_return")
 
 
 class At:
-    """Runs `inner` at the `n`th event of a block, in this thread; counts the events."""
+    """Calls `inner` at the `n`th event of a block, in this thread, and counts the events."""
 
     def __init__(self, n: int, inner: Callable[[], object]) -> None:
         self.n, self.inner, self.count = n, inner, 0
@@ -51,7 +52,7 @@ class At:
 
 
 class Bench:
-    """A store with clients, and what its log must hold."""
+    """A store with clients, and the records that its log must have."""
 
     def __init__(self, directory: Path) -> None:
         self.store = segstore.open(directory)
@@ -140,7 +141,7 @@ class Bench:
             self.store.delete_topic(self.doomed.pop())
 
     def keep_few(self) -> None:
-        """One topic that may be deleted, and few others: a call takes the longer the more there are."""
+        """Keep one topic that may be deleted, and few others, since calls take longer with many topics."""
         self.create()
         while len(self.doomed) > 1:
             self.delete()
@@ -148,12 +149,12 @@ class Bench:
     # --- the judge ----------------------------------------------------------------------------
 
     def quietly(self, call: Callable[[], object], where: str) -> None:
-        """A call from within another: it may be refused by name."""
+        """Make a call from within another one, which may be refused with an error that names it."""
         try:
             call()
         except ReentrantCallError:
             self.told["refused"] += 1
-        except segstore.errors.ConcurrentModificationError:  # the consumer is another thread's now
+        except segstore.errors.ConcurrentModificationError:  # another thread uses the consumer now
             self.told["refused"] += 1
         except BaseException as error:
             self.wrong.append(f"{where}: {error!r:.300}")
@@ -161,7 +162,7 @@ class Bench:
             self.told["done"] += 1
 
     def judge(self) -> None:
-        """What is in the log is what was acknowledged, in its place, and nothing else."""
+        """Check that the log has all acknowledged records, at their offsets, and nothing else."""
         self.producer.flush()
         for value, future in self.sent:
             self.acked[2, future.get(timeout=60).offset] = value
@@ -178,7 +179,7 @@ class Bench:
                     )
 
     def end(self) -> None:
-        """Print what was seen, and end."""
+        """Print the result, and end the program."""
         self.judge()
         self.consumer.close()
         self.producer.close()
@@ -187,7 +188,7 @@ class Bench:
 
 
 def contents(log: segstore.PartitionLog) -> dict[int, bytes | None]:
-    """Values by offset."""
+    """Return the values of a log by offset."""
     found: dict[int, bytes | None] = {}
     offset = log.start_offset
     while offset < log.end_offset:
@@ -199,7 +200,7 @@ def contents(log: segstore.PartitionLog) -> dict[int, bytes | None]:
 
 
 def report(wrong: list[str], told: Counter[str]) -> None:
-    """Ends the program."""
+    """Print the counts and what is wrong, and end the program."""
     print(dict(told))
     for line in wrong[:20]:
         print(line)
@@ -213,7 +214,7 @@ OPS = (
 
 
 def places(outer: Callable[[], object], points: int, rng: random.Random) -> list[int]:
-    """At which events of `outer` the other call is made."""
+    """Return the numbers of the events of `outer` at which the other call is made."""
     counting = At(-1, lambda: None)
     counting.run(outer)
     every = range(1, counting.count + 1)
@@ -246,7 +247,7 @@ def calls(directory: Path, rng: random.Random, points: int, outers: list[str]) -
 
 
 def threads(directory: Path, rng: random.Random, points: int) -> None:
-    """Each thread but this one makes a call at drawn events, as finalizers there would."""
+    """Let each thread but this one make a call at drawn events, as finalizers there would."""
     mine = threading.local()
     main = threading.get_ident()
     left = [25 * points or 5000]
@@ -283,7 +284,7 @@ def threads(directory: Path, rng: random.Random, points: int) -> None:
 
 
 def close(directory: Path, rng: random.Random, points: int) -> None:
-    """The store is closed in the midst of a call, or that is refused. What was acknowledged is there."""
+    """Close the store within a call, which may be refused. All acknowledged records must be in the log."""
     told: Counter[str] = Counter()
     wrong: list[str] = []
     directory.mkdir()

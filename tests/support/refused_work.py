@@ -1,8 +1,9 @@
-"""What a child process does on a disk that refuses: every kind of operation, drawn from a seed, with the
-garbage collector forced and errors kept in cycles. On disk: the store that is given, and a sink beside it.
+"""The work of a child process on a disk that refuses writes: every kind of operation, drawn from a seed, with
+forced garbage collections and errors kept in reference cycles. On disk: the store that is given, and a sink
+beside it.
 
-Prints what was acknowledged, and what went wrong in another way than by an error of the package. `how` is
-"calls" (refusing.c is loaded), "limit" (RLIMIT_FSIZE) or "disk" (the store is on a small file system).
+It prints what was acknowledged, and failures other than errors of the package. `how` is "calls" (refusing.c
+is loaded), "limit" (RLIMIT_FSIZE) or "disk" (the store is on a small file system).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ METHODS = ("sendfile", "splice", "mmap", "read")
 
 
 class Refusing:
-    """Calls below the C fail, one in so many."""
+    """Lets system calls fail at random."""
 
     def __init__(self, root: str, rng: random.Random) -> None:
         self._shim, self._rng = ctypes.CDLL(None), rng
@@ -58,7 +59,7 @@ class Refusing:
 
 
 class Limited:
-    """Files may grow up to a drawn size: what is written beyond fails with EFBIG, or is cut short."""
+    """Limits files to a drawn size: a write beyond it fails with EFBIG, or is cut short."""
 
     def __init__(self, root: str, rng: random.Random) -> None:
         self._rng, self._begun = rng, 0
@@ -77,7 +78,7 @@ class Limited:
 
 
 class Full:
-    """A ballast takes the room of a small file system, but for a little."""
+    """Fills a small file system with a ballast file, except for a little room."""
 
     def __init__(self, root: str, rng: random.Random) -> None:
         self._rng, self._begun = rng, 0
@@ -102,7 +103,9 @@ DISKS: dict[str, Callable[[str, random.Random], Any]] = {"calls": Refusing, "lim
 
 
 class Worker:
-    """`acknowledged`: (topic, partition) -> {offset: value}; `keys`: the last value of each key."""
+    """Does the work. `acknowledged` maps (topic, partition) to {offset: value}; `keys` has the last value of
+    each key.
+    """
 
     def __init__(self, root: str, how: str, seed: str) -> None:
         self.root, self.rng = root, random.Random(seed)
@@ -120,8 +123,8 @@ class Worker:
     # --- one operation --------------------------------------------------------------------
 
     def attempt(self, name: str, call: Callable[[], object]) -> None:
-        """What fails is kept as applications keep it: in a cycle, with all that its frames refer to. The
-        garbage collector comes when nobody else refers to it any more, and wherever else it likes.
+        """Make a call, and keep its error as an application may: in a reference cycle, with all that its
+        frames refer to. Only the garbage collector can free it, at any time.
         """
         try:
             call()
@@ -203,7 +206,7 @@ class Worker:
 
     def _sent(self, value: bytes, future: FutureRecordMetadata) -> None:
         meta = future.get(60)
-        if meta.offset >= 0:  # else it is there, and nobody knows where
+        if meta.offset >= 0:  # else the record is in the log, at an unknown offset
             self.known(meta.topic, meta.partition, meta.offset, value)
 
     def transact(self) -> None:
@@ -274,10 +277,12 @@ class Worker:
             if self._is_fenced():  # or closed
                 self.attempt("close", self.store.close)
                 self.store = segstore.open(self.root)
-        self.attempt("close", self.store.close)  # it may have an error to tell that nobody was told yet
+        self.attempt("close", self.store.close)  # it may raise an error that was not reported yet
 
     def _is_fenced(self) -> bool:
-        """As an application finds out: nothing can be written, although the disk is well."""
+        """Return whether a partition is fenced, as an application finds out: nothing can be written, although
+        the disk works.
+        """
         for topic, (partitions, _) in TOPICS.items():
             for partition in range(partitions):
                 try:
@@ -297,7 +302,9 @@ def _keep(error: BaseException) -> None:
 
 
 def pwrite_of_before(self: Files, handle: Any, data: Any, position: int) -> int:
-    """As it was once: the frame that raises keeps a view of a memoryview. For the test of this test."""
+    """Write as an earlier version did, where the frame that raises keeps a view of a memoryview. It is there
+    to test this test.
+    """
     lend = getattr(ffi, "_".join(("from", "buffer")))
     view = lend("uint8_t[]", data)
     return checked(lib.seg_pwrite(handle.fd, view, len(view), position), handle)

@@ -1,4 +1,4 @@
-"""Stores for repair: what is in one before it is damaged, and what is read of it. On disk: a store."""
+"""Makes the store that repair tests damage, and reads what it has. On disk: a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from segstore.storage.log.transaction_markers import end_transaction
 
 
 def built(path: Path) -> Path:
-    """Some segments of small batches, transactions among them, one in three aborted; closed cleanly."""
+    """Make a cleanly closed store with several segments of small batches, and transactions, of which one in
+    three is aborted.
+    """
     with write_topic(path, [], {**SIZES, "segment.bytes": 1500}, close=False, files=Unsynced()) as store:
         log = store.partition("t")
         for i in range(N // 3):

@@ -1,4 +1,4 @@
-"""What the tests of Spark's sink share: rows as Spark sends them, writers without a JVM, tasks of a query."""
+"""Shared by the tests of Spark's sink: rows as Spark sends them, writers without a JVM, tasks of a query."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = {
 
 
 def batch(**columns: Any) -> pa.RecordBatch:
-    """Rows of a sink's columns, typed as Spark has them."""
+    """Return rows of a sink's columns, with Spark's types."""
     arrays = [c if isinstance(c, pa.Array) else pa.array(c, KINDS[name]) for name, c in columns.items()]
     return pa.RecordBatch.from_arrays(arrays, list(columns))
 
@@ -49,7 +49,7 @@ def sink(
 
 @contextmanager
 def task(query: str = "q", number: int | str | None = 0) -> Iterator[None]:
-    """This process as a task of a query's micro-batch; None: Spark does not say of which."""
+    """Make this process a task of a query's micro-batch; with None, Spark does not tell which one."""
     context = TaskContext._getOrCreate()
     said = {"sql.streaming.queryId": query, "streaming.sql.batchId": str(number)}
     context._localProperties = {} if number is None else said
@@ -60,7 +60,7 @@ def task(query: str = "q", number: int | str | None = 0) -> Iterator[None]:
 
 
 def write(writer: StreamWriter, number: int, tasks: Sequence[Sequence[pa.RecordBatch]]) -> list[Message]:
-    """What Spark's tasks answer."""
+    """Write a micro-batch as Spark's tasks do, and return their messages."""
     messages = []
     for batches in tasks:
         with task(number=number):
@@ -72,11 +72,11 @@ def write(writer: StreamWriter, number: int, tasks: Sequence[Sequence[pa.RecordB
 
 
 class Kill(NamedTuple):
-    """Where a process of Spark's is killed, once, while the file `flag` is there.
+    """Where a process of Spark is killed, once, while the file `flag` exists.
 
-    `step`: "latest", "plan", "read": as the source is asked for its newest offset, for a micro-batch's tasks,
-    for a task's rows; of micro-batch `batch` "write", "commit": before change `nth` that they make on disk,
-    "committed": when commit has done all.
+    `step` "latest", "plan" or "read": when the source is asked for its newest offset, for the tasks of a
+    micro-batch, or for a task's rows. "write" or "commit": before the change `nth` that they make on disk for
+    micro-batch `batch`. "committed": when commit has done everything.
     """
 
     step: str
@@ -99,7 +99,7 @@ class Kill(NamedTuple):
 
 
 class KilledOnce(DefaultSource):
-    """ "segstore", with the fields of a Kill as options."""
+    """The data source "segstore", with the fields of a Kill as options."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,6 +1,7 @@
-"""Every kind of file of a store, what may happen to it, and what then becomes of the store: one row a kind.
+"""Lists every kind of file of a store, the damage that may happen to it, and what then becomes of the store,
+in one row for each kind.
 
-`docs/reliability.md` has this table; `hostile/test_small_files` does what it says.
+`docs/reliability.md` has this table; `hostile/test_small_files` tests it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ CONFIG = {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitio
 
 @dataclass(frozen=True)
 class Kind:
-    """`pattern` finds the files, `silent` are damages after which nothing need be wrong: `check` and
-    `Store.mended` may say nothing. `checked`: the file has a checksum, so that each flipped bit is found.
-    `lazy`: it is mended when it is needed, or by a repair. `refused` are damages with which the store is not
-    opened for writing until a repair. `left`: how a store is left that has the file.
+    """A kind of file. `pattern` finds the files. `silent` are damages that need not be reported by `check`
+    and `Store.mended`, since nothing may be wrong after them. `checked` says that the file has a checksum, so
+    that each flipped bit is found. `lazy` says that it is mended when it is needed, or by a repair. `refused`
+    are damages with which the store can't be opened for writing until a repair. `left` says how a store was
+    left that has the file.
     """
 
     name: str
@@ -37,11 +39,11 @@ class Kind:
     left: tuple[str, ...] = ("closed", "killed")
 
     def may_be_silent(self, damage: str) -> bool:
-        """Whether this damage may be passed over without a word, since nothing is lost by it."""
+        """Return whether this damage need not be reported, since nothing is lost by it."""
         return damage in self.silent and not (damage == "flipped" and self.checked)
 
     def cell(self, damage: str) -> str:
-        """What the table says of it."""
+        """Return the table's cell for a damage."""
         return "refused" if damage in self.refused else "–" if self.may_be_silent(damage) else "told"
 
 
@@ -157,7 +159,7 @@ ROWS = {kind.name: kind for kind in KINDS}
 
 
 def table() -> str:
-    """As it is in docs/reliability.md."""
+    """Return the table as it is in docs/reliability.md."""
     lines = [f"| file | opened to read | opened to write | {' | '.join(DAMAGES)} |"]
     lines.append(f"|---|---|---|{'---|' * len(DAMAGES)}")
     for kind in KINDS:
@@ -187,8 +189,8 @@ def _flipped(path: Path, rng: random.Random) -> None:
 
 
 def used_bits(path: Path) -> list[int]:
-    """Of a small file every bit; of one that is mostly zeros those of each 64 bytes that hold anything: a
-    slot of the published ends, a few entries of an index that is still preallocated.
+    """Return every bit of a small file; of a file that is mostly zeros the bits of each 64 bytes that are not
+    all zeros, such as a slot of the published ends, or a few entries of a preallocated index.
     """
     data = path.read_bytes()
     places = range(0, len(data), 64)
@@ -216,7 +218,7 @@ DAMAGES: dict[str, Callable[[Path, random.Random], object]] = {
 
 
 def make(root: Path) -> tuple[Path, Path]:
-    """The same store, as a clean close and as a kill leave it."""
+    """Make a store, and return it as a clean close leaves it, and as a kill leaves it."""
     clean, killed = root / "clean", root / "killed"
     with segstore.open(clean, config=CONFIG) as store:
         small = {"segment.bytes": 600, "index.interval.bytes": 100}

@@ -1,4 +1,4 @@
-"""The one SparkSession of a test run, and what tests of Spark share."""
+"""The only SparkSession of a test run, and helpers for tests of Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ FAST_CHECKPOINTS = (
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Tests that stop it, or change its settings and don't put them back, spoil it for the others."""
+    """Yield the session. Tests must not stop it, and must restore settings that they change, since others use
+    it too.
+    """
     pytest.importorskip("pyspark", "4.2", reason="PySpark 4.2 or newer is not installed")
     from segstore.spark import session
     from segstore.spark.java import find_java
@@ -33,7 +35,7 @@ def spark() -> Iterator[SparkSession]:
     except SegstoreError as error:
         pytest.skip(str(error))
     with pytest.MonkeyPatch.context() as environ:
-        # Spark's Python workers find the modules of tests, whose functions they are given by name.
+        # Spark's Python workers need the modules of tests, since functions are sent to them by name.
         environ.setenv("PYTHONPATH", environment(str(REPOSITORY))["PYTHONPATH"])
         made = session(
             "local[2]",
@@ -48,7 +50,9 @@ def spark() -> Iterator[SparkSession]:
 
 
 def read(spark: SparkSession, path: Path | str, **options: Any) -> DataFrame:
-    """All of a store, or what `options` say: `kafka_isolation_level` is kafka.isolation.level."""
+    """Return a DataFrame of a whole store, or of what `options` say: `kafka_isolation_level` stands for
+    kafka.isolation.level.
+    """
     if not {"subscribe", "subscribePattern", "assign"} & options.keys():
         options["subscribePattern"] = ".*"
     named = {name.replace("_", "."): value for name, value in options.items()}
@@ -56,14 +60,14 @@ def read(spark: SparkSession, path: Path | str, **options: Any) -> DataFrame:
 
 
 def told(run: Callable[[], Any]) -> str:
-    """What a query that must fail says."""
+    """Return the message of a query that must fail."""
     with pytest.raises(Exception) as raised:
         run()
     return str(raised.value)
 
 
 class Row(NamedTuple):
-    """A row with all columns; `timestamp` in ms, `headers` None or a list that is not empty."""
+    """A row with all columns; `timestamp` is in ms, `headers` is None or a list that is not empty."""
 
     topic: str
     partition: int
@@ -76,7 +80,7 @@ class Row(NamedTuple):
 
 
 def rows(frame: DataFrame) -> list[Row]:
-    """All rows, in order of topic, partition and offset. The frame has headers."""
+    """Return all rows, in order of topic, partition and offset. The frame must have headers."""
     table = frame.toArrow()
     stamps = table.column("timestamp").cast("timestamp[us]").cast("int64").to_pylist()
     assert all(stamp % 1000 == 0 for stamp in stamps)
@@ -93,7 +97,7 @@ def _row(row: dict[str, Any], ms: int) -> Row:
 
 
 def schema(*names: str, **others: Any) -> types.StructType:
-    """Columns of the source by name, and others with their types; made without a JVM."""
+    """Return a schema, without a JVM: columns of the source by name, and others with their types."""
     from pyspark.sql import types
 
     kinds = {

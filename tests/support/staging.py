@@ -1,4 +1,4 @@
-"""What the tests of staged appends share: stores, what is staged for them, what must be there afterwards."""
+"""Shared by the tests of staged appends: stores, staged rows, and what must be in the log afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ PARTS = (("t", 1), ("u", 0))
 
 
 class Unsynced(Files):
-    """A kill loses nothing that was written: rounds that kill need not wait for the disk."""
+    """Files that sync nothing: a kill loses nothing that was written, so tests that kill need not wait for
+    the disk.
+    """
 
     def sync(self, handle: Handle) -> None:
         pass
@@ -38,14 +40,16 @@ class Unsynced(Files):
 
 
 def unsynced(files: HookedFiles) -> HookedFiles:
-    """The same, and its hook is called as before."""
+    """Let `files` sync nothing, and return it; its hook is still called."""
     files.sync = lambda handle: files.before("sync", (handle,), {})
     files.sync_dir = lambda path: files.before("sync_dir", (path,), {})
     return files
 
 
 class KillingAdoption(KillingFiles):
-    """Kills at the `nth` change from the first look at a manifest or an intent to a manifest's removal."""
+    """Files that kill the process at the `nth` change between the first look at a manifest or an intent and a
+    manifest's removal.
+    """
 
     begun = over = False
 
@@ -60,7 +64,7 @@ class KillingAdoption(KillingFiles):
 def killed_adoptions(
     state: Path, work: Path, run: Callable[[Files, Path], object]
 ) -> Iterator[tuple[int, Path]]:
-    """As `stores.killed_at_each_call`, of what KillingAdoption takes for an adoption."""
+    """Yield what `stores.killed_at_each_call` yields, for the calls that KillingAdoption counts."""
     for nth in itertools.count(1):
         path = killed(state, work / f"killed-{nth}")
         ended, _ = in_child(lambda tell, nth=nth, path=path: run(unsynced(KillingAdoption(nth)), path))
@@ -71,7 +75,9 @@ def killed_adoptions(
 
 
 def begin(path: Path, config: dict[str, Any] | None = None, before: int = 0) -> Path:
-    """Topics "t" of two partitions and "u" of one, those of PARTS with `before` records; closed."""
+    """Make a closed store with topics "t" of two partitions and "u" of one; those of PARTS have `before`
+    records.
+    """
     with segstore.open(path, files=Unsynced()) as store:
         store.create_topic("t", 2, config or {})
         store.create_topic("u", 1, config or {})
@@ -94,7 +100,7 @@ def stage(
     files: Files | None = None,
     first: int = 0,
 ) -> Staged:
-    """Rows `tag`-`first` to `tag`-(n-1) for each partition."""
+    """Stage the rows `tag`-`first` to `tag`-(n-1) for each partition."""
     with Stager(path, files=files) as stager:
         for topic, partition in parts:
             stager.append_batch(topic, partition, rows(tag, n)[first:], batch_bytes=batch_bytes)
@@ -102,12 +108,12 @@ def stage(
 
 
 def sealed_only(path: Path, id_: str, messages: list[Staged]) -> None:
-    """As a sealer that is killed as soon as it has sealed."""
+    """Seal, as a process does that is killed as soon as it has sealed."""
     write_manifest(Folder(Files(), str(path)), id_, files_of(messages))
 
 
 def contents(store: segstore.Store, parts: Sequence[tuple[str, int]] = PARTS) -> list[list[bytes | None]]:
-    """All values of each partition; their offsets are contiguous."""
+    """Return all values of each partition; their offsets are contiguous."""
     found = []
     for part in parts:
         log = store.partition(*part)
@@ -118,16 +124,18 @@ def contents(store: segstore.Store, parts: Sequence[tuple[str, int]] = PARTS) ->
 
 
 def inbox(path: Path) -> list[str]:
-    """What is in the inbox, beside the directories that are always there."""
+    """Return the files of the inbox, without the directories that it always has."""
     folder = path / ".segstore" / "inbox"
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.name != "sealed")
 
 
 def left_in_inbox(path: Path) -> list[str]:
-    """`inbox` once what is adopted has gone: its files are unlinked after their readers were told."""
+    """Return what `inbox` returns, once adopted files are gone: they are unlinked after their readers were
+    informed.
+    """
     end = time.monotonic() + PATIENCE
     while True:
-        with suppress(FileNotFoundError):  # it goes while it is listed
+        with suppress(FileNotFoundError):  # a file may be removed while they are listed
             if not (there := inbox(path)) or time.monotonic() > end:
                 return there
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Stores as tests need them: trees of bytes, what a kill leaves, batches made by hand."""
+"""Helpers for stores: trees of bytes, the state that a kill leaves, batches made by hand."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from waiting import until
 
 import segstore
 from segstore.records import Columns, Template, encode
-from segstore.storage.log.validator import append_one
+from segstore.storage.log.append import append_one
 
 START_MS = 1_700_000_000_000
 
 
 class Clock:
-    """A clock that stands still until it is set; `step` ms pass with each look at it."""
+    """A clock that stands still until it is set; with each call, `step` ms pass."""
 
     def __init__(self, now: int = START_MS, step: int = 0) -> None:
         self.now, self.step = now, step
@@ -32,12 +32,12 @@ class Clock:
 
 
 def tree(path: Path) -> dict[str, bytes | None]:
-    """Every file's bytes by relative path; None for a directory."""
+    """Return every file's bytes by relative path; None for a directory."""
     return {str(p.relative_to(path)): None if p.is_dir() else p.read_bytes() for p in sorted(path.rglob("*"))}
 
 
 def stamps(path: Path) -> dict[str, tuple[int, int, int]]:
-    """Inode, size and time of change of everything."""
+    """Return inode, size and modification time of every file and directory."""
     found = {}
     for p in [path, *sorted(path.rglob("*"))]:
         stat = p.lstat()
@@ -46,22 +46,22 @@ def stamps(path: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def logs(path: Path, partition: str = "t-0") -> list[Path]:
-    """The segments' log files, in order."""
+    """Return the segments' log files, in order."""
     return sorted((path / partition).glob("*.log"))
 
 
 def killed(live: Path, target: Path) -> Path:
-    """What a SIGKILL at this moment would leave: the page cache's bytes."""
+    """Copy a store as a SIGKILL at this moment would leave it: with the bytes of the page cache."""
     return Path(shutil.copytree(live, target))
 
 
 def values(log: segstore.PartitionLog, **options: object) -> list[bytes | None]:
-    """All values of a partition."""
+    """Return all values of a partition."""
     return [record.value for record in records(log, **options)]
 
 
 def records(log: segstore.PartitionLog, **options: object) -> Iterator[segstore.Record]:
-    """All records of a partition, one read after the other."""
+    """Yield all records of a partition, one read after the other."""
     at = log.start_offset
     while at < log.end_offset:
         found = log.read(at, **options)
@@ -70,8 +70,25 @@ def records(log: segstore.PartitionLog, **options: object) -> Iterator[segstore.
         at = found.next_offset
 
 
+def committed_values(log: segstore.PartitionLog) -> list[bytes | None]:
+    """All values that read_committed gives, up to the first transaction that is open."""
+    found, at = [], log.start_offset
+    while at < log.last_stable_offset:
+        part = log.read(at, isolation_level="read_committed")
+        found += [record.value for record in part]
+        at = part.next_offset
+    return found
+
+
+def all_committed(store: segstore.Store, topic: str) -> list[bytes | None]:
+    """The committed values of a topic's first partition, where no transaction may be open."""
+    log = store.partition(topic)
+    assert log.last_stable_offset == log.end_offset
+    return committed_values(log)
+
+
 def stored(store: segstore.Store, topic: str) -> list[segstore.Record]:
-    """All records of a topic, partition by partition."""
+    """Return all records of a topic, partition by partition."""
     return [r for p in store.topics()[topic].partition_ids for r in records(store.partition(topic, p))]
 
 
@@ -82,7 +99,7 @@ def write_topic(
     close: bool = True,
     files: segstore.files.Files | None = None,
 ) -> segstore.Store:
-    """Topic "t" of one partition, one call of append_batch for each of `batches`; stamps rise."""
+    """Make topic "t" of one partition, and call append_batch for each of `batches`; timestamps rise."""
     store = segstore.open(path, clock=Clock(step=1), files=files)
     store.create_topic("t", config=config)
     for batch in batches:
@@ -93,7 +110,7 @@ def write_topic(
 
 
 def transact_and_consume(store: segstore.Store) -> None:
-    """A committed and an aborted transaction in partition 1 of "t"; group "g" commits what it read of "t"."""
+    """Write a committed and an aborted transaction to partition 1 of "t"; group "g" reads "t" and commits."""
     producer = segstore.Producer(store, transactional_id="id")
     producer.init_transactions()
     for ends in (producer.commit_transaction, producer.abort_transaction):
@@ -113,7 +130,9 @@ def raw_batches(
     per_batch: int = 5,
     template: Template | None = None,
 ) -> bytes:
-    """Record batches with these offsets (gaps stay): values `value_of`, timestamps START_MS + offset."""
+    """Return record batches with these offsets, which may have gaps; values are `value_of`, timestamps
+    START_MS + offset.
+    """
     data = b""
     for first in range(0, len(offsets), per_batch):
         some = np.array(offsets[first : first + per_batch], np.int64)
@@ -133,7 +152,7 @@ def value_of(offset: int, size: int = 20) -> bytes:
 
 
 def write_segment(directory: Path, base: int, data: bytes, suffix: str = "") -> Path:
-    """A log of a broker's, without indexes."""
+    """Write a log file as a broker's, without indexes."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{base:020d}.log{suffix}"
     path.write_bytes(data)
@@ -141,9 +160,10 @@ def write_segment(directory: Path, base: int, data: bytes, suffix: str = "") -> 
 
 
 def in_child(run: Callable[[Callable[[str], None]], object]) -> tuple[int, list[str]]:
-    """Run in a forked child: (signal that ended it, 0 for none; the lines that it told before).
+    """Call `run` in a forked child; return the signal that ended the child (0 for none), and the lines that
+    it sent before.
 
-    What `run` raises fails the test, with its traceback.
+    An exception of `run` fails the test, with its traceback.
     """
     reading, writing = os.pipe()
     pid = os.fork()
@@ -170,7 +190,9 @@ def in_child(run: Callable[[Callable[[str], None]], object]) -> tuple[int, list[
 def killed_at_each_call(
     state: Path, work: Path, run: Callable[[segstore.files.Files, Path], object]
 ) -> Iterator[tuple[int, Path]]:
-    """(n, a copy of `state` where `run` was killed at its n-th call that changes anything), until it ends."""
+    """Yield (n, a copy of `state` in which `run` was killed at its n-th call that changes anything), until
+    `run` ends unharmed.
+    """
     for nth in range(1, 1000):
         path = killed(state, work / f"killed-{nth}")
         signal_, _ = in_child(lambda tell, nth=nth, path=path: run(KillingFiles(nth), path))
@@ -182,5 +204,5 @@ def killed_at_each_call(
 
 
 def append_inner(log: segstore.PartitionLog, value: bytes | None, key: bytes | None = None) -> int:
-    """Append as the engine does to its own topics, which users may only read."""
+    """Append a record as the engine does to its own topics, which users may only read."""
     return append_one(log.partition_for_write(), value, key, (), None)

@@ -1,8 +1,8 @@
-"""Ctrl-C at chosen places, one or two: exceptions that come where CPython runs the handlers of signals.
+"""Raises Ctrl-C at one or two chosen places: exceptions come where CPython runs signal handlers.
 
-That is at the beginning of a function of Python's and when a call has returned, whose result is lost then. A
-profiler is told of both, and what it raises is raised there, once: a tracer, which sees that, sets the
-profiler for the second.
+These places are the beginning of a Python function, and the return of a call, whose result is then lost. A
+profile function is called at both, and an exception that it raises is raised there, once. A trace function
+sees that exception, and sets the profile function again for the second one.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from segstore.mutex import Mutex
 _HERE = os.path.dirname(segstore.__file__)
 _PLACES = {"call", "return", "c_return"}
 _TAKEN = {Mutex.__enter__.__code__, Guard.__enter__.__code__}
-"""`with` calls them, and goes on in its block: CPython runs no handler when they return."""
+"""Functions that `with` calls: CPython runs no signal handler between their return and the block."""
 
 
 def _is_lost(frame: FrameType | None) -> bool:
-    """Whether it is within a destructor, where what is raised is told and passed over."""
+    """Return whether a frame is within a destructor, whose exceptions are printed and ignored."""
     while frame is not None and frame.f_code.co_name != "__del__":
         frame = frame.f_back
     return frame is not None
 
 
 def _is_kept(frame: FrameType) -> bool:
-    """Whether it may only have yielded: it would be ended without its `finally`."""
+    """Return whether a return of this frame may be a yield: an exception there would end it without its
+    `finally`.
+    """
     return bool(frame.f_code.co_flags & (inspect.CO_COROUTINE | inspect.CO_GENERATOR))
 
 
@@ -42,8 +44,8 @@ def struck(
     error: Callable[[], BaseException] = KeyboardInterrupt,
     within: str = _HERE,
 ) -> int:
-    """Run it, with `error()` raised at the first of these places of this package's code, counted from 1, and
-    at the second, counted from the first: how many were raised. Other exceptions pass.
+    """Call `run`, with `error()` raised at the first of these places in this package's code, counted from 1,
+    and at the second, counted from the first. Return how many were raised. Other exceptions pass.
     """
     left, raised, seen = list(places), 0, 0
 
@@ -64,7 +66,7 @@ def struck(
             sys.setprofile(profile)
         return trace
 
-    before = sys.gettrace(), sys.getprofile()  # those of a run which measures coverage
+    before = sys.gettrace(), sys.getprofile()  # a run that measures coverage has some
     if len(places) > 1:
         sys.settrace(trace)
     sys.setprofile(profile)

@@ -1,4 +1,4 @@
-"""A command in a terminal of its own: a pty of some size, what was shown on it, and keys to type."""
+"""Runs a command in a terminal of its own, a pty of some size; tests read what it shows, and type keys."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from types import TracebackType
 from cli import COMMAND
 from waiting import PATIENCE
 
-SECONDS = 2 * PATIENCE  # all of a demo
+SECONDS = 2 * PATIENCE  # enough for a whole demo
 CTRL_C = b"\x03"
 
 
 class Terminal:
-    """Runs `segstore` with these arguments; a context manager that leaves no process behind."""
+    """Runs `segstore` with these arguments. It is a context manager that leaves no process behind."""
 
     def __init__(self, *arguments: object, columns: int = 80, lines: int = 24, **env: str) -> None:
         self._master, slave = pty.openpty()
@@ -44,15 +44,15 @@ class Terminal:
         self.shown = b""
 
     def text(self) -> str:
-        """All that was shown so far, with its control sequences."""
+        """Return the output so far, with its control sequences."""
         return self.shown.decode(errors="replace")
 
     def plain(self) -> str:
-        """The same without them: every frame after the one before."""
+        """Return the output so far without control sequences: the frames follow each other."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text())
 
     def read_until(self, seen: Callable[[str], object]) -> None:
-        """Read until `seen` is true of `plain`."""
+        """Read until `seen(self.plain())` is true."""
         end = time.monotonic() + SECONDS
         while not seen(self.plain()):
             assert self._read(end), f"the command has ended: {self.text()[-2000:]}"
@@ -61,14 +61,14 @@ class Terminal:
         os.write(self._master, keys)
 
     def end(self) -> int:
-        """Read to the end; the exit status."""
+        """Read to the end, and return the exit status."""
         end = time.monotonic() + SECONDS
         while self._read(end):
             pass
         return self.process.wait(SECONDS)
 
     def _read(self, end: float) -> bool:
-        output = select.poll()  # any descriptor: a test run may have more than 1,024
+        output = select.poll()  # takes any descriptor: a test run may have more than 1,024
         output.register(self._master, select.POLLIN)
         assert output.poll(max(end - time.monotonic(), 0) * 1000), f"nothing more came: {self.text()[-2000:]}"
         try:
@@ -90,6 +90,8 @@ class Terminal:
 
 
 def _take_terminal() -> None:
-    """In the child: its standard input is what Ctrl-C is typed on, and it heeds it."""
+    """Make standard input the child's controlling terminal, on which Ctrl-C is typed, and let Ctrl-C
+    end it.
+    """
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)

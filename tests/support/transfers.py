@@ -1,4 +1,4 @@
-"""What the tests of transfers share: sinks of every kind with a reader at the other end, a log to send."""
+"""Shared by the tests of transfers: sinks of every kind with a reader at the other end, and a log to send."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from waiting import PATIENCE
 
 import segstore
-from segstore.storage.transfer import METHODS, NEEDS
+from segstore.bench.zero_copy.exhibits import ALL_METHODS, EXHIBITS, ExhibitFiles, send_log
+from segstore.storage.transfer import METHODS
 
 TINY = 4096
 KINDS = (
@@ -29,11 +31,25 @@ KINDS = (
     "file",
 )
 AVAILABLE = [name for name, why in segstore.transfer_methods().items() if why is None]
+SHOWN = [name for name in EXHIBITS if ExhibitFiles().why_not(name) is None]
+"""The exhibits that this machine has, which a log sends by with `transfer` here."""
 
 
 def served(kind: str) -> list[str]:
-    """The methods that serve a kind of sink and that this machine has."""
-    return [method for method in METHODS if kind.split()[-1] in NEEDS[method] and method in AVAILABLE]
+    """The methods that serve a kind of sink and that this machine has, exhibits among them."""
+    there = [name for name, method in ALL_METHODS.items() if kind.split()[-1] in method.kinds]
+    return [name for name in there if name in (*AVAILABLE, *SHOWN)]
+
+
+def transfer(
+    log: segstore.PartitionLog, sink: Any, offset: int, max_bytes: int, method: str
+) -> tuple[int, int]:
+    """`log.transfer`, or the same by an exhibit."""
+    if method in METHODS:
+        return log.transfer(sink, offset, max_bytes, method)
+    files = log._context.files  # those of a test see the calls
+    files = files if isinstance(files, ExhibitFiles) else ExhibitFiles()
+    return send_log(log, files, sink, offset, max_bytes, method)
 
 
 PAIRS = [(kind, method) for kind in KINDS for method in served(kind)]
@@ -41,7 +57,9 @@ PAIRS = [(kind, method) for kind in KINDS for method in served(kind)]
 
 @dataclass
 class Sink:
-    """`fd` to write to; `got` is what came, once it is closed. A reader that waits goes on with `go`."""
+    """A sink. Tests write to `fd`; `got` has what arrived, once the sink is closed. A reader that waits goes
+    on when `go` is set.
+    """
 
     fd: int
     other: int
@@ -73,7 +91,7 @@ class Sink:
             self.got += data
 
     def close(self) -> bytes:
-        """Close it, and read to the end."""
+        """Close the sink, and read to the end."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -93,7 +111,7 @@ class Sink:
 
 
 def tcp_pair(tiny: bool = False) -> tuple[socket.socket, socket.socket]:
-    """A connection over the loopback; `tiny`: the sender with the smallest buffer that there is."""
+    """Return a connection over the loopback; with `tiny` the sender has the smallest buffer possible."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen()
@@ -119,7 +137,7 @@ def _ends(kind: str, path: Path) -> tuple[int, int]:
 
 @contextmanager
 def sink_of(kind: str, path: Path) -> Iterator[Sink]:
-    """A sink, whose reader is not started."""
+    """Yield a sink, whose reader is not started."""
     sink = Sink(*_ends(kind, path), kind)
     os.set_blocking(sink.fd, "non-blocking" not in kind)
     try:
@@ -140,18 +158,18 @@ def fill(log: segstore.PartitionLog, rng: random.Random, total: int, batch_bytes
 
 
 def stored(log: segstore.PartitionLog) -> bytes:
-    """All bytes of the log, as they lie in its files."""
+    """Return all bytes of the log's files."""
     view = log._source.view
     return b"".join(Path(s.path).read_bytes()[: view.end_of(i)] for i, s in enumerate(view.segments))
 
 
 def open_descriptors() -> dict[str, str]:
-    """Pipes and rings that this process has open, by descriptor. No sockets: transfers make none, and those
-    of Spark, in the same process, come and go.
+    """Return the pipes and rings that this process has open, by descriptor. Sockets are left out: transfers
+    open none, and those of Spark, in the same process, come and go.
     """
-    gc.collect()  # what earlier tests have left to it
+    gc.collect()  # frees what earlier tests left
     there = {}
     for fd in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the store's own threads open files and close them
+        with suppress(FileNotFoundError):  # the store's threads open and close files meanwhile
             there[fd] = os.readlink(f"/proc/self/fd/{fd}")
     return {fd: what for fd, what in there.items() if not what.startswith(("/", "socket:"))}

@@ -1,4 +1,4 @@
-"""The clock of producers, which a test turns forward: minutes are over at once, and none before."""
+"""A clock for producers that a test moves forward, so that minutes pass at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 class Turned:
-    """In place of the module `time`: its monotonic clock is `ahead` by so many seconds."""
+    """Replaces the module `time`; its monotonic clock is `ahead` by so many seconds."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -23,7 +23,7 @@ class Turned:
 
 
 def turned(monkeypatch: pytest.MonkeyPatch) -> Turned:
-    """That of all producers, for the time of a test."""
+    """Give all producers such a clock, for one test."""
     clock = Turned()
     for name, module in list(sys.modules.items()):
         if name.startswith("segstore.client.producer.") and getattr(module, "time", None) is time:

@@ -1,4 +1,4 @@
-"""Waits for what other threads and processes do: as long as a busy machine may need, and no longer."""
+"""Waits for what other threads and processes do, as long as a busy machine may need."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TypeVar
 from segstore import logger
 
 T = TypeVar("T")
-PATIENCE = 120.0  # seconds; far more than it takes with ten others at work on the same two cores
+PATIENCE = 120.0  # seconds; far more than needed even with ten other processes on the same two cores
 PAUSE = 0.002
 
 
 def until(look: Callable[[], T], seconds: float = PATIENCE) -> T:
-    """What `look` gives, once it is true. Fails where it does not come."""
+    """Call `look` until it returns a true value, and return that. Fails after `seconds`."""
     end = time.monotonic() + seconds
     while not (found := look()):
         assert time.monotonic() < end, f"it did not come in {seconds:.0f} s"
@@ -23,5 +23,5 @@ def until(look: Callable[[], T], seconds: float = PATIENCE) -> T:
 
 
 def told() -> None:
-    """Return when what the engine has told by `logging` until now has reached the handlers."""
+    """Wait until all messages that the engine has logged have reached the handlers."""
     until(lambda: logger._carrier._thread is None)

@@ -1,4 +1,4 @@
-"""Fuzzing of everything that parses bytes: what is on disk may have been written by anybody.
+"""Fuzzes everything that parses bytes, since anybody may have written what is on disk.
 
 `targets` is the table of parsers, `mutate` and `batches` make inputs, `differ` compares the native decoder
 with the plain Python one, `child` runs inputs under limits of time and memory, `run` is `make fuzz`.

@@ -1,4 +1,6 @@
-"""Record batches to begin with, and changes that know a batch's fields. Nothing on disk but what is read."""
+"""Makes record batches as first inputs, and changes them with knowledge of their fields. It only reads
+files.
+"""
 
 from __future__ import annotations
 

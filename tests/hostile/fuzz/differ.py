@@ -1,4 +1,6 @@
-"""The native decoder against the plain Python one: same records, or the same bad batch. Nothing on disk."""
+"""Compares the native decoder with the plain Python one: both must return the same records, or fail at the
+same batch.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from typing import NamedTuple
 
 from oracle import Batch, Malformed, Record, decode_records, split_batch
 
+from segstore._native import lib
 from segstore.errors import CorruptRecordError
 from segstore.records.codecs import DecompressError, decompress
 from segstore.records.decode import decode, scan
@@ -27,9 +30,7 @@ class Read(NamedTuple):
 def native(data: bytes) -> Read:
     """By the C codec, as every read of a log goes."""
     batches, end = scan(data)
-    stage = "" if end.damaged is None else "scan"
-    if not stage and end.position < len(data):
-        stage = "short"
+    stage = {lib.SEG_END: "", lib.SEG_SHORT: "short"}.get(end.status, "scan")
     try:
         records = decode(data, batches, "input", limit=LIMIT)
     except CorruptRecordError as error:

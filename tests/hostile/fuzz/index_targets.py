@@ -14,11 +14,11 @@ from partitions import GOLDEN
 
 from fuzz.mutate import ANY, at_fields, entries
 from fuzz.target import Target
+from segstore._native import crc32c
 from segstore.files import Files
 from segstore.index import SealedOffsetIndex, SealedTimeIndex, txn_index
 from segstore.index.sparse import SealedIndex
 from segstore.storage.meta import ends_header
-from segstore.storage.meta.framed import crc
 from segstore.storage.meta.published_ends import EndsWriter, open_reader
 
 _KEYS = (-1, 0, 1, 7, 100, 500, 12_000, (1 << 31) - 1, 1 << 31, (1 << 63) - 1)
@@ -99,7 +99,7 @@ def _ends_seeds() -> list[bytes]:
     head = struct.pack("<qIiqq", 4, 9, ends_header.UNCHECKED, 77, 2).ljust(64, b"\0")
     slots = b"".join(struct.pack("<8q", key, 1, 50, 50, 40, 30, 2, 4) for key in (1, 3, 5))
     held = [struct.pack("<6qIi", key, 1, 50, 50, 40, 30, 2, 4) for key in (1, 3, 5)]
-    checked = b"".join(slot + struct.pack("<II", crc(slot), ~crc(slot) & 0xFFFFFFFF) for slot in held)
+    checked = b"".join(slot + struct.pack("<II", crc32c(slot), ~crc32c(slot) & 0xFFFFFFFF) for slot in held)
     header = struct.pack("<qI", 4, 9) + ends_header.pack(77, 0, 2, doubt=False)
     return [head + slots + bytes(256), head + slots * 2, head, header + checked + bytes(256), header]
 

@@ -1,4 +1,6 @@
-"""Changes bytes at random, and with an idea of what they are. Nothing on disk; functions of the generator."""
+"""Changes bytes at random, and with knowledge of what they are. All functions are deterministic, given the
+generator.
+"""
 
 from __future__ import annotations
 

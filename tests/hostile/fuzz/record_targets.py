@@ -1,4 +1,4 @@
-"""Records of the internal topics, by the code that loads them. Nothing on disk.
+"""Fuzzes the code that loads records of the internal topics.
 
 An input is a key and a value, the length of the key (two bytes) first; a value of one byte 0 is a tombstone.
 """
@@ -13,15 +13,15 @@ from fuzz.target import Target
 from segstore.coordinator import consumer_protocol
 from segstore.coordinator.group.assignors.base import Subscription
 from segstore.coordinator.offsets import schema as schemas
-from segstore.coordinator.offsets import state as load
-from segstore.coordinator.offsets.state import OffsetsState
+from segstore.coordinator.offsets.state import OffsetsState, replay
 from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 from segstore.coordinator.transaction import schema
 from segstore.coordinator.transaction.metadata import State, TransactionMetadata
 from segstore.errors import SegstoreError
-from segstore.filetree import nodes as wire
+from segstore.filetree import nodes
 from segstore.filetree.nodes import Directory, File
 from segstore.records.control import parse_control
+from segstore.storage.store.last_records import LastRecord
 
 _TP = TopicPartition("topic", 3)
 
@@ -42,7 +42,7 @@ def committed(data: bytes) -> str:
     said = []
     for producer in (None, 7):
         state = OffsetsState()
-        load._take(state, key, load._Value(value, 5), producer)
+        replay(state, key, LastRecord(value, 5), producer)
         state.end(7, True)
         for name in state.names():
             try:
@@ -109,17 +109,17 @@ def assignment(data: bytes) -> str:
 
 def file_tree(data: bytes) -> str:
     key, value = parts(data)
-    if key[:1] == wire.CHUNK_TAG:
-        return f"chunk {wire.chunk_of(key)[1] == 0}"
-    path, node = wire.parse_path(key, value or b"")
-    assert wire.parse_path(wire.path_key(path), wire.path_value(node)) == (path, node)
+    if key[:1] == nodes.CHUNK_TAG:
+        return f"chunk {nodes.chunk_of(key)[1] == 0}"
+    path, node = nodes.parse_path(key, value or b"")
+    assert nodes.parse_path(nodes.path_key(path), nodes.path_value(node)) == (path, node)
     return type(node).__name__
 
 
 def _tree_seeds() -> list[bytes]:
-    nodes = (Directory(5), File(7, 100, 5, 64, ()))
-    chunk = pair(wire.chunk_key(7, 1), b"bytes")
-    return [chunk, *(pair(wire.path_key("/a/b"), wire.path_value(node)) for node in nodes)]
+    held = (Directory(5), File(7, 100, 5, 64, ()))
+    chunk = pair(nodes.chunk_key(7, 1), b"bytes")
+    return [chunk, *(pair(nodes.path_key("/a/b"), nodes.path_value(node)) for node in held)]
 
 
 def control(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Makes an input that fails smaller, while it fails the same way. Nothing on disk."""
+"""Makes a failing input smaller, as long as it fails in the same way."""
 
 from __future__ import annotations
 

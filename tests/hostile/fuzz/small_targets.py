@@ -1,4 +1,4 @@
-"""The small files beside the logs: checkpoints, snapshots, settings, the inbox. Nothing on disk."""
+"""Fuzzes the parsers of the small files beside the logs: checkpoints, snapshots, settings, the inbox."""
 
 from __future__ import annotations
 

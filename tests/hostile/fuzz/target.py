@@ -1,4 +1,4 @@
-"""What a fuzzed parser is. Nothing on disk; values."""
+"""Describes a fuzzed parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of all that is fuzzed, by name. Nothing on disk."""
+"""The table of all fuzzed parsers, by name."""
 
 from __future__ import annotations
 

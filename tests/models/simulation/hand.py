@@ -14,7 +14,7 @@ from functools import partial
 from unittest import mock
 
 from segstore import names
-from segstore.client.consumer import join as seat
+from segstore.client.consumer import join
 from segstore.coordinator.group import group
 from segstore.files import overlapped_write
 from segstore.storage.cleaner import offset_map
@@ -195,7 +195,7 @@ def by_hand(hand: Hand) -> Iterator[None]:
         (topics, "uuid", drawn),
         (names.new_topic_id, "__defaults__", (drawn.uuid4,)),
         (group, "uuid", drawn),
-        (seat, "uuid", drawn),
+        (join, "uuid", drawn),
         (reader, "time", _Later),
         (reader, "monotonic_ns", hand.monotonic_ns),
         (read_only_partition, "time", _Later),

@@ -19,8 +19,6 @@ from segstore.storage.staging import Stager
 from .model import Attempt, Content, Part, drawn_records, hold
 from .world import Skip, World
 
-STAMPS = ("rising", "mixed", "far")
-
 
 class Records(World):
     """What the steps of this module, and others that write, need."""

@@ -1,4 +1,4 @@
-"""Steps that make, alter and delete topics, sweep them, close, kill and cut the store."""
+"""Steps that create, alter and delete topics, sweep them, and close the store, kill it or cut its power."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Cuts a run that fails down to the shortest that fails, by delta debugging (Zeller: ddmin).
+"""Reduces a failing run to the shortest one that still fails, by delta debugging (Zeller: ddmin).
 
-On disk: nothing of its own. Any part of a run is a run: a step whose objects are not there is passed over.
+On disk: nothing of its own. Any part of a run is a run: a step whose objects do not exist is skipped.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from segstore._native import lib
 from segstore.storage.cleaner import offset_map, retain
 from segstore.storage.log import flusher, read, recovery
 from segstore.storage.log.partition import LogStart
-from segstore.storage.producers import state_manager
+from segstore.storage.producers import producer_state, state_manager
 from segstore.storage.segment import active
 from segstore.storage.store import partition_log
 
@@ -63,7 +63,7 @@ MUTATIONS: dict[str, Patch] = {
     "recovery drops a batch": changed(recovery.PartitionRecovery, "_recover_segment", drops_a_batch),
     "a flush syncs no log": changed(flusher.Flusher, "_sync", nothing),
     "the last stable offset is the end": changed(
-        state_manager.Producers, "stable_offset", lambda original, self, start, end: end
+        producer_state.ProducerState, "stable_offset", lambda original, self, start, end: end
     ),
     "aborted records are given": changed(
         partition_log.AbortedTransactions, "without", lambda original, self, view, records: records

@@ -1,6 +1,6 @@
 """The world of a run: a store, its model, a clock, faults. Executes steps, which are (name, arguments).
 
-A step refers to topics, producers and so on by names; where there is no such thing it is passed over, so that
+A step refers to topics, producers and so on by names; a step whose object does not exist is skipped, so that
 any part of a run is a run. Each step leaves a line in `trace`.
 """
 

@@ -1,1 +1,1 @@
-"""Groups whose members fail, judged by Jepsen's anomalies, see `__main__`."""
+"""Runs groups whose members fail, and judges them by Jepsen's anomalies: see `__main__`."""

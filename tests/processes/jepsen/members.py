@@ -1,4 +1,4 @@
-"""Members of groups: threads of the writing process, since groups are the writer's."""
+"""The members of groups: threads of the writing process, since groups live there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One round: processes that are stopped, go on, and are killed; then the judge of what they were told."""
+"""Runs one round: processes are stopped, continued and killed; then the history of what they were told is
+judged.
+"""
 
 from __future__ import annotations
 

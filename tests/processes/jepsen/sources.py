@@ -1,4 +1,4 @@
-"""Threads of the writing process that produce, and that change topics under their readers."""
+"""Threads of the writing process that produce, and that change topics while others read them."""
 
 from __future__ import annotations
 

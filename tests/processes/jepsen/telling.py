@@ -1,4 +1,4 @@
-"""What all processes of a round know: its topics and groups, and the file that they tell events to."""
+"""Shared by all processes of a round: its topics and groups, and the file to which they write events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is traced: see the package."""
+"""The program that is traced: see the package."""
 
 from __future__ import annotations
 

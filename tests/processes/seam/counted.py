@@ -1,4 +1,4 @@
-"""`Files` that count what they ask of the kernel. On disk: as `Files`. Threads: any."""
+"""`Files` that count their system calls. On disk: as `Files`. Threads: any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways to change a file that pass `Files` by. On disk: the file that is given, and one beside it."""
+"""Ways to change a file without `Files`. On disk: the file that is given, and one beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strace has seen. Reads only."""
+"""Parses the output of strace. It only reads."""
 
 from __future__ import annotations
 

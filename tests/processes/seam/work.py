@@ -1,5 +1,5 @@
-"""Everything that a store does to files. On disk: what it does, below a directory of its own, and a
-file outside. Threads: its own.
+"""Does everything that a store does to files. On disk: below a directory of its own, and a file outside.
+Threads: those of the store.
 """
 
 from __future__ import annotations

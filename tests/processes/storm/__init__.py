@@ -1,1 +1,1 @@
-"""Storms of Ctrl-C: operations with single and paired interrupts at any moment, see `__main__`."""
+"""Runs storms of Ctrl-C: operations with single and paired interrupts at any moment, see `__main__`."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import segstore
-from segstore.storage.log.append_queue import AHEAD_PLAIN
+from segstore.storage.log.append import AHEAD_PLAIN
 
 from .striking import Striker, at_rest, descriptors, opened
 

@@ -1,4 +1,4 @@
-"""Runs a storm in a process of its own, which ends with all its stacks where anything hangs."""
+"""Runs a storm in a process of its own, which prints all stacks and ends if anything hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files on a disk that loses power, and whose every call can fail.
+"""`Files` on a disk that can lose power, and of which every call can fail.
 
     files = FaultyFiles(root)                    # what lies below `root` counts as synced
     store = segstore.open(path, files=files)     # path: root or below it

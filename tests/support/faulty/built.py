@@ -1,4 +1,4 @@
-"""What is in a store before an operation runs on it."""
+"""Makes the stores on which operations are run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
 
 
 def two_topics(world: World) -> None:
-    """Topic "t" with 12 records over several segments, "other" with 3 in the second of its partitions."""
+    """Make topic "t" with 12 records in several segments, and "other" with 3 in its second partition."""
     world.create("t", **SMALL)
     world.append(n=12, batch_bytes=200)
     world.create("other", 2)

@@ -1,9 +1,9 @@
-"""A file's bytes: what the disk has for sure, and what was written since the last sync.
+"""The bytes of a file: those that are certainly on the disk, and those written since the last sync.
 
-What a power cut leaves of the second part is drawn by `Draw`, as kernels and disks do it: pages are
-written back in any order and at any time, so a sector (the unit that a disk writes whole) holds what it
-held at some moment; the size and the cuts of a file go through the journal, in their order, whatever the
-data does; a sector that is inside the size and was never written reads as zeros.
+`Draw` decides what a power cut leaves of the second part, as kernels and disks do it. Pages are written back
+in any order and at any time, so a sector (the unit that a disk writes whole) has the content that it had at
+some moment. Changes of a file's size go through the journal, in their order, independent of the data. A
+sector that is inside the size and was never written reads as zeros.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _NOWHERE = 1 << 62
 
 
 class Draw(NamedTuple):
-    """What survives of data, of sizes and of names: 0.0 none, 1.0 all, else some, as `rng` has it.
+    """The fractions of data, sizes and names that survive: 0.0 none, 1.0 all, else some, drawn by `rng`.
 
-    `grain`: bytes of a sector. `upto`: what was before this moment survives instead, and of the write
-    at it a part.
+    `grain` is the size of a sector. With `upto`, all that was before this moment survives instead, and a part
+    of the write at it.
     """
 
     rng: random.Random
@@ -34,13 +34,13 @@ class Draw(NamedTuple):
     upto: int | None = None
 
     def some(self, share: float, most: int) -> int:
-        """Any number from 0 to `most`; 0 where the share is 0, `most` where it is 1."""
+        """Return any number from 0 to `most`; 0 where the share is 0, `most` where it is 1."""
         return int(share) * most if share in (0.0, 1.0) else self.rng.randint(0, most)
 
 
 class Written(NamedTuple):
-    """Bytes of one write. `grain`: how many of them are written whole: numbers that are stored in a mapping
-    are, of a copy any byte may be the last.
+    """The bytes of one write. `grain` is how many of them are written whole: a number that is stored in a
+    mapping is, while a copy may end at any byte.
     """
 
     moment: int
@@ -57,34 +57,34 @@ class Sized(NamedTuple):
 
 
 class Content:
-    """The bytes of one file. `size` is the live one."""
+    """The bytes of one file; `size` is its present size."""
 
     def __init__(self, base: bytes = b"") -> None:
         self.base, self.size = base, len(base)
         self.pending: list[Written | Sized] = []
 
     def write(self, moment: int, at: int, data: bytes, grain: int = 1) -> None:
-        """A write, from here on unsynced."""
+        """Write bytes, which are not synced."""
         if data:
             self.pending.append(Written(moment, at, data, grain))
             self.size = max(self.size, at + len(data))
 
     def resize(self, moment: int, size: int) -> None:
-        """A cut, or an extension with zeros."""
+        """Truncate the file, or extend it with zeros."""
         if size != self.size:
             self.pending.append(Sized(moment, size))
             self.size = size
 
     def sync(self) -> None:
-        """All is on the disk."""
+        """Put everything on the disk."""
         self.base, self.pending = self._applied(self.pending), []
 
     def lose(self, draw: Draw) -> None:
-        """A sync failed: the disk has some of it, and the kernel calls all of it clean."""
+        """Fail a sync: the disk gets some of the pending writes, and the kernel marks all of them clean."""
         self.base, self.pending = self.after(draw), []
 
     def after(self, draw: Draw) -> bytes:
-        """What a power cut leaves."""
+        """Return the bytes that a power cut leaves."""
         if not self.pending:
             return self.base
         if draw.upto is not None:
@@ -114,7 +114,7 @@ class Content:
                 if seen < journaled:
                     _resize(image, op.size)
                 elif op.size < size:
-                    # Its blocks were given back: what was written there since is elsewhere on the disk.
+                    # The blocks were freed: later writes to this range are elsewhere on the disk.
                     gone = min(gone, -(-op.size // PAGE) * PAGE)
                 size, seen = op.size, seen + 1
                 continue
@@ -127,7 +127,9 @@ class Content:
         return bytes(image)
 
     def _versions(self, draw: Draw) -> Callable[[int], bool]:
-        """Called for each piece in turn: whether its sector was written back after it."""
+        """Return a function that is called for each piece in turn, and says whether its sector was written
+        back after it.
+        """
         count: dict[int, int] = defaultdict(int)
         for op in self.pending:
             if isinstance(op, Written):
@@ -142,7 +144,7 @@ class Content:
         return keep
 
     def _sizes(self) -> list[int]:
-        """The sizes that the file went through."""
+        """Return the sizes that the file had, in order."""
         found, size = [], len(self.base)
         for op in self.pending:
             end = op.size if isinstance(op, Sized) else max(size, op.at + len(op.data))
@@ -153,14 +155,14 @@ class Content:
 
 
 def pieces(op: Written, grain: int) -> list[tuple[int, bytes]]:
-    """A write, sector by sector."""
+    """Return the pieces of a write, one for each sector."""
     first = (op.at // grain + 1) * grain - op.at
     cuts = [0, *range(first, len(op.data), grain), len(op.data)]
     return [(op.at + a, op.data[a:b]) for a, b in pairwise(cuts)]
 
 
 def _until(ops: list[Written | Sized], draw: Draw) -> list[Written | Sized]:
-    """Those before the moment `upto`, and the beginning of the one at it."""
+    """Return the operations before the moment `upto`, and the beginning of the write at it."""
     upto = draw.upto or 0
     torn = [op for op in ops if op.moment == upto and isinstance(op, Written)]
     parts = [op._replace(data=op.data[: draw.rng.randrange(0, len(op.data), op.grain)]) for op in torn]

@@ -1,9 +1,9 @@
-"""A directory as a disk has it: names and files, each with what was synced of it and what was not.
+"""A directory on a disk: names and files, each with what was synced of it and what was not.
 
-Names are changed in operations (create, rename, link, unlink...), each of them atomic. Syncing a directory
-makes the operations durable that touch it, with those that they rest on; of the others a power cut keeps a
-beginning, as a journal does, or any that rest on nothing that is lost. Syncing a file says nothing of its
-name, as POSIX has it.
+Names are changed in operations (create, rename, link, unlink...), each of them atomic. A sync of a directory
+makes the operations durable that touch it, with those on which they depend. Of the others a power cut keeps a
+beginning, as a journal does, or any that depend on nothing that is lost. A sync of a file does not make its
+name durable, as POSIX says.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .tree import BLOCK, Directory, Key, Node, Renaming, parts_of, paths, used
 
 
 class Disk:
-    """The tree below `root`. What is there at the start, or is made by others than this, counts as synced."""
+    """The tree below `root`. Files that exist at the start, or that other code makes, count as synced."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -36,12 +36,12 @@ class Disk:
         return parts_of(text if text.startswith(os.sep) else os.path.abspath(text), self.root)
 
     def shown(self, path: str | os.PathLike[str]) -> str:
-        """A path as it is told: from the root on."""
+        """Return a path for messages: relative to the root."""
         parts = self._split(path)
         return os.path.relpath(path, self.root) if parts is None else os.sep.join(parts) or "."
 
     def find(self, path: str | os.PathLike[str]) -> Node | Directory | None:
-        """What has this name; None outside of the tree, and where nothing has it."""
+        """Return the file or directory at a path; None outside of the tree, and where there is none."""
         parts = self._split(path)
         if parts is None:
             return None
@@ -91,45 +91,45 @@ class Disk:
             if node is not None:
                 directory.live[name] = node
             elif len(known) == 1:
-                self._unmap(before)  # a removed file's stores are nobody's
+                self._unmap(before)  # writes to a removed file's mapping don't count
         if known:
             self.moment += 1
             self.renamings.append(Renaming(self.moment, known))
 
     def created(self, path: str | os.PathLike[str]) -> Node:
-        """A new, empty file."""
+        """Add a new, empty file, and return it."""
         node = Node()
         self._rename((self._place(path), node))
         return node
 
     def made(self, path: str | os.PathLike[str]) -> None:
-        """A new directory."""
+        """Add a new directory."""
         if os.path.abspath(path) != self.root:
             self._rename((self._place(path), Directory()))
 
     def removed(self, path: str | os.PathLike[str]) -> None:
-        """A name is gone."""
+        """Remove a name."""
         self._rename((self._place(path), None))
 
     def renamed(self, source: str | os.PathLike[str], target: str, node: Node | Directory | None) -> None:
-        """`node`, which was `source`, is `target`."""
+        """Rename `node` from `source` to `target`."""
         self._rename((self._place(source), None), (self._place(target), node))
 
     def linked(self, target: str | os.PathLike[str], node: Node | Directory | None) -> None:
-        """`node` is `target` too."""
+        """Give `node` the second name `target`."""
         self._rename((self._place(target), node))
 
     def written(self, node: Node, at: int, data: bytes, grain: int = 1) -> None:
-        """Bytes of a file."""
+        """Write bytes of a file."""
         self.moment += 1
         node.write(self.moment, at, data, grain)
 
     def resized(self, node: Node, size: int) -> None:
-        """A file has another size."""
+        """Give a file another size."""
         self.moment += 1
         node.resize(self.moment, size)
         if node.memory is not None and size < len(node.memory):
-            self._unmap(node)  # what lies behind the end can't be looked at
+            self._unmap(node)  # memory behind the end can't be read
 
     def _unmap(self, node: Node | Directory | None) -> None:
         if isinstance(node, Node) and node.memory is not None:
@@ -137,16 +137,16 @@ class Disk:
             self._mapped.remove(node)
 
     def mapped(self, node: Node, memory: memoryview) -> None:
-        """A file can be written through a mapping."""
+        """Note that a file can be written through a mapping."""
         if node.memory is None:
             self._mapped.append(node)
         node.memory = memory
         node.watch()
 
     def look(self, whole: bool = False) -> None:
-        """Take note of what was stored through mappings since the last look. Unless `whole`, of the zeros
-        behind what is there one block is looked at, and more only where that is none of zeros any more: what
-        the engine maps to write to, it fills from the front.
+        """Note what was written through mappings since the last look. Unless `whole`, only one block of the
+        zeros behind the data is compared, and more only where that block has changed, since the engine fills
+        mappings from the front.
         """
         for node in self._mapped:
             if whole or node.watched.tobytes() != node.seen:
@@ -163,7 +163,7 @@ class Disk:
         node.watch()
 
     def synced_dir(self, directory: Directory) -> None:
-        """The names in a directory are durable, and what they rest on."""
+        """Make the names in a directory durable, with the operations on which they depend."""
         needed: set[Key] = set()
         durable, left = [], []
         for op in reversed(self.renamings):
@@ -183,7 +183,7 @@ class Disk:
     # --- a power cut ----------------------------------------------------------------------------
 
     def unsynced(self) -> list[int]:
-        """The moments of all that a power cut may lose."""
+        """Return the moments of all changes that a power cut may lose."""
         moments = {op.moment for op in self.renamings}
         for node in self._nodes(self.top):
             moments |= {op.moment for op in node.pending}
@@ -197,7 +197,7 @@ class Disk:
                 yield node
 
     def image(self, draw: Draw) -> Image:
-        """What a power cut at this moment leaves."""
+        """Return the image that a power cut at this moment leaves."""
         found: dict[str, bytes | None] = {}
         contents: dict[Node, bytes] = {}
         for path, node in self._tree(self._surviving(draw)):
@@ -222,8 +222,8 @@ class Disk:
         return kept
 
     def _tree(self, surviving: list[Renaming]) -> list[tuple[str, Node | None]]:
-        """All paths where these survive, each with its file, None for a directory; kept until what is durable
-        changes, as ten kinds of cuts are drawn of few such trees.
+        """Return all paths if these operations survive, each with its file, None for a directory. The result
+        is cached until more becomes durable, since the ten kinds of cuts need only few such trees.
         """
         key = tuple(op.moment for op in surviving)
         if key not in self._trees:

@@ -1,8 +1,8 @@
-"""Runs an operation with a fault at each of its changes, and with the power cut there.
+"""Runs an operation with a fault at each of its changes, and with a power cut at each of them.
 
-A cut is not waited for: what it would leave is drawn while the operation goes on, at each change, in each of
-the MODES; images that are alike are one. Each is then opened, held against what was told and promised up to
-that moment, appended to, checked and opened again; some with a second cut within the opening.
+A power cut does not end the operation: what it would leave is drawn while the operation goes on, at each
+change, in each of the MODES; equal images are kept once. Each image is then opened, compared with what was
+acknowledged up to that moment, appended to, checked and opened again; some with a second cut during the open.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .ledger import Told
 from .taking import Collected, Cut, Some
 from .world import World, observe
 
-# How many times as many points as by default, which draws some by the seed; "all": each of them.
+# The factor for the number of places, of which the seed draws some by default; "all" takes each of them.
 _ASKED = os.environ.get("SEGSTORE_FAULTS", "1")
 ALL = _ASKED == "all"
 FACTOR = 1 if ALL else int(_ASKED)
@@ -36,11 +36,12 @@ Step = Callable[[World], object]
 
 
 class Scenario(NamedTuple):
-    """`build` makes what is there, on a disk that has all of it; `before` (not counted) and `run` follow in
-    a store that is open, unless `before` is told not to open it.
+    """An operation and its store. `build` makes the store, on a disk that then has all of it. `before`, whose
+    calls are not counted, and `run` follow; by default `before` opens the store.
 
-    `crashed`: what `build` did is left as by a SIGKILL. `mend` gets the store's directory, and the `Files` to
-    use, before it is opened again after a cut; `also` the one above it, afterwards.
+    With `crashed`, `build` leaves the store as a SIGKILL would. `mend` gets the store's directory, and the
+    `Files` to use, before the store is opened again after a cut; `also` gets the directory above it,
+    afterwards.
     """
 
     build: Step
@@ -86,7 +87,7 @@ class Bench:
     # --- cuts -------------------------------------------------------------------------------------
 
     def cuts(self) -> list[Cut]:
-        """Of one run: all that a cut at any of its changes, or behind the last, may leave."""
+        """Run once, and return all that a cut at any of its changes, or behind the last one, may leave."""
         world = self._begin()
         collected = Collected(world, self.rng)
         self.scenario.run(world)
@@ -96,7 +97,7 @@ class Bench:
         return collected.cuts()
 
     def survive(self, cut: Cut, *, again: int = 0) -> None:
-        """Open what a cut left, `again` times also with a second one on the way."""
+        """Open what a cut left and judge it, and `again` times with a second cut during the open."""
         record("power cuts")
         for second in self._cuts_of_recovery(cut, again) if again else ():
             record("second cuts")
@@ -129,7 +130,7 @@ class Bench:
     # --- faults --------------------------------------------------------------------------------------
 
     def fail(self, nth: int, fault: Fault) -> bool:
-        """Run with the `nth` change failing: False where there are fewer."""
+        """Run with the `nth` change failing; return False where there are fewer changes."""
         world = self._begin()
         world.files.fail(nth, fault.error, names=fault.names, part=fault.part, sync_mode=fault.sync_mode)
         with suppress(SegstoreError):
@@ -157,7 +158,7 @@ class Bench:
 
 
 class Fault(NamedTuple):
-    """Which calls fail, and how."""
+    """Says which calls fail, and how."""
 
     names: frozenset[str]
     error: int
@@ -188,7 +189,7 @@ FAULTS = {
 
 
 def run_cuts(bench: Bench, most: int) -> None:
-    """All cuts, or `most` of them and some second ones."""
+    """Try all cuts, or `most` of them, and some second cuts."""
     record("operations")
     cuts = bench.cuts()
     record("states that a cut may leave", len(cuts))
@@ -198,7 +199,7 @@ def run_cuts(bench: Bench, most: int) -> None:
 
 
 def run_faults(bench: Bench, fault: Fault, most: int) -> None:
-    """Each call failing, or `most` of them."""
+    """Let each call fail in turn, or `most` of them."""
     world = bench._begin()
     bench.scenario.run(world)
     total = sum(call.name in fault.names for call in world.files.calls)

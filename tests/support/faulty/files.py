@@ -1,7 +1,7 @@
-"""`Files` that remember what was synced, lose it at a power cut, and fail at the call that one names.
+"""`Files` that remember what was synced, lose the rest at a power cut, and let a chosen call fail.
 
-The files below the root are real ones (best in a memory file system); syncs are only noted. One lock makes
-each change and its note one step; reads and transfers to sinks pass it by.
+The files below the root are real ones (best in a memory file system); syncs are only noted. A lock makes each
+change and its note atomic; reads and transfers to sinks don't take it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .disk import Disk
 from .image import Image
 from .tree import Directory, Node
 
-CHANGES = MUTATING | {"open", "map", "set_modified"}  # open: where it makes a file; map: one to write to
+CHANGES = MUTATING | {"open", "map", "set_modified"}  # open: to make a file; map: to write to it
 _WRITES = frozenset({"pwrite", "pwritev"})
 
 
 class Call(NamedTuple):
-    """One change: which, of what (a path relative to the root)."""
+    """A change: the name of the call, and its path relative to the root."""
 
     name: str
     path: str
@@ -41,7 +41,9 @@ _BOOTS = itertools.count(1)
 
 
 class FaultyFiles(FailingFiles):
-    """See the package. `calls` are all changes that were begun, `reads` counts what changes nothing."""
+    """The files that the package describes. `calls` are all changes that were begun, `reads` counts calls
+    that change nothing.
+    """
 
     def __init__(self, root: str | os.PathLike[str], seed: int = 0) -> None:
         super().__init__(CHANGES, OSError(errno.EIO, "injected"), nth=0)
@@ -57,7 +59,7 @@ class FaultyFiles(FailingFiles):
         self._nodes: weakref.WeakKeyDictionary[Handle, Node] = weakref.WeakKeyDictionary()
 
     def boot(self) -> int:
-        """Another one than that of whoever opens what a cut has left."""
+        """Return a boot id that differs from that of a process which opens the store after a cut."""
         return self._boot
 
     # --- faults -------------------------------------------------------------------------------
@@ -72,10 +74,12 @@ class FaultyFiles(FailingFiles):
         times: int = 1,
         sync_mode: str = "none",
     ) -> None:
-        """Let the `nth` call of `names` from now, and `times` - 1 more, fail with `error`; nth=0: none.
+        """Let the `nth` call of `names` from now, and `times` - 1 more, fail with `error`; with nth=0 none
+        fails.
 
-        `part`: the share of its bytes that a failing write has written. A failed sync leaves on the disk what
-        a cut of `sync_mode` would, and no later one writes the rest. `hits` counts the calls that failed.
+        `part` is the fraction of its bytes that a failing write has written. A failed sync leaves on the disk
+        what a cut of `sync_mode` would, and no later sync writes the rest. `hits` counts the calls that
+        failed.
         """
         with self._guard:
             self.names, self.fault = frozenset(names), OSError(error, os.strerror(error))
@@ -114,7 +118,7 @@ class FaultyFiles(FailingFiles):
         return self.disk.shown(target.path if isinstance(target, Handle) else target)
 
     def _fail(self, name: str, args: tuple[Any, ...]) -> None:
-        """What a failing call has done all the same."""
+        """Do what a failing call has done all the same."""
         if name == "sync" and (node := self._nodes.get(args[0])):
             node.lose(draw_of(self._sync_mode, self._rng, self.disk))
         elif name in _WRITES and self._part:
@@ -127,13 +131,15 @@ class FaultyFiles(FailingFiles):
     # --- power cuts -----------------------------------------------------------------------------
 
     def image(self, mode: str, rng: random.Random) -> Image:
-        """What a power cut now would leave of the root."""
+        """Return the image that a power cut now would leave of the root."""
         with self._guard:
             self.disk.look(whole=True)
             return self.disk.image(draw_of(mode, rng, self.disk))
 
     def power_cut(self, mode: str, rng: random.Random) -> Image:
-        """Every call fails from now on, and the root holds, in new files, what the disk has."""
+        """Cut the power: every call fails from now on, and the root has, in new files, what the disk has.
+        Return that image.
+        """
         with self._guard:
             image = self.image(mode, rng)
             self.dead = True
@@ -141,7 +147,7 @@ class FaultyFiles(FailingFiles):
         return image
 
     def turn_off(self) -> None:
-        """Every call fails from now on; the root stays as it is."""
+        """Let every call fail from now on; the root stays as it is."""
         with self._guard:
             self.dead = True
 
@@ -222,7 +228,7 @@ class FaultyFiles(FailingFiles):
         with self._guard:
             self.before("sync_dir", (path,), {})
             if not os.path.isdir(path):
-                Files.sync_dir(self, path)  # its own error
+                Files.sync_dir(self, path)  # raises the error of the call
             directory = self.disk.find(path)
             if isinstance(directory, Directory):
                 self.disk.synced_dir(directory)

@@ -1,4 +1,4 @@
-"""What is on a disk after a power cut: bytes by relative path, None for a directory."""
+"""The content of a disk after a power cut: bytes by relative path, None for a directory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 class Image(dict[str, bytes | None]):
-    """A tree of files. Two names of one file come back as two files."""
+    """A tree of files. Two names of one file become two files."""
 
     def write(self, path: Path | str) -> Path:
-        """Put it in place of whatever is at `path`, all of it in new files."""
+        """Write the tree in place of whatever is at `path`, in new files."""
         shutil.rmtree(path, ignore_errors=True)
         os.makedirs(path, 0o700)
         for name, data in self.items():
@@ -24,7 +24,7 @@ class Image(dict[str, bytes | None]):
         return Path(path)
 
     def digest(self) -> bytes:
-        """The same for the same tree."""
+        """Return a digest, which is equal for equal trees."""
         found = hashlib.blake2b(digest_size=16)
         for name, data in sorted(self.items()):
             found.update(f"{name}\0{-1 if data is None else len(data)}\0".encode(errors="surrogateescape"))

@@ -1,4 +1,4 @@
-"""Opens what a power cut has left, and holds it against what was told."""
+"""Opens what a power cut has left, and compares it with what was acknowledged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .world import QUIET, committed_offset, observe
 
 
 def judge(path: Path, cut: Cut, now: int) -> None:
-    """Open, look, append, close, check, open again."""
+    """Open what a cut left, compare it, append, close, check, and open again."""
     clock = Clock(now + 2_000_000, step=1)
     with segstore.open(path, clock=clock, config=QUIET) as store:
         settle(store)
@@ -41,7 +41,7 @@ def judge(path: Path, cut: Cut, now: int) -> None:
 
 
 def settle(store: segstore.Store) -> None:
-    """What the clients do when they are first used: transactions are ended."""
+    """Do what clients do when they are first used: end open transactions."""
     if "__transaction_state" in store.topics():
         from segstore.coordinator.shared import shared
         from segstore.coordinator.transaction.coordinator import TransactionCoordinator

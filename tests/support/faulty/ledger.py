@@ -1,6 +1,7 @@
-"""What a store was told to do, and what it has promised: what must be there after a power cut, and what may.
+"""Records what a store was told to do, and what it has acknowledged: what must be in it after a power cut,
+and what may be.
 
-Values are unique, so that a value says which write it is of.
+Values are unique, so that a value tells which write it came from.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Place = tuple[str, int]
 
 
 class Record(NamedTuple):
-    """One record of a log, with the leader epoch of its batch."""
+    """A record of a log, with the leader epoch of its batch."""
 
     offset: int
     epoch: int
@@ -25,7 +26,7 @@ class Record(NamedTuple):
 
 @dataclass
 class Log:
-    """Of one partition."""
+    """What was read from one partition."""
 
     start: int
     end: int
@@ -36,7 +37,7 @@ class Log:
 
 @dataclass
 class Told:
-    """All that was told so far; `freeze` gives what holds at this moment."""
+    """All that was done and acknowledged so far."""
 
     tried: dict[Place, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     seen: dict[Place, dict[int, Record]] = field(default_factory=lambda: defaultdict(dict))
@@ -52,7 +53,7 @@ class Told:
     guard: threading.RLock = field(default_factory=threading.RLock)
 
     def freeze(self) -> Told:
-        """A copy."""
+        """Return a copy of the present state."""
         with self.guard:
             frozen = Told()
             for name, value in vars(self).items():
@@ -66,7 +67,7 @@ class Told:
     # --- what must hold after a cut ------------------------------------------------------------
 
     def judge(self, found: dict[Place, Log]) -> None:
-        """AssertionError where a promise was broken."""
+        """Raise AssertionError where a promise was broken."""
         topics = {topic for topic, _ in found}
         for topic, (may, may_not) in self.topics.items():
             assert may_not or topic in topics, f"topic {topic!r} is missing"
@@ -110,7 +111,9 @@ class Told:
         assert counts[0] in allowed, f"{name} is {state}, and there {counts[0]} times"
 
     def judge_epochs(self, found: dict[Place, Log]) -> None:
-        """Under one leader epoch an offset never has two contents; `found` is after appends."""
+        """Check that an offset never has two contents under one leader epoch; `found` was read after
+        appends.
+        """
         for place, log in found.items():
             for record in log.records:
                 before = self.seen[place].get(record.offset)

@@ -1,10 +1,10 @@
-"""The table of docs/reliability.md: what the tests of `make test-all` try, and at least how often.
+"""Makes the table of docs/reliability.md: what the tests of `make test-all` try, and how often at least.
 
     cd tests/support && python -m faulty.report          # writes it anew from build/counts.json
     cd tests/support && python -m faulty.report --check  # holds build/counts.json to it
 
-What is promised is a tenth less than what was counted, and rounded, as draws and time change it; a few counts
-are the same in each run, and told as they are.
+The table promises a tenth less than what was counted, rounded, since draws and time change the counts. A few
+counts are the same in each run, and are given exactly.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from places import REPOSITORY
 DOCUMENT = Path("docs/reliability.md")
 WRITTEN = Path("build/counts.json")
 WHOLE = (["all"], ["test", "rest"])
-"""Tiers that together are all tests."""
+"""Tiers that together have all tests."""
 BEGIN, END = "<!-- counts: begin -->", "<!-- counts: end -->"
 
-# What there is to count, in the table's order.
+# The kinds that are counted, in the table's order.
 KINDS = {
     "operations": "operations run with faults and power cuts within them",
     "calls": "calls of those operations that change something on disk",
@@ -47,13 +47,13 @@ KINDS = {
     "hostile: operations": "operations on such stores",
 }
 SAME = {"simulation seeds", "simulation mutations found", "compaction model: seeds", "fuzz: parsers"}
-"""Those that depend on nothing: the number is in the source of a test."""
+"""The kinds whose counts are the same in each run: the number is in the source of a test."""
 
 Counts = Mapping[str, Mapping[str, int]]
 
 
 class Run(NamedTuple):
-    """What runs of these tiers have counted, by test file, and the files of which not all tests passed."""
+    """The counts of runs of these tiers, by test file, and the files in which not all tests passed."""
 
     counts: Counts
     incomplete: set[str]
@@ -75,14 +75,14 @@ class Run(NamedTuple):
 
 
 class Row(NamedTuple):
-    """At least `least` of `kind`, by these test files."""
+    """A row of the table: these test files try `kind` at least `least` times."""
 
     kind: str
     least: int
     files: frozenset[str]
 
     def wrong(self, counts: Counts) -> str:
-        """Nothing, or what there is less of than was said."""
+        """Return "", or a message if fewer were counted than the row promises."""
         found = sum(counts.get(file, {}).get(self.kind, 0) for file in self.files)
         return "" if found >= self.least else f"{KINDS[self.kind]}: {found:,}, not {self.least:,}"
 
@@ -92,7 +92,7 @@ class Row(NamedTuple):
 
 
 def rows(text: str) -> list[Row]:
-    """Of the document's table."""
+    """Return the rows of the document's table."""
     table = text.partition(BEGIN)[2].partition(END)[0]
     kinds = {words: kind for kind, words in KINDS.items()}
     found = re.findall(r"^\| (.+) \| ([\d,]+) \| (.+) \|$", table, re.MULTILINE)
@@ -105,7 +105,7 @@ def rows(text: str) -> list[Row]:
 
 
 def least(kind: str, n: int) -> int:
-    """What may be promised of a kind of which one run counted `n`."""
+    """Return the number to promise for a kind of which one run counted `n`."""
     if kind in SAME:
         return n
     n = n * 9 // 10
@@ -114,7 +114,7 @@ def least(kind: str, n: int) -> int:
 
 
 def made(counts: Counts) -> list[Row]:
-    """The rows that these counts allow."""
+    """Return the rows that these counts support."""
     result = []
     for kind in KINDS:
         files = frozenset(file for file, kinds in counts.items() if kinds.get(kind))
@@ -124,20 +124,22 @@ def made(counts: Counts) -> list[Row]:
 
 
 def written(text: str, found: list[Row]) -> str:
-    """The document with another table."""
+    """Return the document with a new table."""
     head, tail = text.partition(BEGIN)[0], text.partition(END)[2]
     lines = ["| what | at least | by tests/ |", "|---|--:|---|", *map(str, found)]
     return head + BEGIN + "\n" + "\n".join(lines) + "\n" + END + tail
 
 
 def missed(found: Sequence[Row], run: Run) -> list[str]:
-    """Of which rows less was tried; those with a test that was skipped or failed say nothing."""
+    """Return messages for the rows of which fewer were counted, except rows with tests that were skipped or
+    failed.
+    """
     judged = [row for row in found if not row.files & run.incomplete]
     return [said for row in judged if (said := row.wrong(run.counts))]
 
 
 def main(arguments: Sequence[str]) -> str | None:
-    """What is wrong, or None."""
+    """Return a message if something is wrong, or None."""
     if not (REPOSITORY / WRITTEN).exists() or (run := Run.read(REPOSITORY / WRITTEN)).tiers not in WHOLE:
         return f"{WRITTEN} is not of all tests: run `make test-all` first"
     path = REPOSITORY / DOCUMENT

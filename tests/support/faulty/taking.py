@@ -1,4 +1,4 @@
-"""What power cuts at each change of a world's disk would leave: all of it, or some."""
+"""Collects what power cuts at each change of a world's disk would leave: all images, or some."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .world import World
 
 
 class Cut(NamedTuple):
-    """What is left, at which call of which kind of cut, and what was told when it was first and last seen."""
+    """An image that a cut leaves, at which call and by which kind of cut, and what had been acknowledged when
+    the image was first and last drawn.
+    """
 
     image: Image
     where: str
@@ -22,7 +24,9 @@ class Cut(NamedTuple):
 
 
 class Watching:
-    """Takes images of a world's disk, at each change of it. `cut`: what it began with, if that was one."""
+    """Draws images of a world's disk at each change of it. `cut` is the one that the world began with, if
+    any.
+    """
 
     def __init__(self, world: World, rng: random.Random, before: str = "", cut: Cut | None = None) -> None:
         self._world, self._rng, self._before, self._cut = world, rng, before, cut
@@ -41,7 +45,7 @@ class Watching:
 
 
 class Collected(Watching):
-    """All images, each once."""
+    """Collects all images, each once."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
         super().__init__(world, rng)
@@ -59,8 +63,8 @@ class Collected(Watching):
 
 
 class Some(Watching):
-    """`most` of the images, none of them twice: each change and kind has the same chance (Vitter's algorithm
-    R). The others are not made.
+    """Collects `most` of the images, none of them twice; each change and kind has the same chance (Vitter's
+    algorithm R). The other images are not made.
     """
 
     def __init__(

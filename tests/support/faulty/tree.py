@@ -1,4 +1,4 @@
-"""What a tree of files is made of: files, directories, and the operations that change names in these."""
+"""The parts of a tree of files: files, directories, and the operations that change names in directories."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import lru_cache
 
 from .content import Content
 
-BLOCK = 512  # bytes of a mapping that are compared at once
+BLOCK = 512  # how many bytes of a mapping are compared at once
 
 
 @lru_cache(1 << 14)
 def parts_of(path: str, root: str) -> tuple[str, ...] | None:
-    """The names that lead from `root` to `path`, both absolute; None where it is outside."""
+    """Return the names that lead from `root` to `path`, both absolute; None where it is outside."""
     relative = os.path.relpath(path, root)
     if relative == ".":
         return ()
@@ -22,23 +22,23 @@ def parts_of(path: str, root: str) -> tuple[str, ...] | None:
 
 
 class Node(Content):
-    """A file: its content, whatever names it has, and what it is mapped to."""
+    """A file: its content, and its writable mapping, if there is one. Its names are in directories."""
 
     def __init__(self, base: bytes = b"") -> None:
         super().__init__(base)
-        self.memory: memoryview | None = None  # of the latest writable mapping
+        self.memory: memoryview | None = None  # the latest writable mapping
         self.watched = memoryview(b"")  # its beginning, with one block of the zeros behind it
-        self.seen = b""  # what was in that when it was last looked at
+        self.seen = b""  # the content of `watched` at the last look
 
     def watch(self) -> None:
-        """From now on this is what is known of the mapping."""
+        """Note the present content of the mapping."""
         assert self.memory is not None
         self.watched = self.memory[: used(self.memory) + BLOCK]
         self.seen = self.watched.tobytes()
 
 
 def used(memory: memoryview) -> int:
-    """Bytes of the blocks of a mapping behind which there are only zeros."""
+    """Return the size of the beginning of a mapping behind which there are only zeros."""
     size, most = BLOCK, len(memory)
     while size < most and memory[size:].tobytes() != bytes(most - size):
         size = min(2 * size, most)
@@ -46,7 +46,7 @@ def used(memory: memoryview) -> int:
 
 
 class Directory:
-    """Live names, and those on the disk."""
+    """A directory: its live names, and those on the disk."""
 
     def __init__(self) -> None:
         self.live: dict[str, Node | Directory] = {}
@@ -57,7 +57,7 @@ Key = tuple[Directory, str]
 
 
 class Renaming:
-    """Names that get another file (None: none) in one step. `keys`: these names."""
+    """An atomic operation that gives names other files, or removes them (None). `keys` are these names."""
 
     def __init__(
         self, moment: int, changes: tuple[tuple[Directory, str, Node | Directory | None], ...]
@@ -78,7 +78,9 @@ class Renaming:
 def paths(
     directory: Directory, prefix: str, names: dict[Directory, dict[str, Node | Directory]]
 ) -> Iterator[tuple[str, Node | None]]:
-    """All that is below `directory`, with these names in directories: a file, or None for a directory."""
+    """Yield all paths below `directory`, where directories have these names: each with its file, or None for
+    a directory.
+    """
     for name, node in sorted(names.get(directory, directory.durable).items(), key=lambda item: item[0]):
         if isinstance(node, Directory):
             yield prefix + name, None

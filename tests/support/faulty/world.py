@@ -1,4 +1,4 @@
-"""A store on a faulty disk, and the account of what it is told and promises."""
+"""A store on a faulty disk, and the ledger of what it is told and acknowledges."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OURS = ("__consumer_offsets", "__transaction_state")
 
 
 def batches(path: Path) -> Iterator[tuple[int, int, int]]:
-    """(base offset, last offset, leader epoch) of each batch of a log file."""
+    """Yield (base offset, last offset, leader epoch) of each batch of a log file."""
     data, at = path.read_bytes(), 0
     while at + 61 <= len(data):
         base, length, epoch = struct.unpack_from(">qii", data, at)
@@ -41,7 +41,7 @@ def batches(path: Path) -> Iterator[tuple[int, int, int]]:
 
 
 def observe(store: segstore.Store, topics: Sequence[str] | None = None) -> dict[Place, Log]:
-    """All that can be read."""
+    """Return everything that can be read from the store."""
     found = {}
     for topic, info in store.topics().items():
         if topic in OURS or (topics is not None and topic not in topics):
@@ -74,7 +74,7 @@ def observe_log(store: segstore.Store, topic: str, partition: int) -> Log:
 
 
 class World:
-    """`root` is the store's directory; `told` grows with what is done here."""
+    """A store in the directory `root`; its methods add what they do to `told`."""
 
     def __init__(self, root: Path, files: FaultyFiles, told: Told, clock: Clock | None = None) -> None:
         self.root, self.files, self.told = root, files, told
@@ -91,9 +91,7 @@ class World:
     def close(self) -> None:
         store, self._store = self.store, None
         store.close()
-        if (
-            self.root / ".kafka_cleanshutdown"
-        ).exists():  # not where a sync failed, of which somebody was told
+        if (self.root / ".kafka_cleanshutdown").exists():  # not where a sync failed and the error was raised
             with self.told.guard:
                 self._all_durable()
 
@@ -115,12 +113,12 @@ class World:
     # --- records -------------------------------------------------------------------------------------
 
     def values(self, n: int, size: int = 60) -> list[bytes]:
-        """Values that were never written before."""
+        """Return values that were never written before."""
         self.count += n
         return [(b"%d-" % i).ljust(size, b".") for i in range(self.count - n, self.count)]
 
     def try_(self, place: Place, values: Sequence[bytes]) -> None:
-        """These may be in the log from now on."""
+        """Note that these values may be in the log from now on."""
         with self.told.guard:
             self.told.tried[place] |= set(values)
 
@@ -144,7 +142,7 @@ class World:
             self.flushed(topic, partition)
 
     def look(self, topic: str, partition: int = 0) -> None:
-        """What a reader sees now."""
+        """Note what a reader sees now."""
         if self.files.dead:
             return
         seen = {r.offset: r for r in observe_log(self.store, topic, partition).records}
@@ -156,7 +154,7 @@ class World:
         self.flushed(topic, partition)
 
     def flushed(self, topic: str, partition: int = 0) -> None:
-        """All that was seen is durable."""
+        """Note that all records that were seen are durable."""
         with self.told.guard:
             self._durable((topic, partition))
 
@@ -175,13 +173,13 @@ class World:
         self.sweep()
 
     def sweep(self) -> None:
-        """Retention and compaction, now."""
+        """Run retention and compaction now."""
         for swept in self.store.sweep():
             if swept.error is not None:
                 raise segstore.StorageError(swept.error)
 
     def forget(self, place: Place) -> None:
-        """Its topic was deleted."""
+        """Forget a place whose topic was deleted."""
         with self.told.guard:
             self.told.seen.pop(place, None)
             self.told.durable.pop(place, None)
@@ -189,7 +187,7 @@ class World:
     # --- all or nothing ---------------------------------------------------------------------------------
 
     def begin(self, name: str, places: Sequence[Place], n: int = 3) -> dict[Place, list[bytes]]:
-        """Values for each place, of which all or none may be seen."""
+        """Return values for each place, all or none of which may be seen."""
         parts = {place: self.values(n) for place in places}
         for place, values in parts.items():
             self.try_(place, values)
@@ -204,7 +202,7 @@ class World:
     # --- a group's offsets --------------------------------------------------------------------------------
 
     def commit(self, offset: int) -> None:
-        """Survives the process; power loss only when all was flushed."""
+        """Commit an offset. It survives the process, and a power cut only after everything was flushed."""
         where = segstore.TopicPartition("t", 0)
         with self.told.guard:
             self.told.offsets = [*self.told.offsets, offset]
@@ -224,6 +222,6 @@ class World:
 
 
 def committed_offset(store: segstore.Store) -> int | None:
-    """What the group's offset is."""
+    """Return the group's committed offset."""
     found = shared(store, GroupOffsets).fetch("g").get(segstore.TopicPartition("t", 0))
     return None if found is None else found.offset
