@@ -7,7 +7,6 @@ tests/docs/test_clients.py holds that they are up to date.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +23,20 @@ OFF = ("None", "False")
 def taken(settings: type[ClientSettings]) -> str:
     """A table of the settings that have an effect, in the order of the class."""
     lines = ["| setting | default | allowed | what |", "|---|---|---|---|"]
-    for field in fields(settings):
-        option = field.metadata["option"]
+    for option in settings.describe():
         if option.allowed not in OFF:
             unit = f", {option.unit}" if option.unit else ""
-            allowed = f"{option.allowed}{unit}"
-            lines.append(_row(f"`{field.name}`", f"`{field.default}`", allowed, option.doc))
+            default = f"{option.default:g}" if isinstance(option.default, float) else option.default
+            lines.append(_row(f"`{option.name}`", f"`{default}`", f"{option.allowed}{unit}", option.doc))
     return "\n".join(lines)
 
 
 def refused(settings: type[ClientSettings]) -> str:
     """A table of kafka-python's settings that are refused, with the reason; one line a reason."""
     reasons = dict(settings.REFUSED)
-    for field in fields(settings):
-        option = field.metadata["option"]
+    for option in settings.describe():
         if option.allowed in OFF:
-            reasons[f"{field.name} (but {option.allowed})"] = option.doc
+            reasons[f"{option.name} (but {option.allowed})"] = option.doc
     lines = ["| refused | because |", "|---|---|"]
     for reason, names in _by_reason(reasons).items():
         lines.append(_row(", ".join(_code(name) for name in names), reason))
