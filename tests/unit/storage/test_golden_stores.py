@@ -61,7 +61,13 @@ def test_another_process_reads_it(golden: tuple[Path, dict[str, Any]]) -> None:
     before = logs(path)
     with segstore.open(path, "r") as store:
         assert_reads(store, said)
-    assert segstore.check(path) == []
+    # What a killed writer had published counts until the machine is booted, which it was meanwhile.
+    allowed = (
+        {"holds no published ends: made anew at the next open for writing"}
+        if path.name == "killed"
+        else set()
+    )
+    assert {finding.message for finding in segstore.check(path)} <= allowed
     assert logs(path) == before
 
 
