@@ -52,6 +52,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Mutex(OwnedLock):  # type: ignore[misc]
     """A lock that its owner can't take again: the attempt raises ReentrantCallError."""
 
+    on_taken: Callable[[], None] | None = None
+    """Called whenever the lock was taken; where that raises, the lock is free again."""
     entered = 0
     """The id of the frame that took the lock last, where LEAVES_OPEN; else 0."""
 
@@ -62,6 +64,8 @@ class Mutex(OwnedLock):  # type: ignore[misc]
         if self._is_owned():
             if (outer := under_way()) is not None:
                 raise refused(outer)
+            if self.on_taken is not None:
+                self.on_taken()
             return True  # an interrupt left the lock taken (LEAVES_OPEN): this thread has it already
         try:
             # Between the return of a call and the next instruction that calls or jumps back, CPython runs no
@@ -70,6 +74,8 @@ class Mutex(OwnedLock):  # type: ignore[misc]
                 self._wait()
             if LEAVES_OPEN:
                 self.entered = id(sys._getframe(1))
+            if self.on_taken is not None:
+                self.on_taken()
         except BaseException:
             try:
                 self.release()  # the first call here, so that a second interrupt can only come after it

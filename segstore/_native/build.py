@@ -29,12 +29,13 @@ SOURCES = (
     "seal.c",
     "staging.c",
     "stretch.c",
+    "tail.c",
     "times.c",
     "transfer.c",
     "uring.c",
     "zerocopy.c",
 )
-HEADERS = ("bytes.h", "cdef.h", "column.h", "reader.h")
+HEADERS = ("bytes.h", "cdef.h", "column.h", "reader.h", "relax.h")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")
 
 

@@ -130,4 +130,8 @@ __attribute__((visibility("hidden"))) void seg_put_header(uint8_t *p, const seg_
 /* Write the CRC of a whole batch into its header and into b. */
 __attribute__((visibility("hidden"))) void seg_put_crc(uint8_t *p, seg_batch *b);
 
+/* As seg_publish, but nobody is woken: the caller calls seg_wake. */
+__attribute__((visibility("hidden"))) int64_t seg_store_ends(uint8_t *map, int64_t len, const int64_t *slots,
+                                                             const int64_t *values, int64_t n);
+
 #endif

@@ -228,6 +228,68 @@ int64_t seg_wake(const uint8_t *map, int64_t len);
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
                      int64_t n, int64_t spins);
 
+/* --- tail.c: the tail of a log, at which C appends while Python lends it ------------------------------- */
+enum {
+    SEG_SLOW = -20001,      /* not provided for here: nothing was done, and the long way is to be taken */
+    SEG_NOW = -20002
+};
+
+typedef struct seg_tail {
+    int32_t lock;
+    int32_t lent;            /* 1: appends may be made */
+    int32_t torn;            /* errno of a write that failed, after which bytes may lie behind the end */
+    int32_t fd;              /* of the active segment's log */
+    int32_t forks;           /* seg_forks() when it was lent */
+    int32_t leader_epoch;
+    int32_t needs_key;
+    int32_t plain;           /* 1: seg_tail_append may encode; 0: the topic's records are compressed */
+    uint64_t sequence;       /* odd while position and next_offset change */
+    int64_t position;        /* bytes of the active segment that are the log's */
+    int64_t next_offset;
+    int64_t appends;         /* since it was lent */
+    int64_t base_offset;     /* of the active segment */
+    int64_t most_position;   /* segment.bytes */
+    int64_t largest_batch;
+    int64_t rolled_ms;       /* timestamp of the segment's first batch */
+    int64_t young_ms;        /* a batch that is later than that by more needs another look */
+    int64_t before_ms;       /* how far from the clock a timestamp may be */
+    int64_t after_ms;
+    int64_t interval;        /* index.interval.bytes */
+    seg_index_state *state;
+    uint8_t *offset_index;   /* entries, and how many may be there before another look */
+    int64_t offset_entries;
+    int64_t offset_room;
+    uint8_t *time_index;
+    int64_t time_entries;
+    int64_t time_room;
+    uint8_t *ends;           /* the mapping of published ends, and the partition's slot and words in it */
+    int64_t ends_len;
+    int64_t slot;
+    int64_t key;
+    int64_t start_offset;
+    int64_t stable_offset;   /* -1: the log end offset */
+    int64_t synced;
+    int64_t layout;
+    int64_t (*write)(int32_t fd, const uint8_t *buf, int64_t len, int64_t position); /* NULL: seg_pwrite */
+} seg_tail;
+
+/* How often this process came from a fork since the C helper was loaded. */
+int32_t seg_forks(void);
+/* Append a record without headers (a length of -1: null) as a batch of its own, index it and publish the
+ * end. SEG_NOW in place of a time in ms: that of the clock. Returns its offset; SEG_SLOW; -errno: the tail
+ * is torn, and lent no more. */
+int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
+                        int64_t key_len, int64_t timestamp, int64_t now);
+/* Append n encoded batches, `len` bytes in all, that no producer with an id wrote; these get their offsets
+ * and positions. Returns the first offset; else as seg_tail_append. */
+int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n);
+/* Let no append begin any more, and wait for one that is under way: 0, or -EINTR for a signal. */
+int64_t seg_tail_stop(seg_tail *t);
+/* Publish how much is synced, if the tail is lent: 1; 0 where it is not; -EINTR for a signal. */
+int64_t seg_tail_synced(seg_tail *t, int64_t synced);
+/* The next offset, and the position that belongs to it. SEG_SLOW in a child that was forked meanwhile. */
+int64_t seg_tail_end(const seg_tail *t, int64_t *position);
+
 /* What stat(2) tells; times in ns since the epoch. */
 typedef struct seg_status {
     uint64_t inode;

@@ -12,7 +12,8 @@
  * slot stores the check too, within the same odd sequence. The check tells damage of the
  * file; that a copy is of one moment is the sequence's doing alone.
  *
- * Thread contract: one writer at a time, any number of readers in any process.
+ * Thread contract: one process writes, any number of readers in any process. A mutex lets one
+ * thread publish at a time.
  * Every access is atomic. Slot stores release, so that who sees one of them also
  * sees the odd sequence before it; slot loads acquire, so that the second look at
  * the sequence comes after them.
@@ -21,13 +22,15 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "cdef.h"
+#include "bytes.h"
+#include "relax.h"
 
 enum { WORDS = SEG_ENDS_SLOT / 8, OF_PARTITION = 6, LAYOUT = 6, EPOCH = 7, CHECK = 7 };
 
@@ -72,21 +75,27 @@ static int outside(const uint8_t *map, int64_t len, const int64_t *slots, int64_
     return 0;
 }
 
-static void relax(void)
+/* One publication at a time, of all stores of this process. A child process has no thread that could be
+ * within one. */
+static pthread_mutex_t publishing = PTHREAD_MUTEX_INITIALIZER;
+
+static void begin_anew(void)
 {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
+    publishing = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-int64_t seg_publish(uint8_t *map, int64_t len, const int64_t *slots, const int64_t *values, int64_t n)
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, begin_anew);
+}
+
+int64_t seg_store_ends(uint8_t *map, int64_t len, const int64_t *slots, const int64_t *values, int64_t n)
 {
     if (outside(map, len, slots, n))
         return -EINVAL;
     uint64_t *sequence = (uint64_t *)map;
     uint32_t *publications = (uint32_t *)(map + 8);
+    pthread_mutex_lock(&publishing);
     /* A writer that died within a publication left it odd: go on from there. */
     uint64_t odd = __atomic_load_n(sequence, __ATOMIC_RELAXED) | 1;
     __atomic_store_n(sequence, odd, __ATOMIC_RELAXED);
@@ -99,8 +108,16 @@ int64_t seg_publish(uint8_t *map, int64_t len, const int64_t *slots, const int64
     }
     __atomic_store_n(sequence, odd + 1, __ATOMIC_RELEASE);
     __atomic_fetch_add(publications, 1, __ATOMIC_RELEASE);
-    syscall(SYS_futex, publications, FUTEX_WAKE, INT_MAX, 0, 0, 0);
+    pthread_mutex_unlock(&publishing);
     return n;
+}
+
+int64_t seg_publish(uint8_t *map, int64_t len, const int64_t *slots, const int64_t *values, int64_t n)
+{
+    int64_t stored = seg_store_ends(map, len, slots, values, n);
+    if (stored >= 0)
+        seg_wake(map, len);
+    return stored;
 }
 
 int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeout_ns)

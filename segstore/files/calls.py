@@ -126,6 +126,10 @@ class Content:
             done = lib.seg_pwritev(handle.fd, pointers, lengths, len(views), position)
         return checked(done, handle)
 
+    def native_write(self, handle: Handle) -> Any:
+        """Return the function of C by which a tail (cdef.h) writes to this file; NULL: `seg_pwrite`."""
+        return ffi.NULL
+
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
         """Return the result of `seg_seek` (cdef.h): 1 found, 0 none below `end`, negative: -errno or a bad
         header.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from segstore._native import ffi, lib
 
@@ -13,10 +14,17 @@ CODING = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 """How a path becomes bytes: `os.fspath(path).encode(*CODING)` is os.fsencode without a call of Python's."""
 
 
+class User(Protocol):
+    """Uses a descriptor without a reference to its `Handle`."""
+
+    def stop(self) -> None:
+        """Use the descriptor no more, when this returns."""
+
+
 class Handle:
     """An open file or directory. The descriptor is closed with the last reference at the latest."""
 
-    __slots__ = ("__weakref__", "_slot", "failed", "fd", "path")
+    __slots__ = ("__weakref__", "_slot", "failed", "fd", "path", "user")
 
     def __init__(self, path: Path, flags: int, mode: int = 0, found: Any = ffi.NULL) -> None:
         """Open the file; what fstat(2) tells of it is put into `found`, a `seg_status *`. Raises OSError as
@@ -26,12 +34,20 @@ class Handle:
         self.failed = ffi.NULL
         """An int32 that gets the errno of a sync that fails, even where an interrupt keeps that from being
         raised."""
+        self.user: Callable[[], User | None] | None = None
+        """A weak reference to what uses the descriptor without a reference to this object."""
         # As `descriptors`, in place: every look at a file makes a handle.
         self._slot = ffi.gc(ffi.new("int32_t[2]", (-1, -1)), lib.seg_close)
         code = lib.seg_open(self._slot, self.path.encode(*CODING), flags | os.O_CLOEXEC, mode, found)
         if code < 0:
             raise failed(code, self.path)
         self.fd = self._slot[0]
+
+    def let_go(self) -> None:
+        """Let the descriptor's `user` stop, so that the last reference to this object closes it."""
+        user = None if self.user is None else self.user()
+        if user is not None:
+            user.stop()
 
     def fileno(self) -> int:
         """Return the descriptor, -1 once closed."""

@@ -44,6 +44,10 @@ class IndexBuilder:
         for name, value in zip(_FIELDS, state, strict=True):
             setattr(self._state, name, value)
 
+    def lend(self) -> tuple[int, Any]:
+        """Return `interval_bytes` and C's struct of the state, for C to make entries by itself."""
+        return self.interval_bytes, self._state
+
     def add(self, batches: Any) -> tuple[bytes, bytes]:
         """Return the entries for the offset index and the time index that these batches add.
 

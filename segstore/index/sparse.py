@@ -16,7 +16,7 @@ import contextlib
 import mmap
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from segstore._native import ffi, held, lib
@@ -64,7 +64,7 @@ class SparseIndex:
     @property
     def entries(self) -> int:
         """Return how many entries there are."""
-        return self._view.n
+        return self.view.n
 
     @property
     def view(self) -> View:
@@ -75,7 +75,7 @@ class SparseIndex:
         """Return both fields of entry `slot`; negative slots count from the end. Raises IndexError where
         there is none.
         """
-        view = self._view
+        view = self.view
         slot += view.n if slot < 0 else 0
         if not 0 <= slot < view.n:
             raise IndexError(f"no entry {slot} of {view.n} in {self.path}")
@@ -83,7 +83,7 @@ class SparseIndex:
 
     def lookup(self, key: int) -> tuple[int, int] | None:
         """Return the last entry whose first field is at most `key`; None where there is none."""
-        pointer, count, memory = self._view
+        pointer, count, memory = self.view
         slot = self._slot(pointer, count, key)
         if slot < 0:
             return None
@@ -129,6 +129,7 @@ class ActiveIndex(SparseIndex):
         """
         super().__init__(files, path)
         self._view = _EMPTY
+        self._lent: Callable[[], int] | None = None
         self._looked_at = 0  # the most entries that a view had before some were dropped
         self.max_entries = max_bytes // self.ENTRY.size
         # Bytes of the file; those behind the entries are allocated. While the file grows or is trimmed, and
@@ -143,6 +144,30 @@ class ActiveIndex(SparseIndex):
                 files.truncate(handle, self._size)
             if entries:
                 self._view = _view_of(files.map(handle, self._size, write=True), entries)
+
+    @property
+    def view(self) -> View:
+        """Return the view that C looks up in, valid for as long as it is referred to. While the index is lent
+        to C, C adds entries: these count too.
+        """
+        lent = self._lent  # first: the view that is seen then has all the entries that C counted
+        view = self._view
+        if lent is None or (count := lent()) <= view.n:
+            return view
+        return View(view.pointer, count, view.memory)
+
+    def lend(self, count: Callable[[], int]) -> tuple[Any, int, int]:
+        """Let C add entries, of which `count` tells how many there are; return the pointer to the entries,
+        how many there are, and how many there may be.
+        """
+        pointer, n, _ = self._view
+        self._lent = count
+        return pointer, n, min(self._room // self.ENTRY.size, self.max_entries - self.SPARE)
+
+    def take_back(self) -> None:
+        """Count the entries that C has added, which adds no more. Calls after the first do nothing."""
+        if self._lent is not None:
+            self._view, self._lent = self.view, None
 
     def is_full(self, n: int = 1) -> bool:
         """Return whether `n` more entries would not fit `max_bytes`."""

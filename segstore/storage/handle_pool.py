@@ -45,15 +45,15 @@ class HandlePool:
                     continue  # the name may have been another file's
                 handle = self._open.setdefault(key, handle)
                 while len(self._open) > self.limit:
-                    self._open.popitem(last=False)
+                    self._open.popitem(last=False)[1].let_go()
             return handle
 
     def forget(self, path: str) -> None:
         """Drop the file at `path`, which was renamed, replaced or removed."""
         with self.lock:
             self._forgotten = object()
-            self._open.pop((path, False), None)
-            self._open.pop((path, True), None)
+            self._drop((path, False))
+            self._drop((path, True))
 
     def forget_directory(self, directory: str) -> None:
         """Drop all files in `directory`, which was renamed, or whose files are listed anew."""
@@ -61,9 +61,15 @@ class HandlePool:
             self._forgotten = object()
             for key in list(self._open):  # a list: a signal handler may open a file within the loop
                 if os.path.dirname(key[0]) == directory:
-                    self._open.pop(key, None)
+                    self._drop(key)
 
     def close(self) -> None:
         """Drop all files."""
         with self.lock:
-            self._open.clear()
+            for key in list(self._open):
+                self._drop(key)
+
+    def _drop(self, key: tuple[str, bool]) -> None:
+        handle = self._open.pop(key, None)
+        if handle is not None:
+            handle.let_go()

@@ -7,6 +7,7 @@ mapping call no hook.
 from __future__ import annotations
 
 import copy
+import errno
 import inspect
 import os
 import signal
@@ -15,7 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from segstore.files import Files
+from segstore._native import ffi
+from segstore.files import Files, Handle
 
 WRITES = frozenset({"pwrite", "pwritev", "copy_range", "restamp"})
 SYNCS = frozenset({"sync", "sync_dir"})
@@ -41,6 +43,22 @@ def _hooked(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 for _name, _function in inspect.getmembers(Files, inspect.isfunction):
     if not _name.startswith("_"):
         setattr(HookedFiles, _name, _hooked(_name, _function))
+
+
+def _native_write(self: HookedFiles, handle: Handle) -> Any:
+    """The short way's write goes through `pwrite`, so that every hook sees it."""
+
+    @ffi.callback("int64_t(int32_t, const uint8_t *, int64_t, int64_t)", error=-errno.EIO)
+    def write(fd: int, data: Any, size: int, position: int) -> int:
+        try:
+            return self.pwrite(handle, ffi.buffer(data, size)[:], position)
+        except OSError as error:
+            return -(error.errno or errno.EIO)
+
+    return write
+
+
+HookedFiles.native_write = _native_write  # type: ignore[method-assign]
 
 
 class CountingFiles(HookedFiles):

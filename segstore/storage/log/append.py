@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from segstore._native import ffi, lib
 from segstore.config import arguments
 from segstore.errors import RecordTooLargeError
+from segstore.integers import INT64_MAX
 from segstore.records import HEADER_SIZE, Columns, Encoded, Template, check_sizes, encode, single
 from segstore.records.encoded import PLAIN
 from segstore.storage.log.validator import LogValidator
@@ -22,6 +24,7 @@ from segstore.storage.producers.append_info import Claim, claim_of
 
 if TYPE_CHECKING:
     from segstore.storage.log.partition import Partition, Writable
+    from segstore.storage.log.tail_loan import TailLoan
 
 
 def append(partition: Partition, chunks: list[Encoded], n: int, claim: Claim | None = None) -> int:
@@ -31,9 +34,68 @@ def append(partition: Partition, chunks: list[Encoded], n: int, claim: Claim | N
     Raises StorageError, and the errors of `append_info.judge`; nothing is appended then, unless it was the
     flush that failed.
     """
+    if claim is None and len(chunks) == 1:
+        first = _write_short(partition, chunks[0])
+        if first >= 0:
+            return first
     first = partition.queue.put(chunks, claim)
     partition.flushing.flush_if_due(first + n)
     return first
+
+
+# --- the short way: one call of C --------------------------------------------------------------
+
+SLOW: int = lib.SEG_SLOW
+"""What C answers to an append that it leaves to the long way; nothing is done then."""
+_NOW: int = lib.SEG_NOW
+_NULL = ffi.NULL
+_append_at, _write_at = lib.seg_tail_append, lib.seg_tail_write
+
+
+def append_short(loan: TailLoan, value: Any, key: Any, timestamp: int | None) -> int:
+    """Append a record without headers by one call of C, where nothing unusual is the case; returns its
+    offset, or SLOW. Raises StorageError: the record is not in the log.
+    """
+    tail = loan.tail
+    if tail is None:
+        return SLOW
+    if type(value) is bytes:
+        size = len(value)
+    elif value is None:
+        value, size = _NULL, -1
+    else:
+        return SLOW
+    if key is None:
+        key, key_size = _NULL, -1
+    elif type(key) is bytes:
+        key_size = len(key)
+    else:
+        return SLOW
+    if timestamp is None:
+        timestamp = _NOW
+    elif type(timestamp) is not int or not 0 <= timestamp <= INT64_MAX:
+        return SLOW
+    offset = _append_at(
+        tail.c, value, size, key, key_size, timestamp, _NOW if tail.clock is None else tail.clock()
+    )
+    return offset if offset >= 0 or offset == SLOW else _torn(loan, -offset)
+
+
+def _write_short(partition: Partition, chunk: Encoded) -> int:
+    """Append encoded batches as `append_short` appends a record."""
+    loan = partition.loan
+    tail = loan.tail
+    if tail is None:
+        return SLOW
+    first = _write_at(tail.c, chunk.ptr, chunk.size, chunk.headers, len(chunk.batches))
+    if first >= 0:
+        chunk.release()
+    return first if first >= 0 or first == SLOW else _torn(loan, -first)
+
+
+def _torn(loan: TailLoan, number: int) -> int:
+    with loan.token:
+        raise loan.torn(number)
 
 
 # --- an application's records ------------------------------------------------------------------

@@ -23,7 +23,7 @@ from segstore.storage.producers.append_info import Claim
 class AppendQueue:
     """`show` makes visible what was written, and is called with the token held; `later` arranges that this is
     done later, where it can't be done now. `needed` are the locks that an append takes while it holds the
-    token.
+    token. `lend` lets C append by itself until somebody takes the token.
     """
 
     def __init__(
@@ -31,11 +31,13 @@ class AppendQueue:
         writer: LogWriter,
         show: Callable[[], None],
         later: Callable[[], None],
+        token: Mutex,
         needed: tuple[Mutex, Mutex, Mutex],
+        lend: Callable[[], None],
     ) -> None:
-        self.token = Mutex()
+        self.token = token
         self._queue: deque[Pending] = deque()
-        self._writer, self._show, self._later = writer, show, later
+        self._writer, self._show, self._later, self._lend = writer, show, later, lend
         self._hidden = False  # whether something may have been written that is not visible yet
         self._has_first, self._has_second, self._has_third = [lock._is_owned for lock in needed]
 
@@ -88,6 +90,8 @@ class AppendQueue:
                     self.drain()
                 elif self._hidden:  # an interrupt came to the thread that wrote it
                     self.show()
+                if claim is None and not self._hidden and not self._queue:
+                    self._lend()
         except BaseException:
             pending.abandoned = True  # nobody waits for this append: it must not be written later
             raise

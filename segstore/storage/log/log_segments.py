@@ -8,7 +8,7 @@ a flush of any thread may fence.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from segstore.config import TopicConfig
 from segstore.errors import StorageError, StoreClosedError, copy_of
@@ -16,6 +16,10 @@ from segstore.storage.segment.active import ActiveSegment
 from segstore.storage.segment.segment import Segment
 
 Lists = tuple[tuple[Segment, ...], tuple[int, ...]]
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class LogSegments:
@@ -33,6 +37,8 @@ class LogSegments:
         self.active = ActiveSegment(segments[-1], config, end_offset)
         self.fenced: BaseException | None = None
         """Why nothing may be appended before the partition is reopened."""
+        self.stop_appends: Callable[[], None] = _nothing
+        """Stops appends that don't ask whether the log is fenced."""
         self.closed = False
         """Whether the partition is closed, or its topic deleted."""
         self._list = segments
@@ -75,6 +81,7 @@ class LogSegments:
     def fence(self, error: BaseException) -> None:
         """Let nothing be appended until the partition is reopened, because of `error`."""
         self.fenced = copy_of(error)
+        self.stop_appends()
 
     @property
     def reason(self) -> str:

@@ -22,6 +22,7 @@ from segstore.storage.log import retention
 from segstore.storage.log.append_queue import AppendQueue
 from segstore.storage.log.flusher import Flusher
 from segstore.storage.log.log_segments import LogSegments
+from segstore.storage.log.tail_loan import TailLoan
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.log.visibility import Publisher, Visible
 from segstore.storage.log.writer import LogWriter
@@ -164,6 +165,11 @@ class Flushing:
             self._plan(config.flush_ms / 1000)
         self.changed = True
 
+    def needs_nothing(self) -> bool:
+        """Return whether `flush_if_due` has nothing to do after the next appends."""
+        config = self._writer.config
+        return self.changed and config.flush_messages == NEVER and config.flush_ms >= NEVER
+
     def _plan(self, seconds: float) -> None:
         self._planned = True
         try:
@@ -236,9 +242,12 @@ class Partition:
         )
         self.visible = Visible(self.writer, self.flusher, publisher, opened.start_offset)
         needed = self.visible.publishing, self.flusher.lock, publisher.lock
-        self.queue = AppendQueue(self.writer, self.visible.show, self._show_soon, needed)
         changed = opened.recovered is not None
         self.flushing = Flushing(context, self.writer, self.flusher, self.visible, changed)
+        self.loan = TailLoan(context, self.writer, self.visible, self.flushing.needs_nothing)
+        self.queue = AppendQueue(
+            self.writer, self.visible.show, self._show_soon, self.loan.token, needed, self._lend
+        )
         self.log_start = LogStart(self, epochs, start_moved)
         self.admin, self.naming = Mutex(), Mutex()
         self.validator = LogValidator(config)
@@ -249,8 +258,11 @@ class Partition:
     @property
     def view(self) -> LogView:
         """Return the view that readers may see now. Raises StoreClosedError where the topic was deleted."""
-        view = self.visible.current
-        return view if isinstance(view, LogView) else self.visible.view
+        visible = self.visible
+        view = visible.current
+        if visible.tail is None and isinstance(view, LogView) and visible.current is view:
+            return view
+        return visible.view
 
     @property
     def recovery_point(self) -> int:
@@ -259,6 +271,9 @@ class Partition:
 
     def _flushed(self, _: int) -> None:
         self.visible.publish()
+
+    def _lend(self) -> None:
+        self.loan.lend(self.validator)
 
     def _show_soon(self) -> None:
         self.context.scheduler.soon(self._show)

@@ -6,6 +6,7 @@ from segstore.config import TopicConfig
 from segstore.errors import InvalidArgumentError, InvalidRecordError, InvalidTypeError
 from segstore.logger import Logger
 from segstore.records import CODECS
+from segstore.storage.segment.native_tail import NativeTail
 
 log = Logger("segstore")
 
@@ -36,6 +37,19 @@ class LogValidator:
         Errors as `codec_for`.
         """
         return (self.codec, self.level) if compression is None else codec_for(self._config, compression)
+
+    def lend(self, tail: NativeTail) -> None:
+        """Lend a tail what a topic's settings allow in a record. Where a warning would be due, the tail
+        refuses the record.
+        """
+        c, config = tail.c, self._config
+        c.largest_batch, c.needs_key, c.plain = self.largest_batch, self.needs_keys, not self.codec
+        c.after_ms, c.before_ms = (
+            config.message_timestamp_after_max_ms,
+            config.message_timestamp_before_max_ms,
+        )
+        if config.retention_ms >= 0:
+            c.before_ms = min(c.before_ms, config.retention_ms)
 
     def check(self, least: int, most: int, keys_missing: bool, now: int) -> None:
         """Raise InvalidArgumentError where timestamps, from `least` to `most` ms, are further off the clock

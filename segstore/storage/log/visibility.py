@@ -16,6 +16,7 @@ from segstore.storage.log.flusher import Flusher
 from segstore.storage.log.writer import LogWriter
 from segstore.storage.meta.published_ends import EndsWriter, Numbers
 from segstore.storage.segment.log_view import LogView, Together, Turning
+from segstore.storage.segment.native_tail import NativeTail
 from segstore.threads import holding
 
 if TYPE_CHECKING:
@@ -39,6 +40,20 @@ class Publisher:
         """Publish a partition's view."""
         self._ends.publish_one(self._slot, self._ends_of(view, flusher, layout))
 
+    def lend(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
+        """Lend a tail the partition's slot, in which C publishes as `publish` does."""
+        c = tail.c
+        c.ends, c.ends_len = self._ends.lend()
+        tail.keep(c.ends)
+        c.slot, c.layout = self._slot, layout
+        c.key, c.start_offset, c.synced = self._key, view.start_offset, self.synced(flusher)
+        c.stable_offset = -1 if view.stable_offset == view.end_offset else view.stable_offset
+
+    @staticmethod
+    def synced(flusher: Flusher) -> int:
+        """Return the recovery point as it is published: its complement where a sync has failed."""
+        return flusher.recovery_point ^ -int(flusher.failed)
+
     @staticmethod
     def publish_all(partitions: Sequence[Visible]) -> None:
         """Publish the views of several partitions of one store at once."""
@@ -51,9 +66,7 @@ class Publisher:
             publishers[0]._ends.publish([publisher._slot for publisher in publishers], ends)
 
     def _ends_of(self, view: LogView, flusher: Flusher, layout: int) -> Numbers:
-        # The complement of the recovery point is published where a sync has failed.
-        synced = flusher.recovery_point ^ -int(flusher.failed)
-        end = view.end_offset
+        end, synced = view.end_offset, self.synced(flusher)
         return self._key, view.start_offset, end, end, view.stable_offset, synced, layout, self._epoch
 
 
@@ -68,14 +81,18 @@ class Visible:
         self.segments, self.start_offset = writer.segments, start_offset
         self.publishing = Mutex()  # held to replace the view or to publish it
         self._untold = False  # whether an interrupt may have prevented the view's publication
+        self.tail: NativeTail | None = None  # at which C appends
+        self._extended: tuple[LogView, LogView] | None = None  # a view, and what C's appends made of it
         self.current: LogView | Turning | None = self._look()
 
     @property
     def view(self) -> LogView:
         """Return the view that readers may see now. Raises StoreClosedError where the topic was deleted."""
-        view = self.current
-        if isinstance(view, LogView):
-            return view
+        while isinstance(view := self.current, LogView):
+            tail = self.tail
+            seen = view if tail is None else self._with_tail(view, tail)
+            if self.current is view:  # else the tail may be that of another view
+                return seen
         if view is None:
             raise StoreClosedError(f"{self.segments.directory}: the topic was deleted")
         return view.view
@@ -90,6 +107,37 @@ class Visible:
             return True
         shown = isinstance(view, LogView) and view.end_offset == self.segments.next_offset
         return shown and not self._untold
+
+    # --- the native tail ------------------------------------------------------------------
+
+    def lend(self, tail: NativeTail) -> None:
+        """Let C move the end of the current view, and publish it; the caller holds the append token."""
+        with self.publishing:
+            assert isinstance(self.current, LogView)
+            self.publisher.lend(tail, self.current, self.flusher, self.segments.layout)
+            self.tail = tail
+
+    def take_back(self) -> None:
+        """Let the view end where C's appends ended; the caller holds the append token, and C appends no more.
+        These appends are published.
+        """
+        if self.tail is not None and self.tail.moved:
+            self.current = self._look()
+        self.tail = self._extended = None
+
+    def _with_tail(self, view: LogView, tail: NativeTail) -> LogView:
+        if tail.end_offset <= view.end_offset:
+            return view
+        known = self._extended
+        if known is not None and known[0] is view and known[1].end_offset == tail.end_offset:
+            return known[1]
+        end, position = tail.end()
+        if end < view.end_offset:
+            return view
+        stable = end if view.stable_offset == view.end_offset else view.stable_offset
+        extended = view._replace(end_offset=end, end_position=position, stable_offset=stable)
+        self._extended = view, extended
+        return extended
 
     # --- looking --------------------------------------------------------------------------
 
@@ -166,6 +214,9 @@ class Visible:
             current = self.current
             if isinstance(current, Turning) and current.together.done:
                 return False
+            tail = self.tail
+            if tail is not None and tail.publish_synced(self.publisher.synced(self.flusher)):
+                return True
             if current is not None:
                 self.publisher.publish(self.view, self.flusher, self.segments.layout)
         return True

@@ -25,7 +25,7 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -254,6 +254,10 @@ class EndsWriter(_Mapped):
         """Publish a partition that was just made, and so is empty. Raises OSError, as `claim`."""
         if key not in self._slots:
             self.publish([self.claim(key)], [Ends(key, 0, 0, 0, 0, 0, 0, 0)])
+
+    def lend(self) -> tuple[Any, int]:
+        """Return the mapping and its size, for C to publish by itself."""
+        return self._bytes, self._size
 
     def _grow(self) -> None:
         with self._files.open(self._path, write=True) as handle:

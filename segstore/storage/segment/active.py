@@ -29,6 +29,7 @@ from segstore.integers import INT64_MAX
 from segstore.records import Encoded
 from segstore.records.encoded import checked
 from segstore.storage.segment.batch_scan import walk
+from segstore.storage.segment.native_tail import NativeTail
 from segstore.storage.segment.segment import Segment
 
 if TYPE_CHECKING:
@@ -266,6 +267,31 @@ class ActiveSegment:
         self._reserved = 0
         self._builder.state = mark.builder
         self.segment.size, self.next_offset, self.rolled_ms = mark.size, mark.next_offset, mark.rolled_ms
+
+    # --- the native tail -----------------------------------------------------------------
+
+    def lend(self, tail: NativeTail) -> None:
+        """Lend a tail what it needs of this segment: its end, its indexes, and what rolls it."""
+        c, config = tail.c, self.config
+        c.position, c.next_offset, c.base_offset = (
+            self.segment.size,
+            self.next_offset,
+            self.segment.base_offset,
+        )
+        c.most_position, c.rolled_ms, c.young_ms = config.segment_bytes, self.rolled_ms, self._young_ms
+        c.interval, c.state = self._builder.lend()
+        c.offset_index, c.offset_entries, c.offset_room = self._offsets.lend(lambda: c.offset_entries)
+        c.time_index, c.time_entries, time_room = self._times.lend(lambda: c.time_entries)
+        c.time_room = time_room - 1  # closing adds an entry
+        tail.keep(c.state, self._offsets.view, self._times.view)
+
+    def take_back(self, tail: NativeTail) -> None:
+        """Take over what C has appended, which appends no more. May be repeated."""
+        self._offsets.take_back()
+        self._times.take_back()
+        if tail.moved:
+            self._reserved = 0
+            self.segment.size, self.next_offset = tail.c.position, tail.c.next_offset
 
     # --- sealing -----------------------------------------------------------------------
 

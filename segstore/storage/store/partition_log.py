@@ -15,7 +15,7 @@ from segstore.mutex import check_apart
 from segstore.records import Records, empty_records
 from segstore.storage.context import os_errors
 from segstore.storage.log import read
-from segstore.storage.log.append import append_columns, append_one
+from segstore.storage.log.append import append_columns, append_one, append_short
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.read import Gaps
 from segstore.storage.log.read_only_partition import Follower
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
+_NO_HEADERS: Headers = ()
 _TRIES = 10  # segments may be removed between the view and the read: then the next view is tried
 
 
@@ -49,6 +50,7 @@ class PartitionLog:
         self._name = f"{topic}-{partition}"
         self._internal = topic in INTERNAL
         self.aborted_transactions = AbortedTransactions(context.files)
+        self._loan = source.loan if isinstance(source, Partition) and not self._internal else None
         self._gaps = Gaps(context.files, context.root, topic, partition)
 
     def __repr__(self) -> str:
@@ -95,7 +97,7 @@ class PartitionLog:
         self,
         value: bytes | None,
         key: bytes | None = None,
-        headers: Headers = (),
+        headers: Headers = _NO_HEADERS,
         timestamp: int | None = None,
     ) -> int:
         """Append one record; returns its offset. `timestamp` is in ms since the epoch, by default now. A
@@ -106,6 +108,11 @@ class PartitionLog:
         topic): nothing was written then; StorageError: the record is not in the log; ReadOnlyError,
         StoreClosedError, ForkedError.
         """
+        loan = self._loan
+        if loan is not None and headers is _NO_HEADERS and not self._context.closed:
+            offset = append_short(loan, value, key, timestamp)
+            if offset >= 0:
+                return offset
         if self._internal:
             self._refuse()
         return append_one(self.partition_for_write(), value, key, headers, timestamp)

@@ -1,0 +1,299 @@
+/* The tail of a log: appends of one record, each by one call (DESIGN.md, section 6).
+ *
+ * Python lends a tail (`seg_tail`) while nothing unusual is the case, and takes it back before it
+ * changes anything of what the tail says. Whatever a tail does not provide for gives SEG_SLOW, and
+ * nothing is changed then.
+ *
+ * Thread contract: any thread, in the process that lent the tail. `lock` is held for one append, and
+ * where Python takes the tail back; a process that was forked meanwhile gets SEG_SLOW. Where a write
+ * fails, `torn` has the errno and the tail is taken back: bytes may lie behind its end.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "relax.h"
+
+enum { OFFSET_ENTRY = 8, TIME_ENTRY = 12, LARGEST = 16384, NUMBERS = 36, SPINS = 200, FREE = 0, TAKEN = 1, WAITED_FOR = 2 };
+
+/* --- forks ----------------------------------------------------------------- */
+
+static int32_t forks;
+
+static void count_fork(void)
+{
+    forks++;
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, count_fork);
+}
+
+int32_t seg_forks(void)
+{
+    return forks;
+}
+
+/* --- the lock (U. Drepper, "Futexes Are Tricky", mutex 3) ------------------- */
+
+static int64_t enter(seg_tail *t)
+{
+    int32_t free = FREE;
+    for (int i = 0; i < SPINS; i++, free = FREE) {
+        if (__atomic_compare_exchange_n(&t->lock, &free, TAKEN, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+            return 0;
+        relax();
+    }
+    while (__atomic_exchange_n(&t->lock, WAITED_FOR, __ATOMIC_ACQUIRE) != FREE)
+        if (syscall(SYS_futex, &t->lock, FUTEX_WAIT_PRIVATE, WAITED_FOR, NULL, 0, 0) < 0 && errno == EINTR)
+            return -EINTR;
+    return 0;
+}
+
+static void leave(seg_tail *t)
+{
+    if (__atomic_exchange_n(&t->lock, FREE, __ATOMIC_RELEASE) == WAITED_FOR)
+        syscall(SYS_futex, &t->lock, FUTEX_WAKE_PRIVATE, 1, 0, 0, 0);
+}
+
+/* --- what is told to readers ------------------------------------------------ */
+
+static void publish(const seg_tail *t)
+{
+    int64_t end = t->next_offset;
+    int64_t values[8] = {t->key,    t->start_offset, end, end, t->stable_offset < 0 ? end : t->stable_offset,
+                         t->synced, t->layout,       t->leader_epoch};
+    seg_store_ends(t->ends, t->ends_len, &t->slot, values, 1);
+}
+
+/* Readers of this process see position and next offset of one moment. */
+static void move_end(seg_tail *t, int64_t position, int64_t next_offset)
+{
+    uint64_t odd = t->sequence + 1;
+    __atomic_store_n(&t->sequence, odd, __ATOMIC_RELAXED);
+    __atomic_store_n(&t->position, position, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->next_offset, next_offset, __ATOMIC_RELEASE);
+    __atomic_store_n(&t->sequence, odd + 1, __ATOMIC_RELEASE);
+}
+
+int64_t seg_tail_end(const seg_tail *t, int64_t *position)
+{
+    for (;;) {
+        uint64_t before = __atomic_load_n(&t->sequence, __ATOMIC_ACQUIRE);
+        int64_t at = __atomic_load_n(&t->position, __ATOMIC_ACQUIRE);
+        int64_t next = __atomic_load_n(&t->next_offset, __ATOMIC_ACQUIRE);
+        if ((before & 1) == 0 && __atomic_load_n(&t->sequence, __ATOMIC_RELAXED) == before) {
+            *position = at;
+            return next;
+        }
+        if (t->forks != forks)
+            return SEG_SLOW; /* another thread of the parent was at it, and is not here */
+        relax();
+    }
+}
+
+/* --- appends ------------------------------------------------------------------ */
+
+/* Whether no roll is due before a batch of this time. */
+static int is_young(const seg_tail *t, int64_t timestamp)
+{
+    int64_t age = timestamp < 0 ? -1 : timestamp - t->rolled_ms;
+    return t->rolled_ms >= 0 && age >= 0 && age <= t->young_ms;
+}
+
+/* Whether the topic's settings allow a record of this time. */
+static int is_near(const seg_tail *t, int64_t timestamp, int64_t now)
+{
+    return now >= 0 && timestamp >= 0 && timestamp - now <= t->after_ms && now - timestamp <= t->before_ms;
+}
+
+/* Whether n batches with so many offsets fit the segment and its indexes. Positions and relative offsets
+ * are int32. */
+static int has_room(const seg_tail *t, int64_t size, int64_t offsets, int64_t n)
+{
+    int64_t relative = t->next_offset - t->base_offset;
+    return size <= t->most_position - t->position && t->position + size <= (int64_t)INT32_MAX + 1 &&
+        relative + offsets - 1 <= INT32_MAX && t->next_offset <= INT64_MAX - offsets &&
+        n <= t->offset_room - t->offset_entries && n <= t->time_room - t->time_entries;
+}
+
+static uint8_t *put_bytes(uint8_t *w, const uint8_t *data, int64_t len)
+{
+    w = put_varint(w, len);
+    if (len > 0)
+        memcpy(w, data, (size_t)len);
+    return w + (len > 0 ? len : 0);
+}
+
+static int64_t payload(int64_t len)
+{
+    return varint_size(len) + (len > 0 ? len : 0);
+}
+
+/* Write the batch at out, whose size is b->size. */
+static void put_batch(const uint8_t *value, int64_t value_len, const uint8_t *key, int64_t key_len,
+                      int64_t body, uint8_t *out, seg_batch *b)
+{
+    seg_put_header(out, b);
+    uint8_t *w = put_varint(out + HEADER, body);
+    *w++ = 0; /* attributes, and no difference in time and offset */
+    *w++ = 0;
+    *w++ = 0;
+    w = put_bytes(w, key, key_len);
+    w = put_bytes(w, value, value_len);
+    *w = 0; /* headers */
+    seg_put_crc(out, b);
+}
+
+/* Write batches that have their offsets; where they lie in the log, index them and move the end behind. */
+static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_batch *batches, int64_t n)
+{
+    int64_t timed = 0;
+    int64_t done = t->write ? t->write(t->fd, buf, len, t->position) : seg_pwrite(t->fd, buf, len, t->position);
+    if (done < 0) {
+        t->torn = (int32_t)-done;
+        t->lent = 0;
+        return done;
+    }
+    int64_t made = seg_index_entries(batches, n, t->base_offset, t->interval, t->state,
+                                     t->offset_index + OFFSET_ENTRY * t->offset_entries,
+                                     t->time_index + TIME_ENTRY * t->time_entries, &timed);
+    if (made > 0) {
+        __atomic_store_n(&t->offset_entries, t->offset_entries + made, __ATOMIC_RELEASE);
+        __atomic_store_n(&t->time_entries, t->time_entries + timed, __ATOMIC_RELEASE);
+    }
+    move_end(t, t->position + len, batches[n - 1].last_offset + 1);
+    t->appends++;
+    publish(t);
+    return batches[0].base_offset;
+}
+
+static int64_t append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
+                      int64_t key_len, int64_t timestamp, int64_t now)
+{
+    int64_t body = 3 + payload(key_len) + payload(value_len) + 1;
+    seg_batch b = {
+        .position = t->position,
+        .base_offset = t->next_offset,
+        .last_offset = t->next_offset,
+        .base_timestamp = timestamp,
+        .max_timestamp = timestamp,
+        .producer_id = -1,
+        .size = (int32_t)(HEADER + varint_size(body) + body),
+        .leader_epoch = t->leader_epoch,
+        .base_sequence = -1,
+        .count = 1,
+        .producer_epoch = -1,
+    };
+    uint8_t out[LARGEST];
+    if (b.size > t->largest_batch || !is_near(t, timestamp, now) || !is_young(t, timestamp) ||
+        !has_room(t, b.size, 1, 1))
+        return SEG_SLOW;
+    put_batch(value, value_len, key, key_len, body, out, &b);
+    return write_out(t, out, b.size, &b, 1);
+}
+
+/* Take the tail for an append; 0 where it is not lent. */
+static int begin(seg_tail *t)
+{
+    if (t->forks != forks || enter(t))
+        return 0;
+    if (t->lent)
+        return 1;
+    leave(t);
+    return 0;
+}
+
+/* Give the tail back after an append, and wake those who wait for records. */
+static int64_t end(seg_tail *t, int64_t offset)
+{
+    leave(t);
+    if (offset >= 0)
+        seg_wake(t->ends, t->ends_len);
+    return offset;
+}
+
+static int64_t clock_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
+                        int64_t key_len, int64_t timestamp, int64_t now)
+{
+    if (value_len > LARGEST - HEADER - NUMBERS || key_len > LARGEST - HEADER - NUMBERS - value_len ||
+        (key_len < 0 && t->needs_key) || !t->plain || !begin(t))
+        return SEG_SLOW;
+    if (now == SEG_NOW)
+        now = clock_ms();
+    return end(t, append(t, value, value_len, key, key_len, timestamp == SEG_NOW ? now : timestamp, now));
+}
+
+/* Bytes of n batches, and their offsets; -1 where these are more than a segment has. */
+static int64_t measure(const seg_batch *batches, int64_t n, int64_t *offsets)
+{
+    int64_t size = 0;
+    *offsets = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t delta = batches[i].last_offset - batches[i].base_offset;
+        if (delta < 0 || delta > INT32_MAX || *offsets > INT32_MAX)
+            return -1;
+        *offsets += delta + 1;
+        size += batches[i].size;
+    }
+    return size;
+}
+
+static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
+{
+    int64_t offsets = 0;
+    if (n <= 0 || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
+        !has_room(t, len, offsets, n))
+        return SEG_SLOW;
+    if (seg_assign(buf, len, batches, n, t->next_offset, t->leader_epoch, -1, t->position) < 0)
+        return SEG_SLOW;
+    return write_out(t, buf, len, batches, n);
+}
+
+int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
+{
+    return begin(t) ? end(t, write_batches(t, buf, len, batches, n)) : SEG_SLOW;
+}
+
+int64_t seg_tail_stop(seg_tail *t)
+{
+    if (t->forks != forks)
+        return 0;
+    int64_t error = enter(t);
+    if (error)
+        return error;
+    t->lent = 0;
+    leave(t);
+    return 0;
+}
+
+int64_t seg_tail_synced(seg_tail *t, int64_t synced)
+{
+    if (t->forks != forks)
+        return 0;
+    int64_t error = enter(t);
+    if (error)
+        return error;
+    int64_t lent = t->lent;
+    if (lent) {
+        t->synced = synced;
+        publish(t);
+    }
+    leave(t);
+    if (lent)
+        seg_wake(t->ends, t->ends_len);
+    return lent;
+}

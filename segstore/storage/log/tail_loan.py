@@ -1,0 +1,105 @@
+"""The loan of a partition's native tail: when C may append by itself, and what becomes of what it appended.
+
+The tail is lent at the end of an append that was made the long way, and taken back whenever somebody takes
+the append token: so whoever holds the token finds the log as if the long way had been taken always. Threads:
+the holder of the append token; any thread may `stop` the tail, and append by it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from segstore.errors import StorageError, is_refusal
+from segstore.mutex import Mutex
+from segstore.storage.context import Context, wall_clock
+from segstore.storage.log.validator import LogValidator
+from segstore.storage.log.writer import LogWriter, Restore
+from segstore.storage.segment import native_tail
+from segstore.storage.segment.native_tail import NativeTail
+
+if TYPE_CHECKING:
+    from segstore.storage.log.visibility import Visible
+
+
+class TailLoan:
+    """The loan of one partition; `tail` is what C appends at, None where it may not. `needs_nothing` says
+    whether an append needs nothing behind it, such as a flush.
+    """
+
+    def __init__(
+        self, context: Context, writer: LogWriter, visible: Visible, needs_nothing: Callable[[], bool]
+    ) -> None:
+        self._files, self._writer, self._visible = context.files, writer, visible
+        self._needs_nothing = needs_nothing
+        self.token = Mutex()
+        """The append token, which is held where the log's end or its segments change."""
+        self.token.on_taken = self.take_back
+        self._clock = None if context.clock is wall_clock else context.clock
+        self.tail: NativeTail | None = None
+        writer.segments.stop_appends = self.stop
+
+    # --- lending --------------------------------------------------------------------------
+
+    def lend(self, validator: LogValidator) -> None:
+        """Lend the tail, if nothing unusual is the case; the caller holds the append token."""
+        if self.tail is None and native_tail.enabled and self._is_usual():
+            active, files = self._writer.segments.active, self._files
+            try:
+                handle = active.handle
+            except OSError as error:
+                if not is_refusal(error):
+                    raise
+                return  # there is no descriptor left, and the append is done
+            # Noted first: whatever an interrupt leaves undone here, the tail is taken back.
+            tail = self.tail = NativeTail(handle, files.native_write(handle), self._clock)
+            active.lend(tail)
+            validator.lend(tail)
+            tail.c.leader_epoch = self._writer.epoch
+            self._visible.lend(tail)
+            tail.begin()
+            if self._writer.segments.fenced is not None:  # by a sync that failed meanwhile
+                tail.stop()
+
+    def _is_usual(self) -> bool:
+        segments = self._writer.segments
+        return (
+            self._needs_nothing()
+            and self._writer.owed is None
+            and segments.fenced is None
+            and not segments.closed
+            and self._visible.is_all
+            and self._writer.config.message_timestamp_type == "CreateTime"
+        )
+
+    # --- taking back ----------------------------------------------------------------------
+
+    def take_back(self) -> None:
+        """Take the tail back, if it is lent; the caller holds the append token. What an append that failed
+        has left is noted in the writer. May be repeated.
+        """
+        tail = self.tail
+        if tail is None:
+            return
+        tail.stop()
+        writer = self._writer
+        writer.segments.active.take_back(tail)
+        if tail.c.torn and writer.owed is None:
+            writer.owed = Restore(writer.segments, None)
+        self._visible.take_back()
+        self.tail = None
+
+    def torn(self, number: int) -> StorageError:
+        """Take back what an append of C's, which failed with this errno, has left; return the error for its
+        caller. Where there is no room for that, the next append begins with it. The caller holds the append
+        token.
+        """
+        self._writer.take_back()
+        return StorageError(number, os.strerror(number), self._writer.segments.active.segment.path)
+
+    def stop(self) -> None:
+        """Let no append of C's begin any more. Any thread may call this."""
+        tail = self.tail
+        if tail is not None:
+            tail.stop()

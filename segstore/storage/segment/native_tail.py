@@ -1,0 +1,80 @@
+"""The native tail of a log: what C needs to append a record by one call, lent to it while nothing unusual is
+the case (DESIGN.md, section 6; `_native/tail.c`).
+
+A tail is made for one loan. It is lent, and taken back, by the holder of the partition's append token;
+`stop` may be called by any thread: no append begins any more when it returns. What C has appended is in the
+log, indexed and published; the Python objects learn of that when the tail is taken back. Until then readers
+of this process see it by `end`.
+"""
+
+from __future__ import annotations
+
+import errno
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from segstore._native import ffi, lib
+
+if TYPE_CHECKING:
+    from segstore.files import Handle
+
+enabled = True
+"""Whether tails are lent. Tests turn this off, so that every append takes the long way."""
+
+
+class NativeTail:
+    """A tail of which C's struct is `c`. `write` is as `Files.native_write` gives it; `clock` is None where
+    C's clock is the store's.
+    """
+
+    __slots__ = ("__weakref__", "_handle", "_owners", "c", "clock")
+
+    def __init__(self, handle: Handle, write: Any, clock: Callable[[], int] | None) -> None:
+        self.c = ffi.new("seg_tail *")
+        self.c.fd, self.c.forks, self.c.write = handle.fd, lib.seg_forks(), write
+        self.clock = clock
+        self._handle: Handle | None = handle
+        self._owners: list[Any] = [write]
+
+    def keep(self, *owners: Any) -> None:
+        """Keep objects to whose memory the struct points, for as long as the tail lives."""
+        self._owners += owners
+
+    def begin(self) -> None:
+        """Let C append from now on. The pool may stop the tail to close the log's file."""
+        handle = self._handle
+        assert handle is not None
+        handle.user = weakref.ref(self)
+        self.c.lent = 1
+
+    @property
+    def moved(self) -> bool:
+        """Return whether anything was appended, or tried in vain, since the tail was lent."""
+        return bool(self.c.appends or self.c.torn)
+
+    @property
+    def end_offset(self) -> int:
+        """Return the offset behind the last record."""
+        return int(self.c.next_offset)
+
+    def end(self) -> tuple[int, int]:
+        """Return the offset behind the last record, and the position in the active segment that belongs to
+        it.
+        """
+        position = ffi.new("int64_t *")
+        return int(lib.seg_tail_end(self.c, position)), int(position[0])
+
+    def stop(self) -> None:
+        """Let no append begin any more, and wait for one that is under way. Calls after the first do
+        nothing.
+        """
+        while lib.seg_tail_stop(self.c) == -errno.EINTR:
+            """A signal's handler has run."""
+        self._handle = None
+
+    def publish_synced(self, synced: int) -> bool:
+        """Publish how much is durable; False where the tail is not lent any more."""
+        while (told := lib.seg_tail_synced(self.c, synced)) == -errno.EINTR:
+            """A signal's handler has run."""
+        return bool(told)
