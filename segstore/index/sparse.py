@@ -16,7 +16,7 @@ import contextlib
 import mmap
 import os
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from segstore._native import ffi, held, lib
@@ -57,6 +57,8 @@ class SparseIndex:
     _valid: ClassVar[Any]  # the native count of leading valid entries
 
     _view: View
+    _lent: tuple[Any, Any] | None = None
+    """While C adds entries: its struct, and a pointer to the number of entries in it."""
 
     def __init__(self, files: Files, path: str | os.PathLike[str]) -> None:
         self._files, self.path = files, os.fspath(path)
@@ -83,7 +85,7 @@ class SparseIndex:
 
     def lookup(self, key: int) -> tuple[int, int] | None:
         """Return the last entry whose first field is at most `key`; None where there is none."""
-        pointer, count, memory = self.view
+        pointer, count, memory = self._view if self._lent is None else self.view
         slot = self._slot(pointer, count, key)
         if slot < 0:
             return None
@@ -129,7 +131,6 @@ class ActiveIndex(SparseIndex):
         """
         super().__init__(files, path)
         self._view = _EMPTY
-        self._lent: Callable[[], int] | None = None
         self._looked_at = 0  # the most entries that a view had before some were dropped
         self.max_entries = max_bytes // self.ENTRY.size
         # Bytes of the file; those behind the entries are allocated. While the file grows or is trimmed, and
@@ -152,16 +153,16 @@ class ActiveIndex(SparseIndex):
         """
         lent = self._lent  # first: the view that is seen then has all the entries that C counted
         view = self._view
-        if lent is None or (count := lent()) <= view.n:
+        if lent is None or (count := lent[1][0]) <= view.n:
             return view
         return View(view.pointer, count, view.memory)
 
-    def lend(self, count: Callable[[], int]) -> tuple[Any, int, int]:
-        """Let C add entries, of which `count` tells how many there are; return the pointer to the entries,
-        how many there are, and how many there may be.
+    def lend(self, tail: Any, field: str) -> tuple[Any, int, int]:
+        """Let C add entries, and keep their number in a field (int64) of the tail, a struct; return the
+        pointer to the entries, how many there are, and how many there may be.
         """
         pointer, n, _ = self._view
-        self._lent = count
+        self._lent = tail, ffi.addressof(tail, field)
         return pointer, n, min(self._room // self.ENTRY.size, self.max_entries - self.SPARE)
 
     def take_back(self) -> None:

@@ -258,11 +258,7 @@ class Partition:
     @property
     def view(self) -> LogView:
         """Return the view that readers may see now. Raises StoreClosedError where the topic was deleted."""
-        visible = self.visible
-        view = visible.current
-        if visible.tail is None and isinstance(view, LogView) and visible.current is view:
-            return view
-        return visible.view
+        return self.visible.view
 
     @property
     def recovery_point(self) -> int:

@@ -7,9 +7,11 @@ are written by then. A view and its publication change together, under `publishi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from segstore._native import ffi, lib
 from segstore.errors import StoreClosedError
 from segstore.mutex import Mutex
 from segstore.storage.log.flusher import Flusher
@@ -70,6 +72,9 @@ class Publisher:
         return self._key, view.start_offset, end, end, view.stable_offset, synced, layout, self._epoch
 
 
+_view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)  # a call of C
+
+
 # --- visibility ------------------------------------------------------------
 
 
@@ -89,8 +94,17 @@ class Visible:
     def view(self) -> LogView:
         """Return the view that readers may see now. Raises StoreClosedError where the topic was deleted."""
         while isinstance(view := self.current, LogView):
-            tail = self.tail
-            seen = view if tail is None else self._with_tail(view, tail)
+            seen, tail = view, self.tail
+            if tail is not None and tail.c.next_offset > view.end_offset:
+                known, seen = self._extended or (None, view)
+                if known is not view or seen.end_offset != tail.c.next_offset:
+                    # What C has appended is visible too. This is done in place, since each read comes here.
+                    end = lib.seg_tail_end(tail.c, position := ffi.new("int64_t *"))
+                    if end < 0:  # a child process, forked within an append
+                        return view
+                    stable = end if view.stable_offset == view.end_offset else view.stable_offset
+                    seen = _view((*view[:3], end, position[0], stable))
+                    self._extended = view, seen
             if self.current is view:  # else the tail may be that of another view
                 return seen
         if view is None:
@@ -124,20 +138,6 @@ class Visible:
         if self.tail is not None and self.tail.moved:
             self.current = self._look()
         self.tail = self._extended = None
-
-    def _with_tail(self, view: LogView, tail: NativeTail) -> LogView:
-        if tail.end_offset <= view.end_offset:
-            return view
-        known = self._extended
-        if known is not None and known[0] is view and known[1].end_offset == tail.end_offset:
-            return known[1]
-        end, position = tail.end()
-        if end < view.end_offset:
-            return view
-        stable = end if view.stable_offset == view.end_offset else view.stable_offset
-        extended = view._replace(end_offset=end, end_position=position, stable_offset=stable)
-        self._extended = view, extended
-        return extended
 
     # --- looking --------------------------------------------------------------------------
 

@@ -280,8 +280,8 @@ class ActiveSegment:
         )
         c.most_position, c.rolled_ms, c.young_ms = config.segment_bytes, self.rolled_ms, self._young_ms
         c.interval, c.state = self._builder.lend()
-        c.offset_index, c.offset_entries, c.offset_room = self._offsets.lend(lambda: c.offset_entries)
-        c.time_index, c.time_entries, time_room = self._times.lend(lambda: c.time_entries)
+        c.offset_index, c.offset_entries, c.offset_room = self._offsets.lend(c, "offset_entries")
+        c.time_index, c.time_entries, time_room = self._times.lend(c, "time_entries")
         c.time_room = time_room - 1  # closing adds an entry
         tail.keep(c.state, self._offsets.view, self._times.view)
 

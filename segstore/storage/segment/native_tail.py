@@ -10,6 +10,7 @@ of this process see it by `end`.
 from __future__ import annotations
 
 import errno
+import os
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,10 @@ from segstore._native import ffi, lib
 if TYPE_CHECKING:
     from segstore.files import Handle
 
-enabled = True
-"""Whether tails are lent. Tests turn this off, so that every append takes the long way."""
+enabled = "SEGSTORE_LONG_WAY" not in os.environ
+"""Whether tails are lent. Where the environment has SEGSTORE_LONG_WAY, as in tests of the long way, every append
+takes that.
+"""
 
 
 class NativeTail:
@@ -52,18 +55,6 @@ class NativeTail:
     def moved(self) -> bool:
         """Return whether anything was appended, or tried in vain, since the tail was lent."""
         return bool(self.c.appends or self.c.torn)
-
-    @property
-    def end_offset(self) -> int:
-        """Return the offset behind the last record."""
-        return int(self.c.next_offset)
-
-    def end(self) -> tuple[int, int]:
-        """Return the offset behind the last record, and the position in the active segment that belongs to
-        it.
-        """
-        position = ffi.new("int64_t *")
-        return int(lib.seg_tail_end(self.c, position)), int(position[0])
 
     def stop(self) -> None:
         """Let no append begin any more, and wait for one that is under way. Calls after the first do

@@ -47,6 +47,7 @@ class PartitionLog:
         """`store` is only referred to: without it nothing would be flushed in the background."""
         self.topic, self.partition, self._store = topic, partition, store
         self._context, self._source = context, source
+        self._views = source.visible if isinstance(source, Partition) else source
         self._name = f"{topic}-{partition}"
         self._internal = topic in INTERNAL
         self.aborted_transactions = AbortedTransactions(context.files)
@@ -61,30 +62,30 @@ class PartitionLog:
     @property
     def start_offset(self) -> int:
         """Return the log start offset: the first that may be read."""
-        return self._source.view.start_offset
+        return self._views.view.start_offset
 
     @property
     def end_offset(self) -> int:
         """Return the log end offset: the offset that the next record gets."""
-        return self._source.view.end_offset
+        return self._views.view.end_offset
 
     @property
     def high_watermark(self) -> int:
         """Return the offset up to which every in-sync replica has the log: without replicas, the log end
         offset.
         """
-        return self._source.view.end_offset
+        return self._views.view.end_offset
 
     @property
     def size(self) -> int:
         """Return the size of the log in bytes, as stored, indexes not counted (Kafka: UnifiedLog.size)."""
-        view = self._source.view
+        view = self._views.view
         return sum(map(view.end_of, range(len(view.segments))))
 
     @property
     def last_stable_offset(self) -> int:
         """Return the offset below which every transaction is committed or aborted (Kafka: LSO)."""
-        return self._stable(self._source.view)
+        return self._stable(self._views.view)
 
     def _stable(self, view: LogView) -> int:
         return (
@@ -213,7 +214,7 @@ class PartitionLog:
     @property
     def view(self) -> LogView:
         """Return what is visible now. Raises StoreClosedError where the topic was deleted."""
-        return self._source.view
+        return self._views.view
 
     def read_view(
         self,
@@ -228,7 +229,7 @@ class PartitionLog:
         meanwhile.
         """
         try:
-            return self._read(view or self._source.view, offset, max_bytes, committed, check_crcs, times)
+            return self._read(view or self._views.view, offset, max_bytes, committed, check_crcs, times)
         except (OSError, CorruptRecordError):
             return self.with_view(
                 lambda view: self._read(view, offset, max_bytes, committed, check_crcs, times)
@@ -241,7 +242,7 @@ class PartitionLog:
         tries, doubted = 0, False
         while True:
             try:
-                return use(self._source.view)
+                return use(self._views.view)
             except FileNotFoundError as error:
                 tries += 1
                 if tries == _TRIES:
@@ -252,7 +253,7 @@ class PartitionLog:
                 # Segments that a live writer has removed meanwhile look like a gap: only a second look
                 # shows that.
                 if doubted or not isinstance(self._source, Follower):
-                    _ = self._source.view  # StoreClosedError: the name is a new topic's, and its files
+                    _ = self._views.view  # StoreClosedError: the name is a new topic's, and its files
                     raise
                 doubted = True
                 self._source.refresh()
