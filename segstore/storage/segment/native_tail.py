@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from segstore.files import Handle
 
 enabled = "SEGSTORE_LONG_WAY" not in os.environ
-"""Whether tails are lent. Where the environment has SEGSTORE_LONG_WAY, as in tests of the long way, every append
-takes that.
+"""Whether tails are lent. Where the environment has SEGSTORE_LONG_WAY, as in tests of the long way, every
+append takes that.
 """
 
 

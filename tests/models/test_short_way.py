@@ -1,0 +1,190 @@
+"""Promise: an append by one call of C leaves the same bytes, results and errors as the long way."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import FailingFiles
+from stores import START_MS, Clock, tree
+
+import segstore
+from segstore.records import Columns, Template
+from segstore.storage.log.append import append_batches, append_record
+from segstore.storage.segment import native_tail
+
+SEEDS = 60
+STEPS = 120
+Call = Callable[["Side"], object]
+
+
+def full(_: str, args: tuple[Any, ...]) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device", args[0].path)
+
+
+class Side:
+    """One of the two stores, of which one lends tails."""
+
+    def __init__(self, path: Path, config: dict[str, Any], short: bool) -> None:
+        self.path, self.short = path, short
+        self.clock = Clock(START_MS)
+        self.files = FailingFiles({"pwrite"}, full, nth=0)
+        self.lent = 0
+        self.open()
+        self.store.create_topic("t", 1, config)
+        self.log = self.store.partition("t")
+
+    def open(self) -> None:
+        self.store = segstore.open(self.path, clock=self.clock, files=self.files)
+        if "t" in self.store.topics():
+            self.log = self.store.partition("t")
+
+    def do(self, call: Call, monkeypatch: pytest.MonkeyPatch) -> object:
+        """What a call gave, or the error that it raised."""
+        monkeypatch.setattr(native_tail, "enabled", self.short)
+        loan = self.log._loan
+        assert loan is not None
+        self.lent += loan.tail is not None
+        try:
+            return call(self)
+        except segstore.SegstoreError as error:
+            return type(error), str(error).replace(str(self.path), "")
+
+
+def draw_config(rng: random.Random) -> dict[str, Any]:
+    config = {
+        "segment.bytes": rng.choice([700, 5_000, 40_000, 1 << 30]),
+        "index.interval.bytes": rng.choice([0, 100, 1000, 4096]),
+        "segment.index.bytes": rng.choice([120, 10_000]),
+        "segment.ms": rng.choice([50, 10_000, 604_800_000]),
+        "compression.type": rng.choice(["producer", "producer", "producer", "zstd"]),
+        "message.timestamp.type": rng.choice(["CreateTime"] * 5 + ["LogAppendTime"]),
+        "cleanup.policy": rng.choice(["delete", "delete", "compact"]),
+        "retention.ms": rng.choice([-1, 1000, 604_800_000]),
+        "message.timestamp.before.max.ms": rng.choice([100, 1 << 62]),
+        "message.timestamp.after.max.ms": rng.choice([100, 3_600_000]),
+        "max.message.bytes": rng.choice([300, 1_048_588]),
+    }
+    return dict(rng.sample(sorted(config.items()), rng.randrange(len(config) + 1)))
+
+
+def draw_value(rng: random.Random) -> Any:
+    size = rng.choice([0, 1, 20, 63, 64, 100, 100, 300, 8191, 16_300, 16_400, 70_000])
+    return rng.choice([None, bytes(size), rng.randbytes(size), rng.randbytes(size), bytearray(b"mutable")])
+
+
+def draw_timestamp(rng: random.Random) -> Any:
+    near = START_MS + rng.randrange(-50, 400)
+    return rng.choice(
+        [None] * 6 + [near] * 6 + [-1, -2, 0, near - 10**6, near + 10**8, 1 << 63, True, "1", 1.5]
+    )
+
+
+def draw_append(rng: random.Random) -> Call:
+    value, timestamp = draw_value(rng), draw_timestamp(rng)
+    key = rng.choice([None, b"", b"k", rng.randbytes(50), bytearray(b"k"), "text"])
+    headers = rng.choice([(), (), (), [], [("name", b"v")], [("", None)], 5])
+    return lambda side: side.log.append(value, key, headers, timestamp)
+
+
+def draw_batch(rng: random.Random) -> Call:
+    values = [rng.randbytes(rng.choice([0, 10, 200])) for _ in range(rng.choice([1, 1, 3, 40]))]
+    keys = rng.choice([None, [b"%d" % len(v) for v in values]])
+    compression = rng.choice([None, "gzip", "lz4", "none", "bad"])
+    size = rng.choice([100, 65536])
+    return lambda side: side.log.append_batch(values, keys, compression=compression, batch_bytes=size)
+
+
+def draw_produced(rng: random.Random) -> Call:
+    """What a producer's sender appends; sequences repeat, follow or skip."""
+    template = Template(producer_id=rng.choice([-1, -1, 5]), producer_epoch=0, base_sequence=rng.randrange(4))
+    value, timestamp = rng.randbytes(30), START_MS + rng.randrange(200)
+    compression = rng.choice([None, "lz4"])
+    if rng.random() < 0.5:
+        return lambda side: append_record(side.log, value, b"k", (), timestamp, compression, template)
+    values = [value] * 3
+    return lambda side: append_batches(
+        side.log, Columns(values, values, timestamp=timestamp), (1,), compression, template
+    )
+
+
+def reopen(side: Side) -> object:
+    side.store.close()
+    side.open()
+    return side.log.end_offset
+
+
+def draw_other(rng: random.Random) -> Call:
+    seen = rng.random()
+    config = {"segment.bytes": rng.choice([600, 1 << 20]), "index.interval.bytes": rng.choice([10, 4096])}
+    later = rng.choice([1, 60, 20_000])
+
+    def wait(side: Side) -> None:
+        side.clock.now += later
+
+    def fail(side: Side) -> None:
+        side.files.arm()
+
+    return rng.choice(
+        [
+            wait,
+            wait,
+            fail,
+            lambda side: side.log.flush(),
+            lambda side: side.log.delete_records(int(seen * side.log.end_offset)),
+            lambda side: side.store.alter_topic("t", config) and None,
+            lambda side: (side.store.sweep(), None)[1],
+            lambda side: [(r.offset, r.value, r.timestamp) for r in side.log.read(side.log.start_offset)],
+            lambda side: (
+                side.log.start_offset,
+                side.log.end_offset,
+                side.log.size,
+                side.log.last_stable_offset,
+            ),
+            lambda side: side.log.offset_for_time(START_MS + int(seen * 300)),
+            reopen,
+        ]
+    )
+
+
+def files_of(side: Side) -> dict[str, object]:
+    """The partition's files, but for that with the topic's id."""
+    return {
+        name: data
+        for name, data in tree(side.path).items()
+        if name.startswith("t-0") and "metadata" not in name
+    }
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_both_ways_write_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    rng = random.Random(seed)
+    config = draw_config(rng)
+    sides = [Side(tmp_path / "short", config, True), Side(tmp_path / "long", config, False)]
+    draws = [draw_append] * 14 + [draw_batch, draw_produced] + [draw_other] * 2
+    for _ in range(STEPS):
+        call = rng.choice(draws)(rng)
+        short, long = (side.do(call, monkeypatch) for side in sides)
+        assert repr(short) == repr(long)
+    assert sides[1].lent == 0
+    for side in sides:
+        side.files.arm(0)
+        side.store.close()
+    assert files_of(sides[0]) == files_of(sides[1])
+
+
+def test_the_short_way_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the test above compared the long way with itself."""
+    side = Side(tmp_path / "short", {}, True)
+    counted: Counter[bool] = Counter()
+    with side.store:
+        for seed in range(300):
+            appended = side.do(draw_append(random.Random(seed)), monkeypatch)
+            counted[isinstance(appended, int)] += 1
+    assert counted[True] > 100
+    assert side.lent > 200

@@ -1,0 +1,307 @@
+"""Promise: what C appends by itself is seen, kept, taken back and refused as what Python appends."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import CountingFiles, FailingFiles
+
+import segstore
+from segstore import StorageError
+from segstore._native import ffi
+from segstore.files import Handle
+from segstore.storage.segment import native_tail
+from segstore.storage.segment.native_tail import NativeTail
+
+MANY = 3000
+
+
+@pytest.fixture(autouse=True)
+def _short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_tail, "enabled", True)
+
+
+@pytest.fixture
+def log(store_dir: Path) -> Iterator[segstore.PartitionLog]:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", 1, {"index.interval.bytes": 200})
+        yield begun(store.partition("t"))
+
+
+def begun(log: segstore.PartitionLog) -> segstore.PartitionLog:
+    """Append the long way until C appends."""
+    for n in range(2):
+        assert log.append(b"before %d" % n) == n
+    assert tail_of(log).c.lent
+    return log
+
+
+def tail_of(log: segstore.PartitionLog) -> NativeTail:
+    assert log._loan is not None
+    assert log._loan.tail is not None
+    return log._loan.tail
+
+
+def values(log: segstore.PartitionLog, offset: int = 2) -> list[bytes | None]:
+    return [record.value for record in log.read(offset, 1 << 30)]
+
+
+# --- what is called ----------------------------------------------------------------------------
+
+
+def test_one_call_of_c(log: segstore.PartitionLog) -> None:
+    called: list[str] = []
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        if event == "c_call" and argument.__name__.startswith("seg_"):
+            called.append(argument.__name__)
+
+    sys.setprofile(profile)
+    try:
+        log.append(b"value", b"key")
+    finally:
+        sys.setprofile(None)
+    assert called == ["seg_tail_append"]
+
+
+def test_one_pwrite(store_dir: Path) -> None:
+    files = CountingFiles()
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        files.clear()
+        for n in range(50):
+            log.append(b"%d" % n)
+        assert [name for name, _ in files.calls] == ["pwrite"] * 50
+        assert values(log) == [b"%d" % n for n in range(50)]
+
+
+# --- what is seen ------------------------------------------------------------------------------
+
+
+def test_what_c_appends_is_seen_at_once(store_dir: Path, log: segstore.PartitionLog) -> None:
+    with segstore.open(store_dir, "r") as other:
+        follower = other.partition("t")
+        for n in range(20):
+            offset = log.append(b"%d" % n)
+            assert log.end_offset == log.high_watermark == log.last_stable_offset == offset + 1
+            assert follower.end_offset == offset + 1
+            assert values(log, offset) == values(follower, offset) == [b"%d" % n]
+        log.flush()
+        assert follower.end_offset == log.end_offset
+    assert tail_of(log).c.appends == 20
+
+
+def test_index_entries_of_c_are_found(log: segstore.PartitionLog) -> None:
+    for n in range(MANY):
+        log.append(b"%d" % n)
+    active = log.partition_for_write().segments.active
+    offsets, times = active.segment.indexes
+    assert tail_of(log).c.appends == MANY
+    assert offsets.entries > MANY * 70 // 300
+    for offset in (2, 900, MANY + 1):
+        found = offsets.lookup(offset)
+        assert found is None or 0 <= offset - found[0] <= 4
+    assert times.entries
+    log.append_batch([b"behind"] * 3000)  # takes the tail back
+    assert active.segment.indexes[0].entries >= offsets.entries
+    assert values(log, MANY + 2) == [b"behind"] * 3000
+
+
+def test_readers_see_whole_records_through_rolls(store_dir: Path) -> None:
+    """A view never has the end of one segment and the position in another."""
+    done = threading.Event()
+    failures: list[object] = []
+    with segstore.open(store_dir) as store:
+        store.create_topic("t", 1, {"segment.bytes": 4000})
+        log = begun(store.partition("t"))
+
+        def follow() -> None:
+            at = 0
+            try:
+                while not done.is_set() or at < log.end_offset:
+                    end = log.end_offset
+                    found = log.read(at, 1 << 20)
+                    assert found.next_offset >= end
+                    assert [int(r.value or b"0") for r in found if r.offset > 1] == list(
+                        range(max(at, 2), found.next_offset)
+                    )
+                    at = found.next_offset
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=follow) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for n in range(2, MANY):
+            assert log.append(b"%d" % n) == n
+            assert log.end_offset == n + 1
+        done.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+def test_threads_append_to_one_partition(log: segstore.PartitionLog) -> None:
+    offsets: list[list[int]] = [[] for _ in range(6)]
+
+    def run(number: int) -> None:
+        for n in range(400):
+            if n % 40 == number:
+                log.append_batch([b"%d" % number] * 3)
+            offsets[number].append(log.append(b"%d" % number))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.end_offset == 2 + 6 * 400 + 6 * 30
+    found = [record.value for record in log.read(0, 1 << 30)]
+    for number, mine in enumerate(offsets):
+        assert mine == sorted(mine)
+        assert {found[offset] for offset in mine} == {b"%d" % number}
+
+
+# --- what fails --------------------------------------------------------------------------------
+
+
+class HalfWritten(FailingFiles):
+    """Files of which a failing `pwrite` has written a half."""
+
+    def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            super().before(name, args, kwargs)
+        except OSError:
+            handle, data, position = args
+            os.pwrite(handle.fd, data[: len(data) // 2], position)
+            raise
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_failed_write_leaves_nothing(store_dir: Path, number: int) -> None:
+    files = HalfWritten({"pwrite"}, OSError(number, os.strerror(number)), nth=0)
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        log.append(b"whole")
+        size = (path := next(store_dir.glob("t-0/*.log"))).stat().st_size
+        for turn in range(2):
+            if turn:
+                assert log.append(b"whole") == 3
+                size = path.stat().st_size
+            assert tail_of(log).c.lent
+            files.arm()
+            with pytest.raises(StorageError) as raised:
+                log.append(b"cut off")
+            assert (raised.value.errno, raised.value.filename) == (number, str(path))
+            assert path.stat().st_size == size
+            assert values(log) == [b"whole"] * (turn + 1)
+        assert log.append(b"next") == 4
+        assert values(log) == [b"whole", b"whole", b"next"]
+
+
+def test_what_an_interrupt_leaves_of_a_failed_write_is_taken_back(store_dir: Path) -> None:
+    """C has noted the failure: who takes the token next finds it, if the appending thread can't say so."""
+    files = HalfWritten({"pwrite"}, OSError(errno.EIO, "Input/output error"), nth=0)
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        size = (path := next(store_dir.glob("t-0/*.log"))).stat().st_size
+        files.arm()
+        tail = tail_of(log)
+        assert lib_append(tail) == -errno.EIO
+        assert path.stat().st_size > size
+    assert path.stat().st_size == size
+
+
+def lib_append(tail: NativeTail) -> int:
+    from segstore._native import lib
+
+    return int(lib.seg_tail_append(tail.c, b"interrupted", 11, ffi.NULL, -1, lib.SEG_NOW, lib.SEG_NOW))
+
+
+def test_a_failed_sync_fences_c_too(store_dir: Path) -> None:
+    files = FailingFiles({"sync"}, OSError(errno.EIO, "Input/output error"), nth=0)
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        files.arm()
+        with pytest.raises(StorageError, match="sync failed"):
+            log.flush()
+        with pytest.raises(StorageError, match="fenced"):
+            log.append(b"no more")
+        assert log.end_offset == 2
+        with pytest.raises(StorageError):
+            store.close()
+
+
+# --- who takes the tail back ---------------------------------------------------------------------
+
+
+def test_closing_and_deleting(store_dir: Path) -> None:
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.create_topic("gone")
+        log, gone = begun(store.partition("t")), begun(store.partition("gone"))
+        store.delete_topic("gone")
+        with pytest.raises(segstore.StoreClosedError):
+            gone.append(b"no more")
+    with pytest.raises(segstore.StoreClosedError):
+        log.append(b"no more")
+
+
+def test_settings_that_change(store_dir: Path, log: segstore.PartitionLog) -> None:
+    with pytest.raises(segstore.RecordTooLargeError):
+        log._store.alter_topic("t", {"max.message.bytes": 100}) and log.append(bytes(200))  # type: ignore[attr-defined]
+    assert log.append(b"small") == 2
+
+
+def test_a_child_process_does_not_append(log: segstore.PartitionLog) -> None:
+    child = os.fork()
+    if not child:
+        try:
+            log.append(b"of a child")
+        except segstore.ForkedError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert log.append(b"of the parent") == 2
+
+
+def test_files_that_the_pool_closes(store_dir: Path) -> None:
+    """A lent tail keeps no file open that the pool lets go: the descriptor may be another file's then."""
+    with segstore.open(store_dir, config={"max.open.files": 16}) as store:
+        store.create_topic("t", 40)
+        logs = [begun_or_not(store.partition("t", number)) for number in range(40)]
+        before = len(os.listdir("/proc/self/fd"))
+        for turn in range(5):
+            for number, log in enumerate(logs):
+                for n in range(3):
+                    log.append(b"%d %d %d" % (number, turn, n))
+            assert len(os.listdir("/proc/self/fd")) <= before + 16
+        for number, log in enumerate(logs):
+            assert values(log) == [b"%d %d %d" % (number, turn, n) for turn in range(5) for n in range(3)]
+
+
+def begun_or_not(log: segstore.PartitionLog) -> segstore.PartitionLog:
+    for n in range(2):
+        log.append(b"%d" % n)
+    return log
+
+
+def test_a_handle_without_its_user() -> None:
+    handle = Handle("/dev/null", os.O_RDONLY)
+    tail = NativeTail(handle, ffi.NULL, None)
+    tail.begin()
+    handle.let_go()
+    assert not tail.c.lent
+    del tail
+    handle.let_go()
