@@ -127,8 +127,10 @@ class Content:
         return checked(done, handle)
 
     def native_write(self, handle: Handle) -> Any:
-        """Return the function of C by which a tail (cdef.h) writes to this file; NULL: `seg_pwrite`."""
-        return ffi.NULL
+        """Return the function of C by which a tail (cdef.h) writes to this file: NULL for `seg_pwrite`; None
+        where this object has a `pwrite` of its own, which C would pass by.
+        """
+        return ffi.NULL if type(self).pwrite is Content.pwrite else None
 
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
         """Return the result of `seg_seek` (cdef.h): 1 found, 0 none below `end`, negative: -errno or a bad

@@ -20,6 +20,7 @@ from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
 if TYPE_CHECKING:
+    from segstore.files import Handle
     from segstore.storage.log.visibility import Visible
 
 
@@ -44,23 +45,33 @@ class TailLoan:
 
     def lend(self, validator: LogValidator) -> None:
         """Lend the tail, if nothing unusual is the case; the caller holds the append token."""
-        if self.tail is None and native_tail.enabled and self._is_usual():
-            active, files = self._writer.segments.active, self._files
-            try:
-                handle = active.handle
-            except OSError as error:
-                if not is_refusal(error):
-                    raise
-                return  # there is no descriptor left, and the append is done
-            # Noted first: whatever an interrupt leaves undone here, the tail is taken back.
-            tail = self.tail = NativeTail(handle, files.native_write(handle), self._clock)
-            active.lend(tail)
-            validator.lend(tail)
-            tail.c.leader_epoch = self._writer.epoch
-            self._visible.lend(tail)
-            tail.begin()
-            if self._writer.segments.fenced is not None:  # by a sync that failed meanwhile
-                tail.stop()
+        if self.tail is not None or not native_tail.enabled or not self._is_usual():
+            return
+        handle = self._log()
+        write = None if handle is None else self._files.native_write(handle)
+        if handle is None or write is None:
+            return
+        writer = self._writer
+        # Noted first: whatever an interrupt leaves undone here, the tail is taken back.
+        tail = self.tail = NativeTail(handle, write, self._clock)
+        writer.segments.active.lend(tail)
+        validator.lend(tail)
+        tail.c.leader_epoch = writer.epoch
+        self._visible.lend(tail)
+        tail.begin()
+        if writer.segments.fenced is not None:  # by a sync that failed meanwhile
+            tail.stop()
+
+    def _log(self) -> Handle | None:
+        """Return the active segment's log; None where it can't be opened: the append is done, and must not
+        fail.
+        """
+        try:
+            return self._writer.segments.active.handle
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            return None
 
     def _is_usual(self) -> bool:
         segments = self._writer.segments
