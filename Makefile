@@ -17,7 +17,7 @@ HELPERS := PYTHONPATH=$(CURDIR)/tests/support:$(CURDIR)/tests/plugins
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: crash faults simulate storm groups help demo quick test test-rest test-all counts lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
+.PHONY: crash faults simulate storm groups help demo quick test test-rest test-long-way test-all counts lint types sanitize coverage reliability fuzz bench bench-baseline bench-spark bench-memory soak spark dist format clean check-machine
 
 help:  ## list the targets
 	@echo "make TARGET, where TARGET is one of:"
@@ -77,6 +77,9 @@ test-rest: $(VENV)/.built  ## what `make test` with the same SEGSTORE_SEED leave
 
 test-all: $(VENV)/.built  ## every test, a quarter of an hour
 	$(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS)
+
+test-long-way: $(VENV)/.built  ## kills, faults, models and interrupts once more, with all appends and reads on the long way
+	SEGSTORE_LONG_WAY=1 $(BIN)/python -m pytest --tier all $(PARALLEL) $(PYTEST_ARGS) tests/crash tests/models tests/processes
 
 lint: $(VENV)/.installed  ## ruff: lint and format
 	$(BIN)/python -m ruff check .
