@@ -120,6 +120,23 @@ def test_group_commit(store_dir: Path) -> None:
         assert files.syncs == 2
 
 
+def test_who_is_durable_does_not_wait_for_the_next_sync(store_dir: Path) -> None:
+    """Else threads append one by one: a sync was for fewer than two of eight appends."""
+    files = Watched(sync_seconds=0.002)
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t", config={"flush.messages": 1})
+        log = store.partition("t")
+
+        def write(i: int) -> None:
+            for _ in range(50):
+                log.append(bytes(50))
+
+        files.syncs = 0
+        at_once(8, write)
+        assert log.end_offset == 8 * 50
+        assert files.syncs <= 8 * 50 / 3
+
+
 def test_what_is_acknowledged_is_synced(store_dir: Path) -> None:
     """With flush.messages=1 an append returns only when the recovery point is past it."""
     with segstore.open(store_dir, files=Watched(sync_seconds=0.001)) as store:

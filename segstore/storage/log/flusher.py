@@ -1,13 +1,15 @@
 """The flusher makes a partition's log durable: group commit, recovery point, fencing after a failed sync.
 
 On disk it syncs logs, the files that a roll has sealed beside them, and the directory; it writes nothing.
-Threads: any. The thread that holds the lock syncs for all that wait behind it: a thread that finds its
-records durable when its turn comes does not sync again. The append token is never taken here.
+Threads: any. The thread that holds the lock syncs for all. The others don't wait for the lock, but for the end
+of the flush under way: a thread whose records it has made durable goes on at once, whoever flushes next. The
+append token is never taken here.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 
@@ -21,8 +23,12 @@ from segstore.storage.log.log_segments import LogSegments
 from segstore.storage.segment import index_files
 from segstore.storage.segment.log_view import LogView
 from segstore.storage.segment.segment import Segment
+from segstore.threads import Latch
 
 _NEVER = (-1, 0)
+_LONGEST_WAIT = 1.0
+"""Seconds after which a thread looks again for the flush under way: an interrupt may have ended it untold.
+"""
 
 
 class Flusher:
@@ -42,14 +48,21 @@ class Flusher:
         self._names_synced = _NEVER
         self._sealed: list[tuple[Segment, int]] = []  # sealed by rolls at these offsets, and not synced
         self._failure = ffi.new("int32_t *")  # errno of a sync that failed
+        self._under_way: Latch | None = None  # opened at the end of the flush that is under way
         self.failed = False  # whether a sync has failed: what the kernel holds of the log may not be on disk
 
     def flush(self, upto: int) -> None:
         """Return when all below `upto` is durable. Raises StorageError where the sync failed; the partition
         is fenced then.
         """
-        if self._is_done(upto):
-            return
+        while not self._is_done(upto):
+            flush = self._under_way
+            if flush is None:
+                self._flush(upto)
+            else:
+                flush.wait(_LONGEST_WAIT)
+
+    def _flush(self, upto: int) -> None:
         with self.lock:
             if self._is_done(upto):
                 return
@@ -57,10 +70,16 @@ class Flusher:
                 raise StorageError(
                     f"{self._segments.directory} is fenced for writing: {self._segments.reason}"
                 )
-            view = self._view()
-            self._sync_or_fence(view)
-            self.recovery_point = view.end_offset
-            self._advanced(view.end_offset)
+            flush = self._under_way = Latch()
+            try:
+                time.sleep(0)  # threads that the last flush was for may append what this one can make durable
+                view = self._view()
+                self._sync_or_fence(view)
+                self.recovery_point = view.end_offset
+                self._advanced(view.end_offset)
+            finally:
+                self._under_way = None
+                flush.open()
 
     def _is_done(self, upto: int) -> bool:
         # A failed append removes its new segment, whose name a sync may have made durable: then the directory
