@@ -1,9 +1,9 @@
 """The flusher makes a partition's log durable: group commit, recovery point, fencing after a failed sync.
 
 On disk it syncs logs, the files that a roll has sealed beside them, and the directory; it writes nothing.
-Threads: any. The thread that holds the lock syncs for all. The others don't wait for the lock, but for the end
-of the flush under way: a thread whose records it has made durable goes on at once, whoever flushes next. The
-append token is never taken here.
+Threads: any. The thread that holds the lock syncs for all. The others don't wait for the lock, but for the
+end of the flush under way: a thread whose records it has made durable goes on at once, whoever flushes next.
+The append token is never taken here.
 """
 
 from __future__ import annotations
