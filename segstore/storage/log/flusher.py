@@ -58,9 +58,8 @@ class Flusher:
         while not self._is_done(upto):
             flush = self._under_way
             if flush is None:
-                self._flush(upto)
-            else:
-                flush.wait(_LONGEST_WAIT)
+                return self._flush(upto)
+            flush.wait(_LONGEST_WAIT)
 
     def _flush(self, upto: int) -> None:
         with self.lock:
