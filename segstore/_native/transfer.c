@@ -73,6 +73,24 @@ int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count)
     return or_errno(sendfile(out, in, &from, one_call(count)));
 }
 
+int64_t seg_send_stretch(int sink, int fd, const seg_sendable *s, int64_t offset, int64_t max_bytes, seg_found *found)
+{
+    seg_found own, *at = found ? found : &own;
+    at->reads = 0;
+    if (offset < s->base_offset || offset >= s->below || max_bytes < 0 || (s->pid && s->pid != getpid()))
+        return SEG_SLOW;
+    if (!seg_find_stretch(fd, s->index, s->n, s->base_offset, s->end, s->end_offset, -1, offset, max_bytes, at))
+        return SEG_SLOW;
+    int64_t count = at->stop - at->position, next = at->next_offset < s->below ? at->next_offset : s->below;
+    int goes_on = at->stop == s->end && count < max_bytes && s->below < s->end_offset;
+    if (goes_on || count <= 0 || count > INT32_MAX || next <= offset || next - offset > INT32_MAX)
+        return SEG_SLOW;
+    int64_t sent = seg_sendfile(sink, fd, at->position, count);
+    if (sent < 0)
+        return sent;
+    return sent < count ? SEG_PART - sent : count << 32 | (next - offset);
+}
+
 int64_t seg_splice(int in, int64_t offset, int out, int64_t count, int32_t more)
 {
     loff_t from = offset;
