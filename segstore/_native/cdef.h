@@ -300,6 +300,7 @@ typedef struct seg_sendable {
     const uint8_t *index;   /* this and the next four: what seg_find_stretch takes */
     int64_t n, base_offset, end, end_offset;
     int64_t below;          /* all its offsets are; where that is less than end_offset, another segment follows */
+    int64_t next_offset, next_position; /* where the last stretch ended: that offset's batch begins there, if any does */
     int32_t pid;            /* of the one process that may send it; 0: any may */
 } seg_sendable;
 
@@ -308,9 +309,10 @@ typedef struct seg_sendable {
 enum { SEG_SLOW = -65536, SEG_PART = -65537 };
 
 /* seg_find_stretch by the index, then seg_sendfile of what was found: (bytes << 32 | next offset - offset), SEG_SLOW,
- * SEG_PART - bytes, -errno of sendfile. SEG_SLOW also where the stretch may go on in the next segment, and in another process. *found (NULL:
+ * SEG_PART - bytes, -errno of sendfile. Any threads may send at once: they change next_offset and next_position only.
+ * SEG_SLOW also where the stretch may go on in the next segment, and in another process. *found (NULL:
  * not wanted) gets the stretch, or what was read in search of it. */
-int64_t seg_send_stretch(int sink, int fd, const seg_sendable *s, int64_t offset, int64_t max_bytes, seg_found *found);
+int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int64_t max_bytes, seg_found *found);
 
 /* One of the two is a pipe; offset -1 where `in` is. `more`: bytes follow at once. */
 int64_t seg_splice(int in, int64_t offset, int out, int64_t count, int32_t more);

@@ -77,7 +77,7 @@ class Sendable:
         self.first = max(segment.base_offset, view.start_offset)
         self.handle = ref(handle)
         self._index = index  # its memory is there for as long as `segment` refers to it
-        fields = index.pointer, index.n, segment.base_offset, end, view.end_offset, self.below, pid
+        fields = index.pointer, index.n, segment.base_offset, end, view.end_offset, self.below, -1, -1, pid
         self.segment = ffi.new(_SENDABLE, fields)
 
 

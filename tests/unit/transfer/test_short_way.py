@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ import segstore
 from segstore._native import lib
 from segstore.bench.zero_copy.counted_files import CountedFiles
 from segstore.files import Files
+from segstore.records import scan
 from segstore.sending import Source
 
 STEPS, RANGES = 25, 60
@@ -196,9 +198,11 @@ def test_a_small_range_is_one_native_call(
     log.transfer(out, 40, BATCH)  # finds out where its index is
     files.clear()
     assert log.transfer(out, 40, BATCH) == (BATCH, 41)
-    assert log.transfer(out, 41, BATCH) == (BATCH, 42)
-    # A header, and that of the batch before where only that one has an index entry.
-    assert files.calls == {"pread64": 3, "sendfile": 2}
+    assert log.transfer(out, 41, BATCH) == (BATCH, 42)  # goes on where the last one ended
+    assert files.calls == {"pread64": 2, "sendfile": 2}
+    files.clear()
+    assert log.transfer(out, 61, BATCH) == (BATCH, 62)  # the batch before has the index entry
+    assert files.calls == {"pread64": 2, "sendfile": 1}
     log._context.files = Files()  # without what counts
     with profiled() as seen:
         log.transfer(out, 40, BATCH)
@@ -351,3 +355,30 @@ def test_no_file_stays_open_for_it(switched: tuple[segstore.PartitionLog, Switch
     assert files.taken == taken  # the long way has opened it again
     log.transfer(out, 0, 10)
     assert files.taken == taken + 1
+
+
+def test_threads_send_at_once(store_dir: Path, tmp_path: Path) -> None:
+    """They share what is remembered of the last range."""
+    files, got = Switched(), {}
+    with segstore.open(store_dir, files=files) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        log.append_batch([b"%d" % i * 20 for i in range(300)], batch_bytes=1)
+
+        def send(number: int) -> None:
+            with open(tmp_path / str(number), "w+b", buffering=0) as sink:
+                at = number
+                while at < log.end_offset:
+                    at = log.transfer(sink, at, 100 + 100 * number)[1]
+                sink.seek(0)
+                got[number] = sink.read()
+
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        data = Path(log.view.segments[0].path).read_bytes()
+    begins = scan(data)[0]["position"].tolist()
+    assert got == {number: data[begins[number] :] for number in range(4)}
+    assert files.taken > 300
