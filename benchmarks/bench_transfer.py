@@ -178,7 +178,7 @@ def test_small_ranges(benchmark: Any, store: segstore.Store, results: Results, k
                     at += os.sendfile(sink, source, at, stop - at)
             reader.wait()
 
-        ratio, theirs, ours = by_turns(benchmark, engine, bare, rounds=15)
+        ratio, theirs, ours = by_turns(benchmark, engine, bare, rounds=9)
     note = f"{ours / SMALL_SENDS * 1e6:.1f} to {theirs / SMALL_SENDS * 1e6:.1f} us"
     target = SMALL_TARGET[kind] if size == 4096 else 0
     results.add(benchmark, f"transfer {size:,} bytes, {kind}", ratio, target, "x bare", True, note)
