@@ -97,9 +97,11 @@ def legend(results: Results) -> str:
     """What the figures are, which versions were compared, who was absent."""
     runs, peers = results.settings["runs"], _peers(results)
     told = [
-        f"Medians of {runs} runs, and how far their interval reaches from them; bold: no other store's does.",
+        f"Medians of {runs} runs, and how far their interval reaches from them; bold: no other's overlaps.",
         "; ".join(f"{peer}: {_versions(of_it)}" for peer, of_it in peers) + ".",
     ]
+    if bare := [peer for peer, _ in peers if peer in BARE]:
+        told.append(f"{' and '.join(bare)}: what a store builds on, without its work; never bold.")
     told += [f"{peer} is absent: {why}." for peer, why in sorted(results.settings["absent"].items())]
     return "\n".join(told) + "\n"
 
