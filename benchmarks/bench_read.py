@@ -6,8 +6,10 @@ columns' one a byte of each. The notes tell of a bare scan, which leaves timesta
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import lmdb
@@ -15,11 +17,13 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from harness import (
+    READ_BYTES,
     VALUE_BYTES,
     Results,
     as_list,
     best_of,
     by_turns,
+    keep_ratios,
     lmdb_append,
     lmdb_bare_scan,
     lmdb_open,
@@ -33,13 +37,16 @@ from harness import (
 import segstore
 
 RECORDS = 500_000
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = {256 * KIB: "256 KiB", MIB: "1 MiB", 4 * MIB: "4 MiB", 8 * MIB: "8 MiB", 16 * MIB: "16 MiB"}
+ROUNDS = 7
 Reader = Callable[[segstore.PartitionLog], tuple[int, int]]
 
 
-def columns(log: segstore.PartitionLog) -> tuple[int, int]:
+def columns(log: segstore.PartitionLog, max_bytes: int = READ_BYTES) -> tuple[int, int]:
     """(sum of timestamps, bytes of values)."""
     times = size = touched = 0
-    for records in reads(log):
+    for records in reads(log, max_bytes):
         values = records.values
         times += int(records.timestamps.sum())
         size += int(values.lengths.sum())
@@ -100,3 +107,33 @@ def test_read(
     rates = f"{RECORDS / best / 1e6:.1f} to {RECORDS / theirs / 1e6:.2f} M/s"
     note = f"of an LMDB scan; {rates}; of a bare scan {bare:.2f}"
     results.add(benchmark, f"read, {name}", ratio, target, "x", True, note)
+
+
+@pytest.mark.parametrize("mode", ["rw", "r"])
+def test_read_by_sizes(
+    benchmark: Any,
+    results: Results,
+    filled: tuple[segstore.PartitionLog, lmdb.Environment],
+    mode: str,
+) -> None:
+    """Columns by so many bytes at a time, by turns: the slowest size against the best, of medians."""
+    log, wanted = filled[0], (int(stamps(RECORDS).sum()), RECORDS * VALUE_BYTES)
+    took: dict[int, list[float]] = {size: [] for size in SIZES}
+
+    def turn(log: segstore.PartitionLog) -> None:
+        for size, seconds in took.items():
+            began = time.perf_counter()
+            seen = columns(log, size)
+            seconds.append(time.perf_counter() - began)
+            assert seen == wanted
+
+    with segstore.open(log._context.root, "r") as store:
+        source = log if mode == "rw" else store.partition("t")
+        benchmark.pedantic(lambda: turn(source), rounds=ROUNDS, warmup_rounds=1)
+    rates = {size: RECORDS / median(seconds[1:]) / 1e6 for size, seconds in took.items()}
+    best = min(took, key=lambda size: median(took[size][1:]))
+    slowest = max(took, key=lambda size: median(took[size][1:]))
+    keep_ratios(benchmark, [b / s for b, s in zip(took[best][1:], took[slowest][1:], strict=True)])
+    note = f"slowest to best size; {', '.join(f'{SIZES[s]} {rate:.1f}' for s, rate in rates.items())} M/s"
+    figure = rates[slowest] / rates[best]
+    results.add(benchmark, f"read, columns, by sizes, {mode!r}", figure, 0.8, "x", True, note)

@@ -37,10 +37,12 @@ _STAMP = struct.Struct(">q")
 
 @dataclass(frozen=True)
 class Seen:
-    """What a reader has seen: records, the sum of their timestamps, the bytes of their values."""
+    """What a reader has seen: records, the sum of their timestamps, the bytes of their values. None: it
+    looks at no timestamp.
+    """
 
     count: int
-    stamps: int
+    stamps: int | None
     size: int
 
 

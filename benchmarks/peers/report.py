@@ -20,6 +20,8 @@ from segstore.bench.terminal import figure_text, number_text
 from .turn import APPEND, DURABLE, DURABLE_ONE, ONE, P50, P99, RATE, READ, SCAN, TAIL, WORKS
 
 OURS, COLUMNS = "segstore", "segstore, columns"
+BARE = "LMDB, bare cursor", "bare file"
+"""What does less than a store of records: in every table, but it wins nothing."""
 KEYS = "value bytes", "peer", "work"
 LEVELS = "page cache", "synced", "follower", "other"
 
@@ -53,10 +55,14 @@ def figures(results: Results, size: int, question: Question) -> dict[str, Figure
 def grid(results: Results, size: int) -> Iterable[list[tuple[str, bool]]]:
     """A row a peer: its name, then (text, whether it wins) for each question."""
     columns = [figures(results, size, question) for question in QUESTIONS]
-    wins = [winner(column, q.more_is_better) for column, q in zip(columns, QUESTIONS, strict=True)]
+    wins = [winner(_stores(column), q.more_is_better) for column, q in zip(columns, QUESTIONS, strict=True)]
     for peer in results.values("peer"):
         texts = [_text(results, size, peer, question) for question in QUESTIONS]
         yield [(peer, False), *((text, peer == won) for text, won in zip(texts, wins, strict=True))]
+
+
+def _stores(found: dict[str, Figure]) -> dict[str, Figure]:
+    return {peer: figure for peer, figure in found.items() if peer not in BARE}
 
 
 def _text(results: Results, size: int, peer: str, question: Question) -> str:
@@ -94,6 +100,8 @@ def legend(results: Results) -> str:
         f"Medians of {runs} runs, and how far their interval reaches from them; bold: no other's overlaps.",
         "; ".join(f"{peer}: {_versions(of_it)}" for peer, of_it in peers) + ".",
     ]
+    if bare := [peer for peer, _ in peers if peer in BARE]:
+        told.append(f"{' and '.join(bare)}: what a store builds on, without its work; never bold.")
     told += [f"{peer} is absent: {why}." for peer, why in sorted(results.settings["absent"].items())]
     return "\n".join(told) + "\n"
 
@@ -125,11 +133,13 @@ def findings(results: Results) -> list[Finding]:
         )
         for size in results.values("value bytes")
         for question in QUESTIONS
-        if OURS in (found := figures(results, size, question)) and len(found) > 1
+        if OURS in (found := figures(results, size, question)) and len(_stores(found)) > 1
     ]
 
 
 def _answer(found: dict[str, Figure], question: Question) -> str:
+    bare = "".join(f" {peer}: {number_text(found[peer].median)}." for peer in BARE if peer in found)
+    found = _stores(found)
     ours, columns = found.pop(OURS), found.pop(COLUMNS, None)
     more = question.more_is_better
     best = (max if more else min)(found, key=lambda peer: found[peer].median)
@@ -138,7 +148,7 @@ def _answer(found: dict[str, Figure], question: Question) -> str:
     )
     high, low = sorted((ours.median, found[best].median), reverse=True)
     answer = f"{verdict}: segstore {number_text(ours.median)}, {best} {number_text(found[best].median)}"
-    return f"{answer}, {high / low:.1f} times." + (_also(columns) if columns else "")
+    return f"{answer}, {high / low:.1f} times." + (_also(columns) if columns else "") + bare
 
 
 def _also(columns: Figure) -> str:

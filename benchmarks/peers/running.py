@@ -40,6 +40,8 @@ MAKERS = {
     "persist-queue": "with_persist_queue:peer",
     "diskcache": "with_diskcache:peer",
     "Kafka": "with_kafka:peer",
+    "LMDB, bare cursor": "with_lmdb:bare_peer",
+    "bare file": "with_file:peer",
 }
 """Name -> module:function that gives the peer, or ImportError, or AbsentError."""
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import lmdb
 
-from .peer import POLLS, Log, Peer, packed, polled, unpacked
-from .records import Batch, Row
+from .peer import PACKED, POLLS, Log, Peer, packed, polled, unpacked
+from .records import Batch, Row, Seen
+from .turn import APPEND, SCAN
 
 MAP_BYTES = 4 << 30
 VERSIONS = {"lmdb (Python)": lmdb.__version__, "LMDB": ".".join(map(str, lmdb.version()))}
@@ -60,6 +61,22 @@ class LmdbLog(Log):
 
     def close(self) -> None:
         self._env.close()
+
+
+class BareLog(LmdbLog):
+    """The same, but a scan looks at no timestamp: what LMDB's cursor alone can do."""
+
+    def scan(self) -> Seen:
+        count = size = 0
+        with self._env.begin() as transaction:
+            for value in transaction.cursor().iternext(keys=False, values=True):
+                count += 1
+                size += len(value)
+        return Seen(count, None, size - count * PACKED.size)
+
+
+def bare_peer(session: ExitStack, directory: Path) -> Peer:
+    return Peer("LMDB, bare cursor", VERSIONS, SETTINGS, BareLog, works=(APPEND, SCAN))
 
 
 def peer(session: ExitStack, directory: Path) -> Peer:

@@ -356,6 +356,26 @@ typedef struct seg_sink {
 /* What a descriptor is. 0, -errno. */
 int64_t seg_look_at(int fd, seg_sink *sink);
 int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count);
+
+/* A segment as far as it may be sent. */
+typedef struct seg_sendable {
+    const uint8_t *index;   /* this and the next four: what seg_find_stretch takes */
+    int64_t n, base_offset, end, end_offset;
+    int64_t below;          /* all its offsets are; where that is less than end_offset, another segment follows */
+    int64_t next_offset, next_position; /* where the last stretch ended: that offset's batch begins there, if any does */
+    int32_t pid;            /* of the one process that may send it; 0: any may */
+} seg_sendable;
+
+/* What seg_send_stretch gives besides bytes and errors. SEG_SLOW: nothing was sent, and the caller has to look;
+ * SEG_PART - n: n bytes of the stretch were sent, fewer than all. */
+enum { SEG_SLOW = -65536, SEG_PART = -65537 };
+
+/* seg_find_stretch by the index, then seg_sendfile of what was found: (bytes << 32 | next offset - offset), SEG_SLOW,
+ * SEG_PART - bytes, -errno of sendfile. Any threads may send at once: they change next_offset and next_position only.
+ * SEG_SLOW also where the stretch may go on in the next segment, and in another process. *found (NULL:
+ * not wanted) gets the stretch, or what was read in search of it. */
+int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int64_t max_bytes, seg_found *found);
+
 /* One of the two is a pipe; offset -1 where `in` is. `more`: bytes follow at once. */
 int64_t seg_splice(int in, int64_t offset, int out, int64_t count, int32_t more);
 /* Give a pipe room for so many bytes: what it has then. */

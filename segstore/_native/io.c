@@ -179,41 +179,63 @@ static int64_t parse(const uint8_t *h, int64_t previous, seg_batch *out)
     return 0;
 }
 
-/* seg_seek, which counts its calls of pread. */
-static int64_t seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out, int64_t *reads)
-{
+/* Reads headers of one file, below byte `end`; several lie in one chunk where batches are small. */
+typedef struct headers {
+    int fd;
+    int64_t end, reads;          /* reads: calls of pread */
+    int64_t at, len, ahead;      /* the chunk, and how much the next one has */
     uint8_t chunk[4096];
-    int64_t chunk_at = 0, chunk_len = 0, ahead = 64, previous = -1;
-    for (; position < end; position += out->size) {
-        out->position = position;
-        if (position < chunk_at || position - chunk_at > chunk_len - HEADER) {
-            int64_t left = end - position, want = ahead < left ? ahead : left;
-            chunk_at = position;
-            ++*reads;
-            chunk_len = seg_pread(fd, chunk, want, position);
-            if (chunk_len < 0)
-                return chunk_len;
-            if (chunk_len < HEADER)
-                return SEEK_ERROR - SEG_SHORT;
-        }
-        int64_t bad = parse(chunk + (position - chunk_at), previous, out);
+} headers;
+
+/* With the memory of the chunk as it is: nothing of it is read before it was filled. */
+static void begin(headers *h, int fd, int64_t end)
+{
+    h->fd = fd;
+    h->end = end;
+    h->reads = h->at = h->len = 0;
+    h->ahead = 64;
+}
+
+/* The header of the batch at `position`, whose offsets are above `previous`: 0, or why there is none. */
+static int64_t header_at(headers *h, int64_t position, int64_t previous, seg_batch *out)
+{
+    out->position = position;
+    if (position < h->at || position - h->at > h->len - HEADER) {
+        int64_t left = h->end - position, want = h->ahead < left ? h->ahead : left;
+        h->at = position;
+        h->reads++;
+        h->len = seg_pread(h->fd, h->chunk, want, position);
+        if (h->len < 0)
+            return h->len;
+        if (h->len < HEADER)
+            return SEEK_ERROR - SEG_SHORT;
+    }
+    int64_t bad = parse(h->chunk + (position - h->at), previous, out);
+    if (bad)
+        return bad;
+    /* Several small batches fit one read; of larger ones only the header is wanted. */
+    h->ahead = out->size < 1024 ? (int64_t)sizeof h->chunk : 64;
+    return out->size > h->end - position ? SEEK_ERROR - SEG_SHORT : 0;
+}
+
+static int64_t seek(headers *h, int64_t position, int64_t target, seg_batch *out)
+{
+    for (int64_t previous = -1; position < h->end; position += out->size) {
+        int64_t bad = header_at(h, position, previous, out);
         if (bad)
             return bad;
-        if (out->size > end - position)
-            return SEEK_ERROR - SEG_SHORT;
         if (out->last_offset >= target)
             return 1;
         previous = out->last_offset;
-        /* Several small batches fit one read; of larger ones only the header is wanted. */
-        ahead = out->size < 1024 ? (int64_t)sizeof chunk : 64;
     }
     return 0;
 }
 
 int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out)
 {
-    int64_t reads = 0;
-    return seek(fd, position, end, target, out, &reads);
+    headers h;
+    begin(&h, fd, end);
+    return seek(&h, position, target, out);
 }
 
 /* --- stretch --------------------------------------------------------- */
@@ -244,34 +266,42 @@ static int64_t last_up_to(const uint8_t *index, int64_t n, int64_t most)
 
 /* A segment, and up to where it may be seen. */
 typedef struct segment {
-    int fd;
+    headers h;
     const uint8_t *index;
-    int64_t n, base_offset, end, end_offset;
+    int64_t n, base_offset, end_offset;
 } segment;
 
 /* The batch that an index entry points to; 0 where it is not the one that the entry is about. */
-static int at_entry(const segment *s, int64_t slot, seg_batch *batch, int64_t *reads)
+static int at_entry(segment *s, int64_t slot, seg_batch *batch)
 {
     int64_t position = entry_position(s->index, slot), last = s->base_offset + entry_offset(s->index, slot);
-    return position < s->end && seek(s->fd, position, s->end, 0, batch, reads) == 1 && batch->last_offset == last;
+    return position >= 0 && position < s->h.end && !header_at(&s->h, position, -1, batch) && batch->last_offset == last;
 }
 
 /* The batch that holds `offset`, or the first one behind it. */
-static int find_first(const segment *s, int64_t from, int64_t offset, seg_batch *first, int64_t *reads)
+static int find_first(segment *s, int64_t from, int64_t offset, seg_batch *first)
 {
     if (from < 0) {
         int64_t slot = seg_offset_slot(s->index, s->n, offset - s->base_offset);
-        if (slot >= 0 && !at_entry(s, slot, first, reads))
+        if (slot >= 0 && !at_entry(s, slot, first))
             return 0;
         if (slot >= 0 && first->last_offset >= offset)
             return 1;
         from = slot >= 0 ? first->position + first->size : 0;
     }
-    return seek(s->fd, from, s->end, offset, first, reads) == 1;
+    return seek(&s->h, from, offset, first) == 1;
+}
+
+/* Whether an index entry saves the walk from *first to *hint, which begins at or below `most`. */
+static int skips(segment *s, int64_t most, const seg_batch *first, seg_batch *hint)
+{
+    int64_t slot = last_up_to(s->index, s->n, most);
+    return slot >= 0 && entry_position(s->index, slot) > first->position + first->size && at_entry(s, slot, hint) &&
+           hint->base_offset > first->last_offset && hint->base_offset < s->end_offset;
 }
 
 /* Where the stretch ends that *batch is of, or begins behind where it is not the first one. */
-static void find_stop(const segment *s, int64_t most, const seg_batch *batch, seg_found *out)
+static void find_stop(segment *s, int64_t most, const seg_batch *batch, seg_found *out)
 {
     seg_batch next;
     out->stop = batch->position;
@@ -280,7 +310,7 @@ static void find_stop(const segment *s, int64_t most, const seg_batch *batch, se
         return;
     out->stop += batch->size;
     out->next_offset = batch->last_offset + 1;
-    while (out->stop < most && seek(s->fd, out->stop, s->end, 0, &next, &out->reads) == 1) {
+    while (out->stop < most && !header_at(&s->h, out->stop, -1, &next)) {
         int rises = next.base_offset >= out->next_offset && next.base_offset < s->end_offset;
         if (!rises || out->stop + next.size > most)
             break;
@@ -292,20 +322,22 @@ static void find_stop(const segment *s, int64_t most, const seg_batch *batch, se
 int64_t seg_find_stretch(int fd, const uint8_t *index, int64_t n, int64_t base_offset, int64_t end,
                          int64_t end_offset, int64_t from, int64_t offset, int64_t max_bytes, seg_found *out)
 {
-    segment s = {fd, index, n, base_offset, end, end_offset};
+    segment s;
     seg_batch first, hint;
-    out->reads = 0;
-    if (!find_first(&s, from, offset, &first, &out->reads) || first.base_offset > offset)
-        return 0;
-    out->position = first.position;
-    int64_t room = end - first.position, most = first.position + (max_bytes < room ? max_bytes : room);
-    int64_t slot = last_up_to(index, n, most);
-    int ahead = slot >= 0 && entry_position(index, slot) > first.position && at_entry(&s, slot, &hint, &out->reads);
-    if (ahead && hint.base_offset > first.last_offset && hint.base_offset < end_offset)
-        find_stop(&s, most, &hint, out);
-    else
-        find_stop(&s, most, &first, out);
-    return 1;
+    begin(&s.h, fd, end);
+    s.index = index;
+    s.n = n;
+    s.base_offset = base_offset;
+    s.end_offset = end_offset;
+    int found = find_first(&s, from, offset, &first) && first.base_offset <= offset;
+    if (found) {
+        int64_t room = end - first.position, most = first.position + (max_bytes < room ? max_bytes : room);
+        int far = most > first.position + first.size && skips(&s, most, &first, &hint);
+        out->position = first.position;
+        find_stop(&s, most, far ? &hint : &first, out);
+    }
+    out->reads = s.h.reads;
+    return found;
 }
 
 int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count)

@@ -73,6 +73,45 @@ int64_t seg_sendfile(int out, int in, int64_t offset, int64_t count)
     return or_errno(sendfile(out, in, &from, one_call(count)));
 }
 
+/* seg_find_stretch, from where the last stretch ended if this one begins there. Two threads may mix up what they
+ * write there: every position is one where a batch begins, and its header says whether it is the right one. */
+static int find_from_last(int fd, const seg_sendable *s, int64_t offset, int64_t max_bytes, seg_found *at)
+{
+    int64_t last = __atomic_load_n(&s->next_offset, __ATOMIC_RELAXED);
+    int64_t from = last == offset ? __atomic_load_n(&s->next_position, __ATOMIC_RELAXED) : -1;
+    int64_t reads = 0;
+    if (from >= 0) {
+        if (seg_find_stretch(fd, s->index, s->n, s->base_offset, s->end, s->end_offset, from, offset, max_bytes, at))
+            return 1;
+        reads = at->reads;
+    }
+    int found = seg_find_stretch(fd, s->index, s->n, s->base_offset, s->end, s->end_offset, -1, offset, max_bytes, at);
+    at->reads += reads;
+    return found;
+}
+
+int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int64_t max_bytes, seg_found *found)
+{
+    seg_found own, *at = found ? found : &own;
+    at->reads = 0;
+    if (offset < s->base_offset || offset >= s->below || max_bytes < 0 || (s->pid && s->pid != getpid()))
+        return SEG_SLOW;
+    if (!find_from_last(fd, s, offset, max_bytes, at))
+        return SEG_SLOW;
+    int64_t count = at->stop - at->position, next = at->next_offset < s->below ? at->next_offset : s->below;
+    int goes_on = at->stop == s->end && count < max_bytes && s->below < s->end_offset;
+    if (goes_on || count <= 0 || count > INT32_MAX || next <= offset || next - offset > INT32_MAX)
+        return SEG_SLOW;
+    int64_t sent = seg_sendfile(sink, fd, at->position, count);
+    if (sent < 0)
+        return sent;
+    if (sent < count)
+        return SEG_PART - sent;
+    __atomic_store_n(&s->next_position, at->stop, __ATOMIC_RELAXED);
+    __atomic_store_n(&s->next_offset, next, __ATOMIC_RELAXED);
+    return count << 32 | (next - offset);
+}
+
 int64_t seg_splice(int in, int64_t offset, int out, int64_t count, int32_t more)
 {
     loff_t from = offset;

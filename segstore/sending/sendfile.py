@@ -19,6 +19,7 @@ from segstore.sending.results import Source, checked, sent
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+_NULL = ffi.NULL
 PIPE_BYTES = 1 << 20  # what a pipe may have without privileges (/proc/sys/fs/pipe-max-size)
 
 
@@ -54,6 +55,13 @@ class Sending:
         `max_bytes`.
         """
         return bool(lib.seg_find_stretch(source.fd, *where, out))
+
+    def send_stretch(self, sink: int, source: Source, segment: Any, offset: int, max_bytes: int) -> int:
+        """Call `seg_send_stretch` (cdef.h) for a `seg_sendable *`, and return what it gives. Raises
+        OSError of sendfile(2); nothing was sent then.
+        """
+        result: int = lib.seg_send_stretch(sink, source.fd, segment, offset, max_bytes, _NULL)
+        return result if result > 0 or result <= lib.SEG_SLOW else sent(result, source)
 
     def look_at(self, sink: int) -> SinkInfo:
         """Return the kind of a sink, and its flags. Raises OSError (EBADF)."""

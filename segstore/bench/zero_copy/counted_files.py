@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from segstore._native import ffi, lib
 from segstore.bench.zero_copy.exhibits import ExhibitFiles, Notices
 from segstore.files import Handle
-from segstore.sending import SinkInfo, Source
+from segstore.sending import SinkInfo, Source, sent
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -44,6 +44,13 @@ class CountedFiles(ExhibitFiles):
         found = super().find_stretch(source, out, *where)
         self._count("pread64", out.reads)
         return found
+
+    def send_stretch(self, sink: int, source: Source, segment: Any, offset: int, max_bytes: int) -> int:
+        found = ffi.new("seg_found *")
+        result = int(lib.seg_send_stretch(sink, source.fd, segment, offset, max_bytes, found))
+        self._count("pread64", found.reads)
+        self._count("sendfile", result != lib.SEG_SLOW)
+        return result if result > 0 or result <= lib.SEG_SLOW else sent(result, source)
 
     def look_at(self, sink: int) -> SinkInfo:
         self.calls["fstat"] += 1

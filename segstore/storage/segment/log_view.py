@@ -14,18 +14,25 @@ from segstore.errors import OffsetOutOfRangeError
 from segstore.storage.segment.segment import Segment
 
 
-class LogView(NamedTuple):
-    """Segments in order with their base offsets, the last one visible up to byte `end_position`.
-
-    `stable_offset` is Kafka's last stable offset: below it every transaction is decided. -1: not known.
-    """
-
+class _Fields(NamedTuple):
     segments: tuple[Segment, ...]
     bases: tuple[int, ...]
     start_offset: int
     end_offset: int
     end_position: int
     stable_offset: int
+
+
+class LogView(_Fields):
+    """Segments in order with their base offsets, the last one visible up to byte `end_position`.
+
+    `stable_offset` is Kafka's last stable offset: below it every transaction is decided. -1: not known.
+    """
+
+    sendable: Any = None
+    """What the last transfer has found out about a segment (`storage.transfer.short_way`): it goes with the
+    view.
+    """
 
     def check(self, offset: int, where: str) -> None:
         """Raise OffsetOutOfRangeError where `offset` is not in [start, end]."""

@@ -17,6 +17,7 @@ from segstore._native import ffi, lib
 from segstore.errors import CorruptRecordError, StorageError
 from segstore.files import Handle
 from segstore.index import OffsetIndex, TimeIndex
+from segstore.index.sparse import View
 from segstore.mutex import Mutex
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.segment import index_files
@@ -72,6 +73,18 @@ class Segment:
             handle = self._checked(handle)
         # The name may have become another file's while it was opened.
         return self._held or handle
+
+    def ready(self) -> tuple[Handle, View] | None:
+        """Return the log and the view of its offset index where the one is open and the other loaded, so that
+        nothing has to be done for them.
+        """
+        indexes = self._indexes
+        handle = self._held or self.pool.peek(self.path)
+        if handle is None or indexes is None:
+            return None
+        if self.identity and self._held is None and (self._known is None or self._known() is not handle):
+            return None
+        return handle, indexes[0].view
 
     def _checked(self, handle: Handle) -> Handle:
         """Return a handle of this very file: the one given, or a new one. Raises FileNotFoundError where

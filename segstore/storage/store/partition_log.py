@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.config import arguments
 from segstore.errors import CorruptRecordError, SegstoreError, StorageError, StoreClosedError
+from segstore.integers import INT32_MAX
 from segstore.mutex import check_apart
 from segstore.records import Records, empty_records
 from segstore.storage.context import os_errors
@@ -22,7 +23,7 @@ from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
 from segstore.storage.segment.log_view import LogView
-from segstore.storage.transfer import METHODS, descriptor, transfer
+from segstore.storage.transfer import METHODS, SENDFILE, descriptor, send_at_once, transfer
 
 if TYPE_CHECKING:
     from segstore.storage.context import Context
@@ -305,6 +306,19 @@ class PartitionLog:
         InvalidTypeError, OffsetOutOfRangeError: nothing was sent then. Raises StorageError of the disk;
         CorruptRecordError where the first batch is damaged.
         """
+        context = self._context
+        if type(sink) is not int:
+            context.check_open()
+            sink = descriptor(sink)
+        plain = type(offset) is int and type(max_bytes) is int and type(method) is str
+        inside = plain and 0 <= sink <= INT32_MAX and 0 <= max_bytes <= arguments.INT64_MAX
+        if inside and method == SENDFILE and not context.closed:
+            sent = send_at_once(self._source.view, sink, offset, max_bytes, context)
+            if sent is not None:
+                return sent
+        return self._transfer(sink, offset, max_bytes, method)
+
+    def _transfer(self, sink: int, offset: int, max_bytes: int, method: str) -> tuple[int, int]:
         self._context.check_open()
         target = descriptor(sink)
         offset = arguments.whole("offset", offset, None)

@@ -4,15 +4,17 @@ On disk files are only read. Threads: any, without locks; the pipe, buffer or ma
 belongs to the transfer, which makes and closes it.
 
 `methods` names the methods and says what each serves and what "auto" takes, `sinks` says what a descriptor
-is, `transfer` picks the batches and makes sure that all their bytes arrive, `senders` moves them.
+is, `transfer` picks the batches and makes sure that all their bytes arrive, `senders` moves them. `short_way`
+does both by one native call where it can.
 `bench.zero_copy` brings methods of its own, and counts the system calls. docs/transfer.md explains the
 methods.
 """
 
 from __future__ import annotations
 
-from segstore.storage.transfer.methods import METHODS, Method
+from segstore.storage.transfer.methods import METHODS, SENDFILE, Method
+from segstore.storage.transfer.short_way import send_at_once
 from segstore.storage.transfer.sinks import descriptor, kind_of
 from segstore.storage.transfer.transfer import transfer
 
-__all__ = ["METHODS", "Method", "descriptor", "kind_of", "transfer"]
+__all__ = ["METHODS", "SENDFILE", "Method", "descriptor", "kind_of", "send_at_once", "transfer"]

@@ -42,13 +42,14 @@ def deliver(
             files.wait_for(fd, select.POLLOUT)
             continue
         except OSError as error:
-            raise _told(error, handle, method, fd, files) from error
+            raise told(error, handle, method, fd, files) from error
         if not sent:
             raise shorter(handle)
         position += sent
 
 
-def _told(error: OSError, handle: Handle, method: Method, fd: int, files: Files) -> SegstoreError:
+def told(error: OSError, handle: Handle, method: Method, fd: int, files: Files) -> SegstoreError:
+    """Return the error of ours for one that the system gave while bytes of a segment were sent."""
     if error.filename is not None:
         cut = error.errno == errno.EFAULT  # a mapping behind the file's end gives this
         return shorter(handle) if cut else StorageError(error.errno, error.strerror, error.filename)

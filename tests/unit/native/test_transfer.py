@@ -217,6 +217,81 @@ def test_no_batch_from_the_end_offset_on(segment: tuple[Path, bytes, list[tuple[
     assert found == (0, batches[20][0], 200)
 
 
+# --- seg_send_stretch ---------------------------------------------------------------------------------
+
+
+def send(path: Path, index: bytes, sink: int, offset: int, most: int, **changed: int) -> int:
+    """What the call gives for a segment of 400 offsets."""
+    buffer, end = held("uint8_t[]", index), path.stat().st_size
+    fields = {"n": len(index) // 8, "end": end, "end_offset": 400, "below": 400, **changed}
+    with open(path, "rb") as file:
+        there = ffi.new("seg_sendable *", {"index": buffer, **fields})
+        return int(lib.seg_send_stretch(sink, file.fileno(), there, offset, most, ffi.NULL))
+
+
+def test_a_stretch_is_sent_as_it_is_found(
+    segment: tuple[Path, bytes, list[tuple[int, int, int]]], tmp_path: Path, rng: random.Random
+) -> None:
+    path, index, _ = segment
+    data, expected = path.read_bytes(), b""
+    with open(tmp_path / "sink", "w+b") as sink:
+        for _ in range(100):
+            offset, most = rng.randrange(400), rng.randrange(len(data))
+            position, stop, after = find(path, index, len(data), offset, most)
+            assert send(path, index, sink.fileno(), offset, most) == (stop - position) << 32 | (
+                after - offset
+            )
+            expected += data[position:stop]
+        sink.seek(0)
+        assert sink.read() == expected
+
+
+SLOW: dict[str, tuple[int, int, dict[str, int]]] = {
+    "an offset behind the end": (400, 100, {}),
+    "an offset of the next segment": (200, 100, {"below": 200}),
+    "an offset below the segment's": (5, 100, {"base_offset": 6}),
+    "a negative limit": (5, -1, {}),
+    "a range that may go on in the next segment": (5, 1 << 30, {"end_offset": 500}),
+    "nothing that may be seen": (5, 100, {"end": 60}),
+    "another process": (5, 100, {"pid": 1}),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_what_is_unusual_is_left_to_the_caller(
+    segment: tuple[Path, bytes, list[tuple[int, int, int]]], tmp_path: Path, name: str
+) -> None:
+    path, index, _ = segment
+    offset, most, changed = SLOW[name]
+    with open(tmp_path / "sink", "w+b") as sink:
+        assert send(path, index, sink.fileno(), offset, most, **changed) == lib.SEG_SLOW
+        assert not sink.read()
+
+
+def test_the_offset_behind_a_stretch_is_within_its_segment(
+    segment: tuple[Path, bytes, list[tuple[int, int, int]]], tmp_path: Path
+) -> None:
+    """In the midst of a compaction's swap a segment has batches that another one has too."""
+    path, index, batches = segment
+    with open(tmp_path / "sink", "w+b") as sink:
+        assert send(path, index, sink.fileno(), 193, 0, below=195) == batches[19][1] << 32 | 2
+
+
+def test_a_part_and_an_error_of_the_sink_are_told(
+    segment: tuple[Path, bytes, list[tuple[int, int, int]]],
+) -> None:
+    path, index, _ = segment
+    reading, writing = os.pipe()
+    room = lib.seg_pipe_bytes(writing, 4096)
+    os.set_blocking(writing, False)
+    assert send(path, index, writing, 0, 1 << 20) == lib.SEG_PART - room
+    assert send(path, index, writing, 0, 1 << 20) == -errno.EAGAIN
+    os.close(reading)
+    assert send(path, index, writing, 0, 1 << 20) == -errno.EPIPE
+    os.close(writing)
+    assert send(path, index, -1, 0, 1 << 20) == -errno.EBADF
+
+
 def test_the_pipe_of_a_splice_is_as_large_as_it_may_be() -> None:
     reading, writing = os.pipe()
     assert lib.seg_pipe_bytes(writing, 1 << 20) == 1 << 20

@@ -29,7 +29,8 @@ LOOK["file"] = {"fstat": 1, "fcntl": 1}
 MOVES = {
     ("sendfile", "unix"): {"sendfile": 1},
     ("sendfile", "file"): {"sendfile": 1},
-    ("sendfile", "pipe"): {"sendfile": 256},  # as much as a pipe holds, 64 KiB, a call
+    # As much as a pipe holds, 64 KiB, a call; behind the first, which is a part, the end is searched again.
+    ("sendfile", "pipe"): {"sendfile": 256, **SEARCH},
     ("splice", "unix"): {**LOOK["unix"], "pipe2": 1, "fcntl": 1, "splice": 32, "close": 2},
     ("splice", "pipe"): {**LOOK["pipe"], "splice": 256},  # straight into it
     ("mmap", "unix"): {"mmap": 4, "write": 4, "munmap": 4},

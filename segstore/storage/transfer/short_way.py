@@ -1,0 +1,105 @@
+"""The short way of a transfer: the look-up and one sendfile(2) in one native call, where nothing is unusual.
+
+Unusual is: a file that is not open, or an index that is not loaded; a stretch that may go on in another
+segment; an index or a header that is not what it must be; a sink that takes nothing for now; a SIGPIPE that
+would end the process. `transfer` is the long way, which handles all that. Both send the same bytes.
+
+On disk files are only read. Threads: any, without locks, on an immutable view.
+"""
+
+from __future__ import annotations
+
+# `signal` makes an enum of what these give, which takes as long as the look-up.
+from _signal import SIG_IGN, getsignal  # type: ignore[import-not-found]
+from signal import SIGPIPE
+from typing import TYPE_CHECKING
+from weakref import ref
+
+from segstore._native import ffi, lib
+from segstore.files import Files, Handle
+from segstore.index.sparse import View
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.transfer.methods import METHODS, SENDFILE
+from segstore.storage.transfer.senders import Straight
+from segstore.storage.transfer.sinks import unseen
+from segstore.storage.transfer.transfer import deliver, shorter, told
+
+if TYPE_CHECKING:
+    from segstore.storage.context import Context
+
+_BY = METHODS[SENDFILE]
+_FOUND, _SENDABLE = ffi.typeof("seg_found *"), ffi.typeof("seg_sendable *")
+_SLOW: int = lib.SEG_SLOW
+_PART: int = lib.SEG_PART
+_NEXT = (1 << 32) - 1
+
+
+def send_at_once(
+    view: LogView, fd: int, offset: int, max_bytes: int, context: Context
+) -> tuple[int, int] | None:
+    """Do what `transfer` does by sendfile, from an open store. None where that is left to it, and nothing was
+    sent; so it is in the child of a fork of the writer.
+
+    Raises SinkError; InvalidArgumentError where sendfile can't serve the sink; StorageError of the segment's
+    file.
+    """
+    known = view.sendable
+    if known is None or not known.first <= offset < known.below:
+        known = view.sendable = _sendable(view, offset, context)
+    handle = None if known is None else known.handle()
+    if handle is None or getsignal(SIGPIPE) != SIG_IGN:
+        view.sendable = None
+        return None
+    try:
+        result = context.files.send_stretch(fd, handle, known.segment, offset, max_bytes)
+    except (InterruptedError, BlockingIOError):
+        return None
+    except OSError as error:
+        raise told(error, handle, _BY, fd, context.files) from error
+    if result > 0:
+        return result >> 32, offset + (result & _NEXT)
+    if result == _SLOW:
+        view.sendable = None
+        return None
+    return _finish(fd, handle, known, offset, max_bytes, _PART - result, context.files)
+
+
+class Sendable:
+    """A segment of a view as `seg_send_stretch` takes it, for offsets from `first` on that are less than
+    `below`. The log is not held open.
+    """
+
+    __slots__ = ("_index", "below", "first", "handle", "segment")
+
+    def __init__(self, view: LogView, slot: int, handle: Handle, index: View, pid: int) -> None:
+        segment = view.segments[slot]
+        end, self.below = view.bounds(slot)
+        self.first = max(segment.base_offset, view.start_offset)
+        self.handle = ref(handle)
+        self._index = index  # its memory is there for as long as `segment` refers to it
+        fields = index.pointer, index.n, segment.base_offset, end, view.end_offset, self.below, -1, -1, pid
+        self.segment = ffi.new(_SENDABLE, fields)
+
+
+def _sendable(view: LogView, offset: int, context: Context) -> Sendable | None:
+    """Return the segment that holds `offset`; None where it is not in the view, or has to be opened first."""
+    if not view.start_offset <= offset < view.end_offset:
+        return None
+    slot = view.slot(offset)
+    ready = view.segments[slot].ready()
+    return None if ready is None else Sendable(view, slot, *ready, context.pid if context.writable else 0)
+
+
+def _finish(
+    fd: int, handle: Handle, known: Sendable, offset: int, max_bytes: int, done: int, files: Files
+) -> tuple[int, int]:
+    """Send the rest of a stretch of which `done` bytes were sent; returns its bytes, and the offset behind
+    it.
+    """
+    found, of = ffi.new(_FOUND), known.segment
+    where = of.index, of.n, of.base_offset, of.end, of.end_offset
+    if not files.find_stretch(handle, found, *where, -1, offset, max_bytes):
+        raise shorter(handle)
+    sender = Straight(files.sendfile, unseen(fd))
+    deliver(sender, fd, files, handle, found.position + done, found.stop, _BY)
+    return found.stop - found.position, min(found.next_offset, known.below)
