@@ -58,7 +58,8 @@ class Flusher:
         while not self._is_done(upto):
             flush = self._under_way
             if flush is None:
-                return self._flush(upto)
+                self._flush(upto)
+                break
             flush.wait(_LONGEST_WAIT)
 
     def _flush(self, upto: int) -> None:
