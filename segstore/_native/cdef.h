@@ -37,6 +37,10 @@ enum {
     SEG_BAD_COUNT = 8       /* the record count is impossible */
 };
 
+/* What a call on a short way gives where anything is not as it nearly always is: nothing was done, and the long
+ * way is to be taken. No errno, and none of the numbers below. */
+enum { SEG_SLOW = -65536 };
+
 /* Why columns could not be encoded, or records not decoded. */
 enum {
     SEG_E_ROOM = -10001,    /* the output is too small for one batch */
@@ -229,10 +233,7 @@ int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int6
                      int64_t n, int64_t spins);
 
 /* --- tail.c: the tail of a log, at which C appends while Python lends it ------------------------------- */
-enum {
-    SEG_SLOW = -20001,      /* not provided for here: nothing was done, and the long way is to be taken */
-    SEG_NOW = -20002
-};
+enum { SEG_NOW = -65538 };  /* in place of a time in ms: that of the clock */
 
 typedef struct seg_tail {
     int32_t lock;
@@ -276,7 +277,7 @@ typedef struct seg_tail {
 /* How often this process came from a fork since the C helper was loaded. */
 int32_t seg_forks(void);
 /* Append a record without headers (a length of -1: null) as a batch of its own, index it and publish the
- * end. SEG_NOW in place of a time in ms: that of the clock. Returns its offset; SEG_SLOW; -errno: the tail
+ * end. Returns its offset; SEG_SLOW; -errno: the tail
  * is torn, and lent no more. */
 int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
                         int64_t key_len, int64_t timestamp, int64_t now);
@@ -368,7 +369,7 @@ typedef struct seg_sendable {
 
 /* What seg_send_stretch gives besides bytes and errors. SEG_SLOW: nothing was sent, and the caller has to look;
  * SEG_PART - n: n bytes of the stretch were sent, fewer than all. */
-enum { SEG_SLOW = -65536, SEG_PART = -65537 };
+enum { SEG_PART = -65537 };
 
 /* seg_find_stretch by the index, then seg_sendfile of what was found: (bytes << 32 | next offset - offset), SEG_SLOW,
  * SEG_PART - bytes, -errno of sendfile. Any threads may send at once: they change next_offset and next_position only.
