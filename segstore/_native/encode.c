@@ -111,6 +111,22 @@ INLINE int64_t fill(source s, int64_t first, int64_t last, limits limit, uint8_t
     return used;
 }
 
+/* `fill`, compiled once more for what is usual: records of a fixed width, without keys and headers. */
+static int64_t fill_best(const source *s, int64_t first, int64_t last, limits limit, uint8_t *out, seg_batch *b)
+{
+    source known = *s;
+    if (s->headers || s->offsets)
+        return fill(*s, first, last, limit, out, b);
+    known.headers = NULL;
+    known.offsets = NULL;
+    if (s->keys.kind != NULLS || s->values.kind != FIXED || s->values.validity)
+        return fill(known, first, last, limit, out, b);
+    known.keys.kind = NULLS;
+    known.values.kind = FIXED;
+    known.values.validity = NULL;
+    return fill(known, first, last, limit, out, b);
+}
+
 /* One batch from record i on; `before` records of this call lie in batches already. */
 static int64_t put_batch(const source *s, const seg_template *t, int64_t i, int64_t last, int64_t before,
                          limits limit, uint8_t *out, seg_batch *b)
@@ -126,7 +142,7 @@ static int64_t put_batch(const source *s, const seg_template *t, int64_t i, int6
         .attributes = t->attributes,
         .producer_epoch = t->producer_epoch,
     };
-    int64_t size = fill(*s, i, last, limit, out, b);
+    int64_t size = fill_best(s, i, last, limit, out, b);
     if (size < 0)
         return size;
     seg_put_header(out, b);
