@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from segstore import spare
 from segstore._native import ffi, held, lib
 from segstore.errors import CorruptRecordError
 from segstore.integers import INT64_MAX
@@ -210,7 +211,7 @@ def decode(
         pointers = held("int64_t *", starts), held("int64_t *", sizes)
         arguments = (*pointers, n, int(counts.sum()))
     count = arguments[3]
-    matrix = np.empty((ROWS, count), np.int64)
+    matrix = spare.matrix(ROWS, count)
     row = held(_INT64S, matrix)
     try:
         scratch = _unused.pop()

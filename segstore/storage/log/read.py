@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from segstore import names
+from segstore import names, spare
 from segstore._native import ffi, lib
 from segstore.errors import CorruptRecordError, SegstoreError
 from segstore.files import Files, Handle
@@ -232,7 +232,9 @@ def _fetch_segment(
         position, size = first.position, first.size
         if max_bytes > size:
             size = max(size, min(max_bytes, end - position))
-        data = segment.pool.files.pread(handle, size, position)
+        files = segment.pool.files
+        read = files.pread if size < spare.LEAST else files.pread_large
+        data = read(handle, size, position)
         alone = max_bytes <= size or (size == end - position and below == view.end_offset)
         if (
             alone
