@@ -13,7 +13,6 @@ import stat
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from segstore import spare
 from segstore._native import ffi, lent, lib
 from segstore.files.handle import Handle, Path, failed, named
 from segstore.files.stats import status_of
@@ -101,14 +100,6 @@ class Content:
         except OSError as e:
             raise named(e, handle.path) from None
         return b"".join(parts)
-
-    def pread_large(self, handle: Handle, size: int, position: int) -> bytes:
-        """Do as `pread`, into memory of an earlier result that nothing refers to any more (`spare`)."""
-        return spare.filled(
-            size,
-            lambda: self.pread(handle, size, position),
-            lambda buffer: self.pread_into(handle, buffer, position),
-        )
 
     def pread_into(self, handle: Handle, buffer: Buffer, position: int) -> int:
         """Fill `buffer` from `position`; returns the bytes read, fewer only at the file's end. Raises OSError

@@ -18,8 +18,8 @@ from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CHUNK_BYTES = 1 << 20
-_POOLED = 4
+CHUNK_BYTES = 2 << 20
+_POOLED = 3
 
 
 @dataclass(frozen=True)

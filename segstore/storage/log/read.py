@@ -232,9 +232,7 @@ def _fetch_segment(
         position, size = first.position, first.size
         if max_bytes > size:
             size = max(size, min(max_bytes, end - position))
-        files = segment.pool.files
-        read = files.pread if size < spare.LEAST else files.pread_large
-        data = read(handle, size, position)
+        data = _pread(segment.pool.files, handle, size, position)
         alone = max_bytes <= size or (size == end - position and below == view.end_offset)
         if (
             alone
@@ -254,6 +252,17 @@ def _fetch_segment(
             _go_on_below(error, below)
             raise
     return None
+
+
+def _pread(files: Files, handle: Handle, size: int, position: int) -> bytes:
+    """Return the bytes as `Files.pread` does, many of them in memory that an earlier read used."""
+    if size < spare.LEAST:
+        return files.pread(handle, size, position)
+    return spare.filled(
+        size,
+        lambda: files.pread(handle, size, position),
+        lambda buffer: files.pread_into(handle, buffer, position),
+    )
 
 
 def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> Fetched:

@@ -132,7 +132,7 @@ def test_memory_stays_at_a_chunk() -> None:
 
 
 def test_a_chunk_survives_while_the_next_is_encoded() -> None:
-    chunks = encode(Columns([b"%05d" % i * 20 for i in range(30_000)]), 0, None, 64 * KIB)
+    chunks = encode(Columns([b"%05d" % i * 20 for i in range(60_000)]), 0, None, 64 * KIB)
     first = next(chunks)
     before = bytes(first.data)
     second = next(chunks)
