@@ -232,7 +232,11 @@ def _fetch_segment(
         position, size = first.position, first.size
         if max_bytes > size:
             size = max(size, min(max_bytes, end - position))
-        data = _pread(segment.pool.files, handle, size, position)
+        files = segment.pool.files
+        if size < spare.LEAST:
+            data = files.pread(handle, size, position)
+        else:
+            data = _pread_large(files, handle, size, position)
         alone = max_bytes <= size or (size == end - position and below == view.end_offset)
         if (
             alone
@@ -254,10 +258,8 @@ def _fetch_segment(
     return None
 
 
-def _pread(files: Files, handle: Handle, size: int, position: int) -> bytes:
-    """Return the bytes as `Files.pread` does, many of them in memory that an earlier read used."""
-    if size < spare.LEAST:
-        return files.pread(handle, size, position)
+def _pread_large(files: Files, handle: Handle, size: int, position: int) -> bytes:
+    """Return the bytes as `Files.pread` does, in memory that an earlier read used where there is some."""
     return spare.filled(
         size,
         lambda: files.pread(handle, size, position),
