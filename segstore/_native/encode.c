@@ -111,8 +111,8 @@ INLINE int64_t fill(source s, int64_t first, int64_t last, limits limit, uint8_t
     return used;
 }
 
-/* `fill`, compiled for what is known beforehand of records without headers and with offsets that have no gaps:
- * the `keys`, and the kind of the values where none of them is null; -1: unknown. */
+/* `fill`, compiled for what is known beforehand of records without headers, whose offsets have no gaps:
+ * the kind of the keys, and that of the values where none of them is null; -1: unknown. */
 #define FILL(name, known_keys, known_values)                                                            \
     static int64_t name(source s, int64_t first, int64_t last, limits limit, uint8_t *out, seg_batch *b) \
     {                                                                                                   \
@@ -133,7 +133,8 @@ FILL(fill_offsets_64, NULLS, OFFSETS_64)
 FILL(fill_keyed, -1, -1)
 
 /* What is usual takes two thirds of the time of `fill`. */
-static int64_t fill_best(const source *s, int64_t first, int64_t last, limits limit, uint8_t *out, seg_batch *b)
+static int64_t fill_best(const source *s, int64_t first, int64_t last, limits limit, uint8_t *out,
+                         seg_batch *b)
 {
     if (s->headers || s->offsets)
         return fill(*s, first, last, limit, out, b);

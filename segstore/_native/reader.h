@@ -68,6 +68,8 @@ INLINE int64_t quick_varint(const uint8_t *p, uint64_t *value)
     return (__builtin_ctzll(stop) >> 3) + 1;
 }
 
+/* The same of an int32. Branches, and no arithmetic, say where the next one begins: the CPU
+ * foretells them, and reads on before this one is known. */
 INLINE int quick_int(const uint8_t **p, int64_t *value)
 {
     const uint8_t *at = *p;

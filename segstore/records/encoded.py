@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHUNK_BYTES = 2 << 20
-_POOLED = 3
+"""Plain bytes that one call of C encodes at most. Pieces of 1 MiB took a tenth more time, for an append of
+10,000 records of 100 bytes two calls.
+"""
+_POOLED = 3  # as many as an append has that is encoded before it takes its place in the queue
 
 
 @dataclass(frozen=True)
