@@ -50,10 +50,13 @@ static inline int64_t careful_bytes(const uint8_t **p, const uint8_t *end, int n
 /* A varint of up to eight bytes, of which eight are readable. Returns its bytes, or 0. */
 INLINE int64_t quick_varint(const uint8_t *p, uint64_t *value)
 {
-    uint64_t two = p[0] >> 7;
-    if (LIKELY((two & (p[1] >> 7)) == 0)) {
-        *value = (p[0] & 0x7f) | (((uint64_t)p[1] << 7) & (0 - two));
-        return 1 + (int64_t)two;
+    if (LIKELY(p[0] < 0x80)) {
+        *value = p[0];
+        return 1;
+    }
+    if (LIKELY(p[1] < 0x80)) {
+        *value = (p[0] & 0x7f) | (uint64_t)p[1] << 7;
+        return 2;
     }
     uint64_t v = load64le(p), stop = ~v & 0x8080808080808080;
     if (stop == 0)
@@ -65,11 +68,24 @@ INLINE int64_t quick_varint(const uint8_t *p, uint64_t *value)
     return (__builtin_ctzll(stop) >> 3) + 1;
 }
 
+/* The same of an int32. Branches, and no arithmetic, say where the next one begins: the CPU
+ * foretells them, and reads on before this one is known. */
 INLINE int quick_int(const uint8_t **p, int64_t *value)
 {
-    uint64_t v = 0;
-    int64_t n = quick_varint(*p, &v);
-    *p += n;
+    const uint8_t *at = *p;
+    uint64_t v = at[0];
+    if (LIKELY(v < 0x80)) {
+        *p = at + 1;
+        *value = unzigzag(v);
+        return 1;
+    }
+    if (LIKELY(at[1] < 0x80)) {
+        *p = at + 2;
+        *value = unzigzag((v & 0x7f) | (uint64_t)at[1] << 7);
+        return 1;
+    }
+    int64_t n = quick_varint(at, &v);
+    *p = at + n;
     *value = unzigzag((uint32_t)v);
     return n > 0 && n <= INT_MOST;
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from segstore import spare
 from segstore._native import ffi, held, lib
 from segstore.errors import CorruptRecordError
 from segstore.integers import INT64_MAX
@@ -92,6 +93,7 @@ Bytes = Any
 """bytes, or whatever lends its buffer: bytearray, memoryview, mmap, numpy uint8."""
 
 _FEW = 24
+_MANY = spare.LEAST // (8 * ROWS)
 _SMALL = (1 << 20) + HEADER_SIZE
 """Most bytes of a scan whose headers fit into existing memory: a read of usual size."""
 
@@ -210,7 +212,7 @@ def decode(
         pointers = held("int64_t *", starts), held("int64_t *", sizes)
         arguments = (*pointers, n, int(counts.sum()))
     count = arguments[3]
-    matrix = np.empty((ROWS, count), np.int64)
+    matrix = np.empty((ROWS, count), np.int64) if count < _MANY else spare.matrix(ROWS, count)
     row = held(_INT64S, matrix)
     try:
         scratch = _unused.pop()

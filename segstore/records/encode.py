@@ -1,7 +1,7 @@
 """Encodes columns of records into record batches, chunk by chunk; nothing is on disk.
 
 An iterator of `encode` belongs to one thread; the Encoded that it gives may be written and released by
-another thread while the next is being encoded.
+another thread. One that is released before the next is made lends it its memory.
 """
 
 from __future__ import annotations

@@ -18,8 +18,11 @@ from segstore.records.header import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CHUNK_BYTES = 1 << 20
-_POOLED = 4
+CHUNK_BYTES = 2 << 20
+"""Plain bytes that one call of C encodes at most. Pieces of 1 MiB took a tenth more time, for an append of
+10,000 records of 100 bytes two calls.
+"""
+_POOLED = 3  # as many as an append has that is encoded before it takes its place in the queue
 
 
 @dataclass(frozen=True)

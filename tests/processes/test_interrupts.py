@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -15,8 +16,8 @@ from waiting import until
 
 import segstore
 from segstore import StorageError
-from segstore.files import overlapped_write
-from segstore.records import single
+from segstore.files import gathered_write
+from segstore.records import encode, encoded, single
 from segstore.storage import scheduler
 from segstore.storage.log import append_queue, flusher, partition, validator, visibility, writer
 from segstore.storage.log.append import AHEAD_PLAIN
@@ -31,13 +32,14 @@ APPENDING = (
     append_queue,
     writer,
     active,
-    overlapped_write,
+    gathered_write,
     visibility,
     visibility,
     partition,
     flusher,
     scheduler,
 )
+WRITING = (sys.modules[encode.__module__], encoded, gathered_write, writer)
 CLOSING = (store_writer, partitions, partition, *APPENDING)
 TOPIC = {"segment.bytes": 300, "flush.messages": 3}
 
@@ -107,7 +109,7 @@ def test_who_waits_behind_it(store_dir: Path, module: ModuleType) -> None:
 
 
 def test_a_long_append(store_dir: Path) -> None:
-    """One thread encodes and another writes: what was not done then is never done."""
+    """It is encoded and written piece by piece: all of it is there, or nothing."""
     nth, more = 0, True
     with segstore.open(store_dir) as store:
         store.create_topic("t")
@@ -116,9 +118,7 @@ def test_a_long_append(store_dir: Path) -> None:
         while more:
             nth += 1
             before = log.end_offset
-            more = interrupted(
-                nth, (overlapped_write, writer), partial(log.append_batch, long, batch_bytes=1)
-            )
+            more = interrupted(nth, WRITING, partial(log.append_batch, long, batch_bytes=1))
             assert log.end_offset - before in (0, len(long))
             assert log.append(b"behind") == log.end_offset - 1
             assert nth % 8 or segstore.check(store_dir) == []

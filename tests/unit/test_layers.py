@@ -30,7 +30,7 @@ LAYERS = [
     {"records", "index", "logger"},
     {"files", "names", "config"},
     {"mutex"},
-    {"main_interpreter", "sending", "threads"},
+    {"main_interpreter", "sending", "spare", "threads"},
     {"errors", "integers"},
     {"_native"},
 ]

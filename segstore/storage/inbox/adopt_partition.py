@@ -20,7 +20,6 @@ from segstore.files import Handle
 from segstore.files.locks import boot_id
 from segstore.index.sparse import MOST_RELATIVE
 from segstore.records import Encoded
-from segstore.records.encoded import pool
 from segstore.storage.inbox.intent import Place
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.staged_file import StagedFile
@@ -232,10 +231,9 @@ class PartitionAdoption:
 
     def _chunks(self, handle: Handle, file: StagedFile) -> Iterator[Encoded]:
         for buffer, batches, size in chunks_of(self._files, handle, file.size, check_crcs=False):
-            # A copy, since this chunk may still be written while the next one is read.
-            held = pool.take(size)
-            held[:size] = buffer[:size]
-            yield Encoded(held, size, batches)
+            chunk = Encoded(buffer, size, batches)
+            chunk.pooled = False  # it is written by now when the next one is read into the same buffer
+            yield chunk
 
     # --- staged files as segments ------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from segstore import names
+from segstore import names, spare
 from segstore._native import ffi, lib
 from segstore.errors import CorruptRecordError, SegstoreError
 from segstore.files import Files, Handle
@@ -232,7 +232,11 @@ def _fetch_segment(
         position, size = first.position, first.size
         if max_bytes > size:
             size = max(size, min(max_bytes, end - position))
-        data = segment.pool.files.pread(handle, size, position)
+        files = segment.pool.files
+        if size < spare.LEAST:
+            data = files.pread(handle, size, position)
+        else:
+            data = _pread_large(files, handle, size, position)
         alone = max_bytes <= size or (size == end - position and below == view.end_offset)
         if (
             alone
@@ -252,6 +256,15 @@ def _fetch_segment(
             _go_on_below(error, below)
             raise
     return None
+
+
+def _pread_large(files: Files, handle: Handle, size: int, position: int) -> bytes:
+    """Return the bytes as `Files.pread` does, in memory that an earlier read used where there is some."""
+    return spare.filled(
+        size,
+        lambda: files.pread(handle, size, position),
+        lambda buffer: files.pread_into(handle, buffer, position),
+    )
 
 
 def _one_batch(segment: Segment, data: bytes, first: Any, end: int) -> Fetched:

@@ -21,7 +21,6 @@ from segstore.errors import (
     is_refusal,
 )
 from segstore.files.gathered_write import GatheredWrite
-from segstore.files.overlapped_write import Pipeline
 from segstore.index.txn_index import AbortedTxn
 from segstore.records import Encoded
 from segstore.records.control import Marker, end_marker
@@ -61,16 +60,15 @@ class Restore:
     the append stays.
 
     `aborts` is the size in bytes of the active `.txnindex`, -1 where the append leaves it as it is; `rolled`
-    the segments made since, None before anything was taken back; `pipe` makes the writes of a long append.
+    the segments made since, None before anything was taken back.
     """
 
-    __slots__ = ("aborts", "active", "mark", "pipe", "rolled", "saved", "together")
+    __slots__ = ("aborts", "active", "mark", "rolled", "saved", "together")
 
     def __init__(self, segments: LogSegments, saved: Saved | None, together: Together | None = None) -> None:
         self.active = segments.active
         self.mark = self.active.mark()
         self.saved, self.together = saved, together
-        self.pipe: Pipeline | None = None
         self.aborts = -1
         self.rolled: list[Segment] | None = None
 
@@ -211,7 +209,7 @@ class LogWriter:
             if isinstance(chunks, list):
                 aborted = self._write_ready(chunks, saved is not None, marker)
             else:
-                aborted = self._write_long(chunks, restore, saved is not None, marker)
+                aborted = self._write_long(chunks, saved is not None, marker)
             if aborted:
                 self._add_aborted(restore, aborted)
         except BaseException as error:
@@ -221,10 +219,9 @@ class LogWriter:
             raise
         if together is None:
             self.owed = None
-        if restore.pipe is None:
-            for chunk in chunks:
-                if chunk.pooled:
-                    chunk.release()
+        for chunk in chunks:  # those of a long append are released by now
+            if chunk.pooled:
+                chunk.release()
         return restore
 
     def _write_ready(
@@ -239,19 +236,19 @@ class LogWriter:
         return aborted
 
     def _write_long(
-        self, chunks: Iterable[Encoded], restore: Restore, of_producer: bool, marker: Marker | None
+        self, chunks: Iterable[Encoded], of_producer: bool, marker: Marker | None
     ) -> list[AbortedTxn]:
-        """Write chunks of a long append: the next one is encoded while one is written."""
+        """Write chunks of a long append, each one before the next is encoded: the next one takes the same
+        memory.
+        """
         aborted: list[AbortedTxn] = []
-        restore.pipe = Pipeline(self.pool.files)
-        with restore.pipe as pipe:
-            for chunk in chunks:
-                aborted += self._write_chunk(chunk, pipe, of_producer, marker)
-                pipe.then(chunk.release)
+        for chunk in chunks:
+            aborted += self._write_ready([chunk], of_producer, marker)
+            chunk.release()
         return aborted
 
     def _write_chunk(
-        self, chunk: Encoded, out: GatheredWrite | Pipeline, of_producer: bool, marker: Marker | None
+        self, chunk: Encoded, out: GatheredWrite, of_producer: bool, marker: Marker | None
     ) -> list[AbortedTxn]:
         batches, headers = chunk.batches, chunk.headers
         aborted: list[AbortedTxn] = []
@@ -361,8 +358,6 @@ class LogWriter:
     def _undo(self, restore: Restore) -> None:
         """Undo an append on disk. May be repeated, whatever an earlier try has done. Raises OSError."""
         mark, segment, rolled = restore.mark, restore.active.segment, restore.rolled or []
-        if restore.pipe is not None:
-            restore.pipe.end()  # no write comes late
         for gone in reversed(rolled):
             self.producers.forget_snapshot(gone.base_offset)
             remove_segment(gone)

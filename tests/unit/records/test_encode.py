@@ -9,6 +9,7 @@ from typing import Any
 
 import kafka_tools
 import numpy as np
+import pyarrow as pa
 import pytest
 from native_batches import assign
 
@@ -121,6 +122,41 @@ def test_batches_end_at_cuts(cuts: Any, batch_bytes: int, counts: list[int], chu
     assert read_back(written(chunks)).values == [b"x" * 38] * 10
 
 
+THREE = [b"abc", b"de\0", b"fgh"] * 40
+RAGGED = [b"", b"a" * 70, b"b" * 9_000] * 40
+KINDS: dict[str, tuple[Any, list[bytes | None]]] = {
+    "numpy": (np.frombuffer(b"".join(THREE), np.uint8).reshape(-1, 3), [*THREE]),
+    "numpy of no width": (np.empty((120, 0), np.uint8), [b""] * 120),
+    "list": (RAGGED, [*RAGGED]),
+    "Arrow": (pa.array(RAGGED, pa.binary()), [*RAGGED]),
+    "large Arrow": (pa.array(RAGGED, pa.large_binary()), [*RAGGED]),
+    "fixed Arrow": (pa.array(THREE, pa.binary(3)), [*THREE]),
+    "list with nulls": ([None, *RAGGED[1:]], [None, *RAGGED[1:]]),
+    "Arrow with nulls": (pa.array([*RAGGED[1:], None], pa.binary()), [*RAGGED[1:], None]),
+    "fixed Arrow with nulls": (pa.array([*THREE[1:], None], pa.binary(3)), [*THREE[1:], None]),
+    "nulls": ([None] * 120, [None] * 120),
+}
+
+
+@pytest.mark.parametrize("keys", [None, "list", "fixed Arrow with nulls"])
+@pytest.mark.parametrize("name", KINDS)
+def test_each_kind_of_column_gives_the_same_bytes(name: str, keys: str | None) -> None:
+    """Without headers and gaps in the offsets columns are encoded by loops compiled for their kind."""
+    values, expected = KINDS[name]
+    n, stamps = len(expected), np.arange(len(expected)) * 700
+
+    def encoded(headers: Any = None, offsets: Any = None) -> bytes:
+        columns = Columns(values, KINDS[keys][0] if keys else None, stamps, headers, offsets=offsets)
+        return b"".join(bytes(chunk.data) for chunk in encode(columns, 0, None, 20_000))
+
+    plain = encoded()
+    assert plain == encoded(headers=[()] * n) == encoded(offsets=np.arange(n))
+    records = decode(plain, scan(plain)[0], "t")
+    assert list(records.values) == expected
+    assert list(records.keys) == (KINDS[keys][1] if keys else [None] * n)
+    assert records.timestamps.tolist() == stamps.tolist()
+
+
 def test_memory_stays_at_a_chunk() -> None:
     columns = Columns(np.full((50_000, 100), 7, np.uint8))
     seen = set()
@@ -132,7 +168,7 @@ def test_memory_stays_at_a_chunk() -> None:
 
 
 def test_a_chunk_survives_while_the_next_is_encoded() -> None:
-    chunks = encode(Columns([b"%05d" % i * 20 for i in range(30_000)]), 0, None, 64 * KIB)
+    chunks = encode(Columns([b"%05d" % i * 20 for i in range(60_000)]), 0, None, 64 * KIB)
     first = next(chunks)
     before = bytes(first.data)
     second = next(chunks)
