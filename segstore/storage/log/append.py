@@ -9,6 +9,7 @@ its place in the queue (`append_queue`), of which `writer` writes it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -134,8 +135,13 @@ def append_columns(
     if not n:
         end = partition.view.end_offset
         return range(end, end)
+    chunk, second = next(chunks), next(chunks, None)
+    if second is None:
+        first = append(partition, [chunk], n)
+        return range(first, first + n)
     codec, _ = validator.named_codec(compression)
-    first = partition.queue.append(chunks, AHEAD_COMPRESSED if codec else AHEAD_PLAIN)
+    ahead = AHEAD_COMPRESSED if codec else AHEAD_PLAIN
+    first = partition.queue.append(chain((chunk, second), chunks), ahead)
     partition.flushing.flush_if_due(first + n)
     return range(first, first + n)
 

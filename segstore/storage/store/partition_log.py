@@ -313,7 +313,7 @@ class PartitionLog:
         plain = type(offset) is int and type(max_bytes) is int and type(method) is str
         inside = plain and 0 <= sink <= INT32_MAX and 0 <= max_bytes <= arguments.INT64_MAX
         if inside and method == SENDFILE and not context.closed:
-            sent = send_at_once(self._source.view, sink, offset, max_bytes, context)
+            sent = send_at_once(self._views.view, sink, offset, max_bytes, context)
             if sent is not None:
                 return sent
         return self._transfer(sink, offset, max_bytes, method)
