@@ -62,7 +62,7 @@ class Follower:
     def view(self) -> LogView:
         """Return the view that readers may see now."""
         ends, view = self._published(), self._view
-        if view is not None and ends is not None and ends == self._seen:
+        if view is not None and ends is not None and (ends is self._seen or ends == self._seen):
             return view
         with self.lock, suppress(FileNotFoundError):
             return self._refresh(ends)
