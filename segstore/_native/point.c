@@ -14,6 +14,7 @@ enum {
     NOT_PLAIN = CODEC_MASK | 0x20, /* a codec, or a control batch */
     MOST_READS = 64,        /* the index is far behind: Python's way is no slower then */
     FIRST_GUESS = 8192,     /* bytes to read where nothing is known of the size of batches */
+    SLACK = 256,            /* bytes */
     NOWHERE = -2,
     ROWS = 7                /* of seg_points */
 };
@@ -41,9 +42,10 @@ static int64_t least(int64_t a, int64_t b)
 
 /* --- the batch ---------------------------------------------------------------- */
 
-static int64_t last_offset_of(const place *s, int64_t slot)
+/* The last offset of the batch of an index entry, less the segment's base offset. */
+static int64_t relative_of(const place *s, int64_t slot)
 {
-    return s->base_offset + get32(s->index + slot * INDEX_ENTRY);
+    return get32(s->index + slot * INDEX_ENTRY);
 }
 
 /* Where the batch of an index entry begins; the end behind the last entry. */
@@ -52,49 +54,74 @@ static int64_t position_of(const place *s, int64_t slot)
     return slot < s->n ? get32(s->index + slot * INDEX_ENTRY + 4) : s->end;
 }
 
+/* From an entry that can't be right there is nothing to read. */
 static search from_entry(const place *s, int64_t slot, int64_t want)
 {
-    int there = slot >= 0;
-    return (search){there ? position_of(s, slot) : 0, want, -1, there ? last_offset_of(s, slot) : -1, NOWHERE};
+    if (slot < 0)
+        return (search){0, want, -1, -1, NOWHERE};
+    int64_t relative = relative_of(s, slot);
+    if (relative < 0 || relative > INT64_MAX - s->base_offset)
+        return (search){-1, want, -1, -1, NOWHERE};
+    return (search){position_of(s, slot), want, -1, s->base_offset + relative, NOWHERE};
 }
 
-/* Somewhat more than a batch that was read before, since others are not much larger. */
+/* Bytes for a batch: somewhat more than one that was read before has, since others are not much larger. */
 static int64_t guess(const seg_batch *usual)
 {
-    return usual->size ? usual->size + (usual->size >> 2) : FIRST_GUESS;
+    return usual->size ? usual->size + (usual->size >> 2) + SLACK : FIRST_GUESS;
+}
+
+/* The same for a batch that lies behind others. */
+static int64_t guess_ahead(const seg_batch *usual)
+{
+    return 2 * guess(usual) > FIRST_GUESS ? 2 * guess(usual) : FIRST_GUESS;
+}
+
+/* From a batch that ends below `offset`, or holds it: that of the index entry, or the one behind a batch that is
+ * remembered. *there: the first offset that may be in the wanted batch, less the segment's base offset. */
+static search from_before(const place *s, int64_t slot, int64_t offset, const seg_point *p, int64_t *there)
+{
+    const seg_batch *last = &p->batch;
+    search at = from_entry(s, slot, 0);
+    int64_t behind = last->position + last->size;
+    *there = slot < 0 ? 0 : relative_of(s, slot) + 1;
+    if (p->of_batch != s->number || last->last_offset >= offset || behind < at.from || behind >= s->end)
+        return at;
+    *there = last->last_offset + 1 - s->base_offset;
+    return (search){behind, 0, last->last_offset, -1, NOWHERE};
 }
 
 /* An entry has the last offset of its batch: the wanted batch lies behind that of the last entry below
- * `offset`, up to that of the next entry. `usual` is a batch that was read before. */
-static search by_index(const place *s, int64_t slot, int64_t offset, const seg_batch *usual)
+ * `offset`, up to that of the next entry, which is read alone where `offset` seems to lie in it: it may have as
+ * many offsets as the batch that was read before. Where that is doubtful, all up to it is read. */
+static search by_index(const place *s, int64_t offset, const seg_point *p)
 {
-    int64_t next = position_of(s, slot + 1);
-    search low = from_entry(s, slot, 0);
-    if (slot + 1 >= s->n || next >= s->end || low.confirms == offset) {
-        low.want = least(next - low.from, low.confirms == offset ? guess(usual) : 2 * guess(usual));
+    int64_t slot = seg_offset_slot(s->index, s->n, offset - s->base_offset), there;
+    int64_t next = position_of(s, slot + 1), usual = p->batch.size;
+    search low = from_before(s, slot, offset, p, &there);
+    low.want = next - low.from;
+    if (low.confirms == offset || slot + 1 >= s->n || next >= s->end || next <= low.from) {
+        int64_t most = low.confirms == offset ? guess(&p->batch) : guess_ahead(&p->batch);
+        low.want = low.want > 0 ? least(low.want, most) : most;
         return low;
     }
-    low.want = next - low.from;
-    int64_t span = usual->last_offset - usual->base_offset + 1;
-    if (usual->size ? offset <= last_offset_of(s, slot + 1) - span : low.want <= FIRST_GUESS)
-        return low;
-    search high = from_entry(s, slot + 1, least(position_of(s, slot + 2) - next, guess(usual)));
+    int64_t span = p->batch.last_offset - p->batch.base_offset + 1, doubt = span >> 3;
+    int64_t first = relative_of(s, slot + 1) - span + 1, relative = offset - s->base_offset;
+    search high = from_entry(s, slot + 1, least(position_of(s, slot + 2) - next, guess(&p->batch)));
     high.fallback = slot;
-    return high;
+    if (usual ? first - there <= doubt || relative >= first + doubt : low.want > FIRST_GUESS)
+        return high;
+    low.want += usual && relative >= first - doubt ? high.want : 0;
+    return low;
 }
 
 static search begin(const place *s, int64_t offset, const seg_point *p)
 {
     const seg_batch *last = &p->batch;
-    int64_t slot = seg_offset_slot(s->index, s->n, offset - s->base_offset);
-    int64_t behind = last->position + last->size;
-    if (p->of_batch != s->number || offset < last->base_offset || behind > s->end)
-        return by_index(s, slot, offset, last);
-    if (offset <= last->last_offset)
+    int within = offset >= last->base_offset && offset <= last->last_offset;
+    if (p->of_batch == s->number && within && last->position + last->size <= s->end)
         return (search){last->position, last->size, -1, last->last_offset, NOWHERE};
-    if (slot < 0 || position_of(s, slot) <= behind)
-        return (search){behind, guess(last), last->last_offset, -1, NOWHERE};
-    return by_index(s, slot, offset, last);
+    return by_index(s, offset, p);
 }
 
 /* What a walk over headers has come to. */
@@ -135,7 +162,7 @@ static const uint8_t *read_batch(const place *s, int64_t offset, seg_point *p, s
         int found = walk(s, offset, p->buffer, want, &at, b);
         if (found == WRONG)
             return NULL;
-        at.want = guess(&p->batch);
+        at.want = guess_ahead(&p->batch);
         if (found == TOO_SHORT)
             continue;
         if (b->base_offset > offset) {

@@ -75,17 +75,17 @@ def read_one(view: LogView, offset: int) -> Record | None:
     if slot < len(bases):
         end, end_offset = segment.size, min(bases[slot], end_offset)
     try:
-        handle = segment.handle
-        pointer, n, _memory = segment.offset_index.view
+        handle, (index, n, _memory) = segment.handle, segment.offset_index.view
+        try:
+            point = _unused.pop()
+        except IndexError:
+            point = _Point()
+        found = segment.pool.files.read_one(
+            handle, segment.number, index, n, segment.base_offset, end, end_offset, offset, point.c
+        )
     except (OSError, SegstoreError):
         return None  # the long way meets it too, and says so
-    try:
-        point = _unused.pop()
-    except IndexError:
-        point = _Point()
-    if not segment.pool.files.read_one(
-        handle, segment.number, pointer, n, segment.base_offset, end, end_offset, offset, point.c
-    ):
+    if not found:
         _unused.append(point)
         return None
     at, timestamp, key_at, key_end, value_at, value_end, headers_at, headers_end = _unpack(point.found)

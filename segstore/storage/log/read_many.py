@@ -81,27 +81,16 @@ def _by_short_way(view: LogView, wanted: NDArray[np.int64]) -> Records | None:
     """Return the records of some of the first offsets; None where there are none that the short way finds."""
     slot = view.slot(wanted.item(0))
     segment, (end, below) = view.segments[slot], view.bounds(slot)
-    try:
-        handle = segment.handle
-        index, entries, _memory = segment.offset_index.view
-    except SegstoreError:
-        return None  # the long way meets it too, and says so
     offsets, n = held("int64_t *", wanted), min(int(wanted.searchsorted(below)), _MOST)
-    room, base = _Room(n), segment.base_offset
-    with point_read.borrowed() as point:
-        done = segment.pool.files.read_many(
-            handle,
-            segment.number,
-            index,
-            entries,
-            segment.base_offset,
-            end,
-            below,
-            offsets,
-            n,
-            point.c,
-            room.c,
-        )
+    base, room = segment.base_offset, _Room(n)
+    try:
+        handle, (index, entries, _memory) = segment.handle, segment.offset_index.view
+        with point_read.borrowed() as point:
+            done = segment.pool.files.read_many(
+                handle, segment.number, index, entries, base, end, below, offsets, n, point.c, room.c
+            )
+    except (OSError, SegstoreError):
+        return None  # the long way meets it too, and says so
     return room.records(done) if done else None
 
 
@@ -125,7 +114,7 @@ class _Room:
 
 
 def _by_long_way(view: LogView, wanted: NDArray[np.int64], long_way: LongWay, where: str) -> Records:
-    """Return the records of the first offset, and of those behind it that lie in what is read for the first."""
+    """Return the records of the first offset, and of those that lie in what is read for it."""
     read = long_way(view, wanted.item(0))
     if not len(read):
         raise _nothing_at(wanted.item(0), view, where)

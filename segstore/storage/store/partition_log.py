@@ -231,6 +231,7 @@ class PartitionLog:
             record = point_read.read_one(self._source.view, offset)
             if record is not None:
                 return record
+        offset = arguments.whole("offset", offset, -arguments.INT64_MAX - 1)
         records = self.read_view(None, offset, 1, committed, True)
         if not len(records):
             raise self._nothing_at(offset)

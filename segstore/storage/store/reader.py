@@ -44,7 +44,7 @@ _NO_BELIEF = _Belief(-_BELIEF_NS, -1, False)
 
 
 class _Known(NamedTuple):
-    """What was published of a partition the last time, as it was told, and what says whether it is so still."""
+    """What was published of a partition, as it was told, and what says whether it is so still."""
 
     reader: EndsReader
     glance: Glance

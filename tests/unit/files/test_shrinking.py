@@ -22,7 +22,18 @@ from segstore.errors import SegstoreError
 from segstore.files import Files
 
 RECORDS = 60
-READS = ("pread", "pread_into", "seek_batch", "read_by", "read_file", "sendfile", "splice", "map_window")
+READS = (
+    "pread",
+    "pread_into",
+    "seek_batch",
+    "read_by",
+    "read_one",
+    "read_many",
+    "read_file",
+    "sendfile",
+    "splice",
+    "map_window",
+)
 
 
 class Shrinking(Files):
