@@ -300,6 +300,7 @@ typedef struct seg_point {
     int64_t of_batch;       /* the number of the segment of `batch` */
     int64_t reads;          /* calls of pread, counted on and on */
     seg_batch batch;        /* read last; size 0: none yet */
+    int64_t batch_at;       /* where it begins in the buffer */
     /* The record that was found. Positions in the buffer; the end of what is null is -1. */
     int64_t offset, timestamp, key_at, key_end, value_at, value_end;
     int64_t headers_at, headers_end; /* from the count of headers on; the end is -1 where there are none */

@@ -189,6 +189,7 @@ static const uint8_t *sound_batch(const place *s, int64_t offset, seg_point *p, 
         return NULL;
     p->batch = *b;
     p->of_batch = s->number;
+    p->batch_at = batch - p->buffer;
     return batch;
 }
 

@@ -56,11 +56,11 @@ def test_a_read_of_one_record(log: segstore.PartitionLog) -> None:
 
 def test_a_read_of_one_record_alone(log: segstore.PartitionLog) -> None:
     log.read_one(3)
-    assert_at_most(8, calls(log.read_one, 3))
+    assert_at_most(9, calls(log.read_one, 3))
     with segstore.open(log._store.path, "r") as reading:
         follower = reading.partition("t")
         follower.read_one(3)
-        assert_at_most(10, calls(follower.read_one, 3))
+        assert_at_most(12, calls(follower.read_one, 3))
 
 
 def test_a_poll_of_one_record(log: segstore.PartitionLog) -> None:

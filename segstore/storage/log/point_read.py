@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from segstore._native import ffi, held
-from segstore.errors import SegstoreError
-from segstore.records import Record
+from segstore.errors import CorruptRecordError, SegstoreError
+from segstore.records import BATCH, Record, Records, decode
 from segstore.records.lazy_columns import HeaderColumn, Headers
 from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment import Segment
 
 enabled = True
 """Whether the short way is taken; tests turn it off."""
@@ -65,8 +66,10 @@ def borrowed() -> Iterator[_Point]:
     _unused.append(point)
 
 
-def read_one(view: LogView, offset: int) -> Record | None:
-    """Return the record at `offset`, or the next one that is there; None where the long way must be taken."""
+def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:
+    """Find the record at `offset`, or the next one that is there: return its segment, and what now has the
+    record. None where the long way must be taken.
+    """
     segments, bases, start, end_offset, end, _ = view
     if not start <= offset < end_offset:
         return None
@@ -85,9 +88,18 @@ def read_one(view: LogView, offset: int) -> Record | None:
         )
     except (OSError, SegstoreError):
         return None  # the long way meets it too, and says so
-    if not found:
-        _unused.append(point)
+    if found:
+        return segment, point
+    _unused.append(point)
+    return None
+
+
+def read_one(view: LogView, offset: int) -> Record | None:
+    """Return the record at `offset`, or the next one that is there; None where the long way must be taken."""
+    found = _find(view, offset)
+    if found is None:
         return None
+    point = found[1]
     at, timestamp, key_at, key_end, value_at, value_end, headers_at, headers_end = _unpack(point.found)
     buffer = point.buffer
     key = None if key_end < 0 else buffer[key_at:key_end]
@@ -95,6 +107,24 @@ def read_one(view: LogView, offset: int) -> Record | None:
     headers: Headers = [] if headers_end < 0 else _headers(buffer[headers_at:headers_end])
     _unused.append(point)
     return _record((at, timestamp, key, value, headers))
+
+
+def read_batch(view: LogView, offset: int) -> Records | None:
+    """Return the records of the batch that has `offset`, without those before it; None where the long way
+    must be taken.
+    """
+    found = _find(view, offset)
+    if found is None:
+        return None
+    segment, point = found
+    header, at = point.c.batch, point.c.batch_at
+    data, position = point.buffer[at : at + header.size], header.position
+    batches = np.frombuffer(bytearray(ffi.buffer(ffi.addressof(header))), BATCH)
+    _unused.append(point)
+    try:
+        return decode(data, batches, segment.path, position, from_offset=offset)
+    except CorruptRecordError:
+        return None
 
 
 def _headers(data: bytes) -> Headers:

@@ -18,7 +18,7 @@ from segstore.errors import (
     StoreClosedError,
 )
 from segstore.mutex import check_apart
-from segstore.records import Record, Records, empty_records
+from segstore.records import HEADER_SIZE, Record, Records, empty_records
 from segstore.storage.context import os_errors
 from segstore.storage.log import point_read, read
 from segstore.storage.log.append import append_columns, append_one
@@ -211,6 +211,12 @@ class PartitionLog:
             check_crcs = arguments.switch("check_crcs", check_crcs)
         if times is not None:
             times = arguments.span("times", times)
+        elif max_bytes < HEADER_SIZE and point_read.enabled and check_crcs and not committed:
+            found = point_read.read_batch(
+                self._source.view, offset
+            )  # the one batch that is returned at least
+            if found is not None:
+                return found
         return self.read_view(None, offset, max_bytes, committed, check_crcs, times)
 
     def read_one(self, offset: int, *, isolation_level: str = _UNCOMMITTED) -> Record:

@@ -17,7 +17,7 @@ import crc32c
 import pytest
 from waiting import PATIENCE
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.files import Files
 
 SLOTS = 16
@@ -120,8 +120,13 @@ def test_a_writer_that_died_within_a_publication(shared: Any) -> None:
 
 
 def unchanged(memory: Any, slot: int, values: list[int], generation: int = 0) -> bool:
-    held = ffi.from_buffer("uint8_t[]", memory)
-    fields = {"map": held, "len": len(memory), "slot": slot, "generation": generation, "values": values}
+    fields = {
+        "map": held("uint8_t[]", memory),
+        "len": len(memory),
+        "slot": slot,
+        "generation": generation,
+        "values": values,
+    }
     return bool(lib.seg_unchanged(ffi.new("seg_seen *", fields)))
 
 
