@@ -191,8 +191,9 @@ class Follower:
             if active.identity:
                 raise
             size = 0  # no segment was found at all
-        if size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
-            active.attach(None)
+        anew = ends is not None and self._seen is not None and ends.epoch != self._seen.epoch
+        if anew or size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
+            active.attach(None)  # with a new leader epoch, what lay at the end may have been cut
         active.size, active.visible = size, MAX_OFFSET if ends is None else ends.end
 
     def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:

@@ -14,7 +14,7 @@ import pytest
 from compaction import Writer, clean, open_compacted, roll
 from damage import batches, flip
 from faults import CountingFiles, FailingFiles
-from stores import Clock, in_child, records, write_topic
+from stores import Clock, in_child, records, value_of, write_topic
 
 import segstore
 from segstore.errors import (
@@ -461,6 +461,36 @@ def test_what_lies_behind_the_end_is_never_given(store_dir: Path) -> None:
                 follower.read_one(2 + i)
             log.append(b"%d" % i)
             assert follower.read_one(2 + i).value == log.read_one(2 + i).value == b"%d" % i
+
+
+def test_a_log_that_was_cut_and_written_on(store_dir: Path) -> None:
+    """What a reader remembers of batches that a power cut took is not taken for what lies there by now."""
+
+    def write(first: int, last: int, size: int) -> None:
+        def run(tell: Callable[[str], None]) -> None:
+            store = segstore.open(store_dir)
+            if not store.topics():
+                store.create_topic("t", config={"index.interval.bytes": 200})
+            for i in range(first, last):
+                store.partition("t").append(value_of(i, size))
+            tell("killed, as the store is not closed")
+
+        assert in_child(run)[0] == 0
+
+    write(0, 60, 30)
+    with segstore.open(store_dir, "r") as reading:
+        follower = reading.partition("t")
+        for offset in (59, 30, 31, 58):
+            assert follower.read_one(offset).value == value_of(offset, 30)
+        (file,) = (store_dir / "t-0").glob("*.log")
+        os.truncate(file, file.stat().st_size // 2)
+        write(30, 90, 77)
+        with segstore.open(store_dir, "r") as anew:
+            there = list(records(anew.partition("t")))
+            assert len(there) > 80
+            assert [follower.read_one(record.offset) for record in there[::-1]] == there[::-1]
+            assert list(follower.read_many([record.offset for record in there])) == there
+    segstore.open(store_dir).close()
 
 
 # --- at the same time -------------------------------------------------------------------------
