@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from segstore._native import ffi, held
-from segstore.errors import CorruptRecordError, SegstoreError
+from segstore.errors import CorruptRecordError, is_refusal
 from segstore.records import BATCH, Record, Records, decode
 from segstore.records.lazy_columns import HeaderColumn, Headers
 from segstore.storage.segment.log_view import LogView
@@ -66,6 +66,12 @@ def borrowed() -> Iterator[_Point]:
     _unused.append(point)
 
 
+def leave(error: OSError | CorruptRecordError) -> None:
+    """Leave a fault of the disk to the long way, which meets it too; raise what a handler raised."""
+    if isinstance(error, OSError) and not is_refusal(error):
+        raise error
+
+
 def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:
     """Find the record at `offset`, or the next one that is there: return its segment, and what now has the
     record. None where the long way must be taken.
@@ -86,8 +92,9 @@ def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:
         found = segment.pool.files.read_one(
             handle, segment.number, index, n, segment.base_offset, end, end_offset, offset, point.c
         )
-    except (OSError, SegstoreError):
-        return None  # the long way meets it too, and says so
+    except (OSError, CorruptRecordError) as error:
+        leave(error)
+        return None
     if found:
         return segment, point
     _unused.append(point)

@@ -15,7 +15,7 @@ import numpy as np
 
 from segstore._native import ffi, held
 from segstore.config import arguments
-from segstore.errors import InvalidArgumentError, InvalidTypeError, OffsetOutOfRangeError, SegstoreError
+from segstore.errors import CorruptRecordError, InvalidArgumentError, InvalidTypeError, OffsetOutOfRangeError
 from segstore.records import BATCH, Records, concat, empty_records
 from segstore.records.records import OFFSET, ROWS, picked, rearranged
 from segstore.storage.log import point_read
@@ -89,8 +89,9 @@ def _by_short_way(view: LogView, wanted: NDArray[np.int64]) -> Records | None:
             done = segment.pool.files.read_many(
                 handle, segment.number, index, entries, base, end, below, offsets, n, point.c, room.c
             )
-    except (OSError, SegstoreError):
-        return None  # the long way meets it too, and says so
+    except (OSError, CorruptRecordError) as error:
+        point_read.leave(error)
+        return None
     return room.records(done) if done else None
 
 

@@ -16,6 +16,7 @@ from segstore.errors import (
     SegstoreError,
     StorageError,
     StoreClosedError,
+    is_refusal,
 )
 from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE, Record, Records, empty_records
@@ -316,6 +317,8 @@ class PartitionLog:
             except SegstoreError:
                 raise
             except OSError as error:  # `os_errors` would be a sixth of the calls of a small transfer
+                if not is_refusal(error):
+                    raise
                 raise StorageError(error.errno, error.strerror, error.filename) from error
 
     def _read(

@@ -569,6 +569,25 @@ def test_a_handler_reads_within_a_read(store_dir: Path) -> None:
         assert [record.value for record in inner] == [b"a"]
 
 
+@pytest.mark.parametrize("raised", [TimeoutError, KeyboardInterrupt, ZeroDivisionError])
+def test_what_a_handler_raises_within_a_read_is_not_lost(
+    store_dir: Path, raised: type[BaseException]
+) -> None:
+    files = FailingFiles({"read_one", "read_many"}, raised(), nth=0)
+    with write_topic(store_dir, [[b"a"], [b"b"]], close=False, files=files) as store:
+        log = store.partition("t")
+        for call in (
+            log.read_one,
+            lambda offset: log.read_many([offset])[0],
+            lambda offset: log.read(offset, 1)[0],
+        ):
+            assert call(1).value == b"b"
+            files.arm(1, 1)
+            with pytest.raises(raised):
+                call(1)
+            assert call(1).value == b"b"
+
+
 def test_memory_is_used_again(store_dir: Path) -> None:
     with write_topic(store_dir, [[b"a"]], close=False) as store:
         log = store.partition("t")
