@@ -50,7 +50,7 @@ class SegstoreLog(Log):
             yield from zip(records.timestamps.tolist(), records.values, strict=True)
 
     def read(self, offset: int) -> Row:
-        record = self._log.read(offset, 1)[0]
+        record = self._log.read_one(offset)
         return record.timestamp, record.value
 
     def follow(self) -> Iterator[list[Row]]:

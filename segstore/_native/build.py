@@ -25,6 +25,7 @@ SOURCES = (
     "index.c",
     "io.c",
     "murmur2.c",
+    "point.c",
     "scan.c",
     "seal.c",
     "staging.c",
@@ -35,7 +36,7 @@ SOURCES = (
     "uring.c",
     "zerocopy.c",
 )
-HEADERS = ("bytes.h", "cdef.h", "column.h", "reader.h", "relax.h")
+HEADERS = ("batch.h", "bytes.h", "cdef.h", "column.h", "reader.h", "record.h", "relax.h")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")
 
 

@@ -232,6 +232,16 @@ int64_t seg_wake(const uint8_t *map, int64_t len);
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
                      int64_t n, int64_t spins);
 
+/* What a reader has seen of one slot. */
+typedef struct seg_seen {
+    const uint8_t *map;
+    int64_t len, slot;
+    int64_t generation;     /* of the slots: the int64 at map[24:32] */
+    int64_t values[8];      /* as seg_snapshot gave them */
+} seg_seen;
+/* Whether that is so still: 1; 0 where it is not, or where a publication under way may be changing it. */
+int32_t seg_unchanged(const seg_seen *seen);
+
 /* --- tail.c: the tail of a log, at which C appends while Python lends it ------------------------------- */
 enum { SEG_NOW = -65538 };  /* in place of a time in ms: that of the clock */
 
@@ -277,8 +287,7 @@ typedef struct seg_tail {
 /* How often this process came from a fork since the C helper was loaded. */
 int32_t seg_forks(void);
 /* Append a record without headers (a length of -1: null) as a batch of its own, index it and publish the
- * end. Returns its offset; SEG_SLOW; -errno: the tail
- * is torn, and lent no more. */
+ * end. Returns its offset; SEG_SLOW; -errno: the tail is torn, and lent no more. */
 int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
                         int64_t key_len, int64_t timestamp, int64_t now);
 /* Append n encoded batches, `len` bytes in all, that no producer with an id wrote; these get their offsets
@@ -344,6 +353,44 @@ typedef struct seg_found {
  * header is not what it must be. */
 int64_t seg_find_stretch(int fd, const uint8_t *index, int64_t n, int64_t base_offset, int64_t end,
                          int64_t end_offset, int64_t from, int64_t offset, int64_t max_bytes, seg_found *out);
+
+/* --- point.c: single records by offset --------------------------------- */
+/* What a reader of single records works with: one call at a time. Of an earlier read it remembers one batch. */
+typedef struct seg_point {
+    uint8_t *buffer;        /* batches are read into these `room` bytes */
+    int64_t room;
+    int64_t of_batch;       /* the number of the segment of `batch` */
+    int64_t reads;          /* calls of pread, counted on and on */
+    seg_batch batch;        /* read last; size 0: none yet */
+    int64_t batch_at;       /* where it begins in the buffer */
+    /* The record that was found. Positions in the buffer; the end of what is null is -1. */
+    int64_t offset, timestamp, key_at, key_end, value_at, value_end;
+    int64_t headers_at, headers_end; /* from the count of headers on; the end is -1 where there are none */
+} seg_point;
+
+/* Records that were found, one after the other. */
+typedef struct seg_points {
+    uint8_t *arena;         /* `room` bytes for keys, values and headers, of which `used` are used */
+    int64_t room, used;
+    int64_t *rows;          /* a matrix as seg_decode's columns, each `stride` numbers behind the one before */
+    int64_t stride;
+    int64_t records;        /* columns used */
+    seg_batch *batches;     /* their batches: room for as many as there are offsets */
+    int64_t n_batches;
+    int64_t with_headers;
+} seg_points;
+
+/* Read the record at `offset` of a segment, or the first one behind it in its batch: 1. `segment` is a number that
+ * no other segment has, and not 0; its offset index has n entries; it is visible below byte `end` and offset
+ * end_offset. 0, and nothing was found, where anything is not as it is nearly always: the batch may be compressed
+ * or damaged, larger than the buffer or a control batch; it may have no such record; the index may be wrong, or
+ * the disk refuse to read. Records behind the one that is found are not looked at. */
+int64_t seg_read_one(int fd, int64_t segment, const uint8_t *index, int64_t n, int64_t base_offset, int64_t end,
+                     int64_t end_offset, int64_t offset, seg_point *p);
+/* The same for rising offsets: as many of the first of these as were found, and had room. */
+int64_t seg_read_many(int fd, int64_t segment, const uint8_t *index, int64_t n, int64_t base_offset, int64_t end,
+                      int64_t end_offset, const int64_t *offsets, int64_t n_offsets, seg_point *p,
+                      seg_points *out);
 
 /* --- transfer.c: from a file to a sink, one system call each: what it gives, -errno ----------------- */
 enum { SEG_SINK_OTHER = 0, SEG_SINK_FILE = 1, SEG_SINK_PIPE = 2, SEG_SINK_TCP = 3, SEG_SINK_UNIX = 4 };

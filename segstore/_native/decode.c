@@ -1,85 +1,8 @@
 /* Decodes the records of whole, plain batches into columns (org.apache.kafka.common.record.DefaultRecord).
  *
- * Thread contract: no state. A quick reader handles records that have room behind them and
- * nothing unusual; whatever it refuses goes to the careful one, whose verdict counts.
+ * Thread contract: no state.
  */
-#include "reader.h"
-
-enum {
-    QUICK_ROOM = 40,        /* the quick reader's loads before the key reach no further */
-    QUICK_LOAD = 8
-};
-
-typedef struct fields {
-    int64_t timestamp_delta, offset_delta, key_len, value_len, header_count;
-    const uint8_t *key, *value, *headers, *next;
-} fields;
-
-/* From the header count on: all headers of a record, which end at `end`. */
-static int64_t careful_headers(const uint8_t *p, const uint8_t *end, int64_t *count)
-{
-    int64_t len, r = within(careful_varint(&p, end, INT_MOST, count));
-    const uint8_t *bytes;
-    if (r)
-        return r;
-    if (*count < 0)
-        return SEG_E_RECORD;
-    for (int64_t i = 0; i < *count; i++) {
-        if ((r = careful_bytes(&p, end, 0, &bytes, &len)) || (r = careful_bytes(&p, end, 1, &bytes, &len)))
-            return r;
-    }
-    return p == end ? 0 : SEG_E_RECORD;
-}
-
-static int64_t careful(const uint8_t *p, const uint8_t *end, fields *f)
-{
-    int64_t len, r = careful_varint(&p, end, INT_MOST, &len);
-    if (r)
-        return r == CUT ? SEG_E_VARINT : r;
-    if (len < RECORD_MIN - 1 || len > end - p)
-        return SEG_E_RECORD;
-    const uint8_t *next = f->next = p + len;
-    p++;
-    if ((r = careful_varint(&p, next, LONG_MOST, &f->timestamp_delta)) ||
-        (r = careful_varint(&p, next, INT_MOST, &f->offset_delta)))
-        return within(r);
-    if ((r = careful_bytes(&p, next, 1, &f->key, &f->key_len)) ||
-        (r = careful_bytes(&p, next, 1, &f->value, &f->value_len)))
-        return r;
-    f->headers = p;
-    return careful_headers(p, next, &f->header_count);
-}
-
-/* 1 where the record is good. All loads lie below end; positions only grow, so that
- * ending exactly at f->next means that nothing was taken from behind it. */
-INLINE int quick(const uint8_t *p, const uint8_t *end, fields *f)
-{
-    int64_t len, n;
-    uint64_t v = 0;
-    if (end - p < QUICK_ROOM || !quick_int(&p, &len) || len < RECORD_MIN - 1 || len > end - p)
-        return 0;
-    const uint8_t *next = f->next = p + len;
-    p++;
-    if ((n = quick_varint(p, &v)) == 0)
-        return 0;
-    f->timestamp_delta = unzigzag(v);
-    p += n;
-    if (!quick_int(&p, &f->offset_delta) || !quick_int(&p, &f->key_len))
-        return 0;
-    if (f->key_len < -1 || f->key_len > next - p)
-        return 0;
-    f->key = p;
-    p += f->key_len > 0 ? f->key_len : 0;
-    if (end - p < QUICK_LOAD || !quick_int(&p, &f->value_len))
-        return 0;
-    if (p >= next || f->value_len < -1 || f->value_len >= next - p)
-        return 0;
-    f->value = p;
-    p += f->value_len > 0 ? f->value_len : 0;
-    f->headers = p;
-    f->header_count = *p;
-    return LIKELY(*p == 0 && next - p == 1) || careful_headers(p, next, &f->header_count) == 0;
-}
+#include "record.h"
 
 typedef struct columns {
     int64_t *offsets, *timestamps, *key_at, *key_len, *value_at, *value_len, *headers_at;
@@ -117,8 +40,8 @@ INLINE int64_t batch_records(const uint8_t *arena, const uint8_t *p, const uint8
         fields f;
         if (UNLIKELY(p == end))
             r = SEG_E_FEW;
-        else if (UNLIKELY(!quick(p, end, &f)))
-            r = careful(p, end, &f);
+        else
+            r = read_record(p, end, &f);
         /* Offsets rise and stay within the batch, so that base + delta can't overflow. */
         if (UNLIKELY(r == 0 && (f.offset_delta <= previous || f.offset_delta > most)))
             r = SEG_E_RECORD;

@@ -3,6 +3,7 @@
  * map[0:8]   sequence, odd while a publication is under way
  * map[8:12]  publications so far, wrapping, for waiters
  * map[12:16] format: SEG_ENDS_UNCHECKED in files of before slots had a check
+ * map[24:32] generation: counts changes of which partition has which slot
  * map[64:]   slots of 64 bytes, in host order: the file never leaves its machine
  *
  * A slot is 8 words: six of the partition (key, log start offset, log end offset, high
@@ -32,7 +33,7 @@
 #include "bytes.h"
 #include "relax.h"
 
-enum { WORDS = SEG_ENDS_SLOT / 8, OF_PARTITION = 6, LAYOUT = 6, EPOCH = 7, CHECK = 7 };
+enum { WORDS = SEG_ENDS_SLOT / 8, OF_PARTITION = 6, LAYOUT = 6, EPOCH = 7, CHECK = 7, GENERATION = 24 };
 
 static int64_t check_of(const int64_t *slot)
 {
@@ -171,4 +172,19 @@ int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int6
         relax();
     } while (spins-- > 0);
     return -EAGAIN;
+}
+
+int32_t seg_unchanged(const seg_seen *seen)
+{
+    if (outside(seen->map, seen->len, &seen->slot, 1))
+        return 0;
+    const uint64_t *sequence = (const uint64_t *)seen->map;
+    const int64_t *slot = (const int64_t *)(seen->map + SEG_ENDS_HEADER + seen->slot * SEG_ENDS_SLOT);
+    uint64_t before = __atomic_load_n(sequence, __ATOMIC_ACQUIRE);
+    int64_t packed[WORDS], generation = __atomic_load_n((const int64_t *)(seen->map + GENERATION), __ATOMIC_ACQUIRE);
+    pack(seen->values, packed);
+    int same = (before & 1) == 0 && generation == seen->generation;
+    for (int w = 0; w < WORDS; w++)
+        same &= __atomic_load_n(slot + w, __ATOMIC_ACQUIRE) == packed[w];
+    return same && __atomic_load_n(sequence, __ATOMIC_RELAXED) == before;
 }

@@ -138,6 +138,19 @@ class Content:
         """
         return int(lib.seg_seek(handle.fd, position, end, target, out))
 
+    def read_one(self, handle: Handle, segment: int, index: Any, n: int, base_offset: int, end: int,
+                 end_offset: int, offset: int, point: Any) -> int:  # fmt: skip
+        """Return the result of `seg_read_one` (cdef.h): 1, or 0 where the long way must be taken."""
+        found: int = lib.seg_read_one(
+            handle.fd, segment, index, n, base_offset, end, end_offset, offset, point
+        )
+        return found
+
+    def read_many(self, handle: Handle, *place: Any) -> int:
+        """Return the result of `seg_read_many` (cdef.h): of how many offsets the records were found."""
+        found: int = lib.seg_read_many(handle.fd, *place)
+        return found
+
     def read_by(self, handle: Handle, call: Callable[[int], int]) -> int:
         """Return the result of `call` for the descriptor, a function of C that reads by itself. Raises
         OSError where that is -errno.

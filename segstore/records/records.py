@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
+from segstore._native import held, lib
 from segstore.errors import InvalidArgumentError, InvalidTypeError, needing
 from segstore.records.header import BATCH
 from segstore.records.lazy_columns import ByteColumn, HeaderColumn, chunks
@@ -41,7 +42,7 @@ _make_record: Any = partial(tuple.__new__, Record)
 
 
 class Records:
-    """Records in order of offset.
+    """Records in order of offset; those of `PartitionLog.read_many` in the order that was asked for.
 
     `next_offset` is where the next read goes on; `batches` the headers of the batches that were read (a BATCH
     array), also of batches whose records were sliced off since; `arena` the bytes in which keys, values and
@@ -228,3 +229,27 @@ def concat(parts: Sequence[Records]) -> Records:
     return Records(
         b"".join(part.arena for part in parts), matrix, parts[-1].next_offset, batches, with_headers
     )
+
+
+def rearranged(records: Records, places: NDArray[np.intp]) -> Records:
+    """Return the records at these places, in this order, over the same memory."""
+    return records._with(records._matrix[:, places], records.next_offset)
+
+
+def picked(records: Records, places: NDArray[np.intp]) -> Records:
+    """Return the records at these places, which don't fall, over memory of their own."""
+    once, again = np.unique(places, return_inverse=True)
+    matrix = records._matrix[:, once]
+    starts = matrix[KEY_AT]
+    # A record's bytes end before the key of the next one.
+    lengths = np.append(records._matrix[KEY_AT, 1:], len(records.arena))[once] - starts
+    arena, ends = np.empty(int(lengths.sum()), np.uint8), np.empty(len(once) + 1, np.int64)
+    lib.seg_gather(
+        records.arena, len(records.arena),
+        held("int64_t *", np.ascontiguousarray(starts)), held("int64_t *", lengths), len(once), 1,
+        held("uint8_t *", arena), len(arena), held("uint8_t *", ends),
+    )  # fmt: skip
+    matrix[[KEY_AT, VALUE_AT, HEADERS_AT]] += ends[:-1] - starts
+    with_headers = records._with_headers
+    next_offset = matrix.item(OFFSET, -1) + 1
+    return Records(arena.tobytes(), matrix[:, again], next_offset, records.batches, with_headers)

@@ -20,7 +20,7 @@ from segstore.errors import (
     StoreClosedError,
     is_refusal,
 )
-from segstore.files import Files
+from segstore.files import Files, forks
 from segstore.logger import Logger
 from segstore.storage.delayed_delete import Graveyard
 from segstore.storage.finding import Repaired
@@ -65,6 +65,7 @@ class Context:
     closed: bool = False
 
     def __post_init__(self) -> None:
+        self.here = forks.here()
         self.graveyard = Graveyard(self.files, self.clock, self.scheduler)
         self.mended: list[Repaired] = []
 
@@ -98,7 +99,7 @@ class Context:
     @property
     def inherited(self) -> bool:
         """Return whether this is a child of the process that opened the store."""
-        return os.getpid() != self.pid
+        return not self.here[0]
 
     @property
     def forked(self) -> bool:
@@ -109,7 +110,7 @@ class Context:
         """Raise StoreClosedError, ForkedError."""
         if self.closed:
             raise StoreClosedError(f"{self.root} is closed")
-        if self.writable and os.getpid() != self.pid:
+        if self.writable and not self.here[0]:
             raise ForkedError(
                 f"{self.root} was opened by process {self.pid}; after a fork, open it again "
                 f'in process {os.getpid()} with mode="r"'
@@ -117,7 +118,7 @@ class Context:
 
     def check_writable(self) -> None:
         """Do what `check_open` does, and raise ReadOnlyError too."""
-        if self.writable and not self.closed and os.getpid() == self.pid:
+        if self.writable and not self.closed and self.here[0]:
             return
         self.check_open()
         if not self.writable:

@@ -28,6 +28,8 @@ class HandlePool:
         self.limit = limit
         self.lock = nesting()  # a signal handler may read while this thread has the lock
         self._open: OrderedDict[tuple[str, bool], Handle] = OrderedDict()
+        self.opened = self._open.get
+        """Return the open file with the key (path, to write or not), None where it is not open."""
         # Replaced when names are forgotten: a file whose opening began before that is not kept.
         self._forgotten = object()
 

@@ -26,6 +26,8 @@ READS = {
         "pread_into",
         "seek_batch",
         "read_by",
+        "read_one",
+        "read_many",
         "read_file",
         "listdir",
         "directories",

@@ -61,6 +61,15 @@ def test_a_read_of_one_record(log: segstore.PartitionLog) -> None:
     assert_at_most(30, calls(log.read, 3, 1))
 
 
+def test_a_read_of_one_record_alone(log: segstore.PartitionLog) -> None:
+    log.read_one(3)
+    assert_at_most(9, calls(log.read_one, 3))
+    with segstore.open(log._store.path, "r") as reading:
+        follower = reading.partition("t")
+        follower.read_one(3)
+        assert_at_most(12, calls(follower.read_one, 3))
+
+
 def test_a_poll_of_one_record(log: segstore.PartitionLog) -> None:
     with segstore.Consumer(log._store, group_id=None) as consumer:  # type: ignore[arg-type]
         consumer.assign([TopicPartition("t", 0)])

@@ -62,7 +62,7 @@ class Follower:
     def view(self) -> LogView:
         """Return the view that readers may see now."""
         ends, view = self._published(), self._view
-        if view is not None and ends is not None and ends == self._seen:
+        if view is not None and ends is not None and (ends is self._seen or ends == self._seen):
             return view
         with self.lock, suppress(FileNotFoundError):
             return self._refresh(ends)
@@ -191,8 +191,9 @@ class Follower:
             if active.identity:
                 raise
             size = 0  # no segment was found at all
-        if size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
-            active.attach(None)
+        anew = ends is not None and self._seen is not None and ends.epoch != self._seen.epoch
+        if anew or size // _REFRESH_INDEX != active.size // _REFRESH_INDEX or size < active.size:
+            active.attach(None)  # with a new leader epoch, what lay at the end may have been cut
         active.size, active.visible = size, MAX_OFFSET if ends is None else ends.end
 
     def _unpublished(self, segments: tuple[Segment, ...], before: LogView | None) -> LogView:

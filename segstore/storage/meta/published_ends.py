@@ -396,6 +396,30 @@ class EndsReader(_Mapped):
         there = [key for key in keys if key in self._slots]
         return {key: self._last[key] for key in there if key in self._last}
 
+    def glance(self, ends: Ends) -> Glance | None:
+        """Return what tells whether these ends, which `get` gave, are published still; None where they are
+        not by now.
+        """
+        generation, memory = self._generation, self._bytes
+        slot = self._slots.get(ends.key)
+        if slot is None:
+            return None
+        seen = {"map": memory, "len": len(memory), "slot": slot, "generation": generation, "values": ends}
+        return Glance(ffi.new("seg_seen *", seen), memory)
+
+
+class Glance:
+    """Looks whether one partition's ends are as they were seen: one call of C."""
+
+    __slots__ = ("_memory", "_seen")
+
+    def __init__(self, seen: Any, memory: Any) -> None:
+        self._seen, self._memory = seen, memory  # C reads the memory for as long as this object is there
+
+    def unchanged(self) -> bool:
+        """Return whether the ends are the same; False also where a publication is under way."""
+        return bool(lib.seg_unchanged(self._seen))
+
 
 def _after(number: int) -> int:
     """Return the next number of an int64 counter: whatever the file says, it fits."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
+from itertools import count
 from typing import Any
 
 from segstore import names
@@ -25,6 +26,7 @@ from segstore.storage.segment.batch_scan import BAD, next_whole, walk
 
 _FIRST_BAD = -10100  # seg_seek gives -(10100 + SEG_SHORT or SEG_BAD_*)
 _TIME_CHUNK = 1 << 20
+_numbers = count(1)
 
 
 class Segment:
@@ -46,8 +48,11 @@ class Segment:
         self.pool, self.directory, self.base_offset, self.size = pool, directory, base_offset, size
         self._stem = f"{directory}/{names.segment_file(base_offset, '')}"
         self.path = self._stem + names.LOG
+        self._key = self.path, False
         self.writable, self.sealed, self.interval = writable, sealed, interval
         self.visible = names.MAX_OFFSET
+        self.number = next(_numbers)
+        """No other segment of this process has it; what is remembered of the log's bytes goes by it."""
         self.durable = False  # its log was synced under another name, and has not changed since
         self.unsynced_aborts = False  # its `.txnindex` has grown since it was synced
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
@@ -68,7 +73,7 @@ class Segment:
         open_handle = self._held
         if open_handle is not None:
             return open_handle
-        handle = self.pool.get(self.path)
+        handle = self.pool.opened(self._key) or self.pool.get(self.path)
         if self.identity and (self._known is None or self._known() is not handle):
             handle = self._checked(handle)
         # The name may have become another file's while it was opened.
@@ -123,6 +128,12 @@ class Segment:
         needed.
         """
         self._indexes, self._largest = indexes, None
+        self.number = next(_numbers)
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        """Return the offset index."""
+        return (self._indexes or self.indexes)[0]
 
     @property
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:

@@ -10,15 +10,23 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.config import arguments
-from segstore.errors import CorruptRecordError, SegstoreError, StorageError, StoreClosedError
+from segstore.errors import (
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    SegstoreError,
+    StorageError,
+    StoreClosedError,
+    is_refusal,
+)
 from segstore.integers import INT32_MAX
 from segstore.mutex import check_apart
-from segstore.records import Records, empty_records
+from segstore.records import HEADER_SIZE, Record, Records, empty_records
 from segstore.storage.context import os_errors
-from segstore.storage.log import read
+from segstore.storage.log import point_read, read
 from segstore.storage.log.append import append_columns, append_one, append_short
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.read import Gaps
+from segstore.storage.log.read_many import as_offsets, read_many
 from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.topic_info import INTERNAL, check_not_internal
 from segstore.storage.producers.aborted_transactions import AbortedTransactions
@@ -32,6 +40,12 @@ T = TypeVar("T")
 Headers = Sequence[tuple[str, "bytes | None"]]
 _NO_HEADERS: Headers = ()
 _TRIES = 10  # segments may be removed between the view and the read: then the next view is tried
+_UNCOMMITTED = "read_uncommitted"
+
+
+def _is_committed(isolation_level: str) -> bool:
+    level = arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
+    return level != _UNCOMMITTED
 
 
 class PartitionLog:
@@ -183,7 +197,7 @@ class PartitionLog:
         offset: int,
         max_bytes: int = 1 << 20,
         *,
-        isolation_level: str = "read_uncommitted",
+        isolation_level: str = _UNCOMMITTED,
         check_crcs: bool = True,
         times: tuple[int, int] | None = None,
     ) -> Records:
@@ -201,16 +215,67 @@ class PartitionLog:
             offset = arguments.whole("offset", offset, None)
         if type(max_bytes) is not int or not 0 <= max_bytes <= arguments.INT64_MAX:
             max_bytes = arguments.whole("max_bytes", max_bytes, 0)
-        committed = type(isolation_level) is not str or isolation_level != "read_uncommitted"
-        if committed:
-            level = arguments.one_of("isolation_level", isolation_level, arguments.ISOLATION_LEVELS)
-            committed = level != "read_uncommitted"
+        committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
         judged = type(check_crcs) is bool
         if not judged:
             check_crcs = arguments.switch("check_crcs", check_crcs)
         if times is not None:
             times = arguments.span("times", times)
+        elif max_bytes < HEADER_SIZE and point_read.enabled and check_crcs and not committed:
+            found = point_read.read_batch(
+                self._views.view, offset
+            )  # the one batch that is returned at least
+            if found is not None:
+                return found
         return self.read_view(None, offset, max_bytes, committed, check_crcs, times)
+
+    def read_one(self, offset: int, *, isolation_level: str = _UNCOMMITTED) -> Record:
+        """Return the record at `offset`, or the next one that is there, where compaction has removed it or it
+        is a control record. Its batch's CRC is checked.
+
+        `read_committed` passes over aborted records too, and ends at the last stable offset. Raises
+        OffsetOutOfRangeError where `offset` is not in [start_offset, end_offset), or no record follows;
+        CorruptRecordError where the batch is damaged; StorageError, StoreClosedError, ForkedError;
+        InvalidTypeError, InvalidArgumentError. Kafka has no such call: a consumer seeks, and polls one
+        record.
+        """
+        self._context.check_open()
+        if type(offset) is not int:
+            offset = arguments.whole("offset", offset, None)
+        committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
+        if point_read.enabled and not committed:
+            record = point_read.read_one(self._views.view, offset)
+            if record is not None:
+                return record
+        offset = arguments.whole("offset", offset, -arguments.INT64_MAX - 1)
+        records = self.read_view(None, offset, 1, committed, True)
+        if not len(records):
+            raise self._nothing_at(offset)
+        return records[0]
+
+    def read_many(self, offsets: Any, *, isolation_level: str = _UNCOMMITTED) -> Records:
+        """Return one record for each of the `offsets`, in their order: as `read_one` gives it for that
+        offset.
+
+        `offsets` are a list or a numpy array of integers, in any order; one may come twice. Where compaction
+        has removed records, several offsets may give the same record. `next_offset` is the one behind the
+        last record. Memory is taken for the records, not for the batches that they lie in. Raises as
+        `read_one`; no records are returned then.
+        """
+        self._context.check_open()
+        asked = as_offsets(offsets)
+        committed = isolation_level is not _UNCOMMITTED and _is_committed(isolation_level)
+        short = point_read.enabled and not committed
+
+        def rest(view: LogView, offset: int) -> Records:
+            return self._read(view, offset, 1, committed, True, None)
+
+        return self.with_view(lambda view: read_many(view, asked, short, rest, self._name))
+
+    def _nothing_at(self, offset: int) -> OffsetOutOfRangeError:
+        """Return the error for an offset at or behind which there is no record."""
+        view = self._views.view
+        return OffsetOutOfRangeError(offset, view.start_offset, view.end_offset, self._name)
 
     @property
     def view(self) -> LogView:
@@ -261,6 +326,8 @@ class PartitionLog:
             except SegstoreError:
                 raise
             except OSError as error:  # `os_errors` would be a sixth of the calls of a small transfer
+                if not is_refusal(error):
+                    raise
                 raise StorageError(error.errno, error.strerror, error.filename) from error
 
     def _read(

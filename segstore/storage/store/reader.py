@@ -19,7 +19,7 @@ from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.clean_shutdown import read_marker
-from segstore.storage.meta.published_ends import Ends, EndsReader, open_reader, slot_key
+from segstore.storage.meta.published_ends import Ends, EndsReader, Glance, open_reader, slot_key
 from segstore.storage.meta.root_checkpoints import LOG_START_FILES, read_log_start
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
 
@@ -41,6 +41,14 @@ class _Belief(NamedTuple):
 
 
 _NO_BELIEF = _Belief(-_BELIEF_NS, -1, False)
+
+
+class _Known(NamedTuple):
+    """What was published of a partition, as it was told, and what says whether it is so still."""
+
+    reader: EndsReader
+    glance: Glance
+    told: Ends
 
 
 class _Topics(NamedTuple):
@@ -184,21 +192,29 @@ class StoreReader:
     def _published(self, info: TopicInfo, partition: int) -> Callable[[], Ends | None]:
         key = slot_key(info.topic_id, info.name, partition)
         counts: dict[int, int] = {}  # by published log start offset: the one that is taken
+        known: _Known | None = None
 
         def get() -> Ends | None:
-            ends, belief = self._ends, self._belief
+            nonlocal known
+            ends, belief, last = self._ends, self._belief, known
             if ends is None or not belief.holds or monotonic_ns() - belief.at >= _BELIEF_NS:
                 if not self._believed():
                     return None
                 ends = self._ends
-            found = ends.get(key) if ends is not None else None
-            if found is None or found.start == 0:
-                return found
-            if found.start not in counts:
-                # A writer moves the offset in the checkpoints first: these are never older.
-                counts.clear()
-                counts[found.start] = self._log_start(info.name, partition, found)
-            return found._replace(start=counts[found.start])
+            if last is not None and last.reader is ends and last.glance.unchanged():
+                return last.told
+            told = found = ends.get(key) if ends is not None else None
+            if ends is None or found is None:
+                return None
+            if found.start != 0:
+                if found.start not in counts:
+                    # A writer moves the offset in the checkpoints first: these are never older.
+                    counts.clear()
+                    counts[found.start] = self._log_start(info.name, partition, found)
+                told = found._replace(start=counts[found.start])
+            glance = ends.glance(found)
+            known = _Known(ends, glance, told) if glance is not None and told is not None else None
+            return told
 
         return get
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -121,6 +122,9 @@ def _read_all(log: segstore.PartitionLog) -> None:
         for _ in range(_MOST_READS):
             records = log.read(at, 2000, isolation_level=isolation)
             list(records.headers)
+            for call in (log.read_one, lambda offset: log.read_many([offset, log.start_offset])):
+                with suppress(SegstoreError):
+                    call(at)
             if records.next_offset <= at:
                 break
             at = records.next_offset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuzz import batch_targets, index_targets, record_targets, small_targets, store_target
+from fuzz import batch_targets, index_targets, point_targets, record_targets, small_targets, store_target
 from fuzz.target import Target
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -14,6 +14,7 @@ TARGETS: dict[str, Target] = {
     **index_targets.TARGETS,
     **small_targets.TARGETS,
     **record_targets.TARGETS,
+    **point_targets.TARGETS,
     **store_target.TARGETS,
 }
 

@@ -175,7 +175,9 @@ def _drop(world: World) -> None:
 
 
 _ROOM = frozenset({"pwrite", "pwritev", "copy_range", "allocate", "mkdir", "open"})
-_READS = frozenset({"pread", "pread_into", "seek_batch", "read_by", "listdir", "directories"})
+_READS = frozenset(
+    {"pread", "pread_into", "seek_batch", "read_by", "read_one", "read_many", "listdir", "directories"}
+)
 FAULTS = {
     "ENOSPC": Fault(_ROOM, errno.ENOSPC),
     "ENOSPC, half written": Fault(frozenset({"pwrite", "pwritev"}), errno.ENOSPC, part=0.5),

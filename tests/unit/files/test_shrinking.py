@@ -27,6 +27,8 @@ READS = (
     "pread_into",
     "seek_batch",
     "read_by",
+    "read_one",
+    "read_many",
     "read_file",
     "sendfile",
     "send_stretch",
@@ -91,6 +93,16 @@ def records(path: Path, files: Files) -> Iterator[tuple[int, bytes]]:
             at = found.next_offset
 
 
+def singles(path: Path, files: Files) -> Iterator[tuple[int, bytes]]:
+    with segstore.open(path, "r", files=files) as store:
+        log = store.partition("t")
+        for offset in range(0, RECORDS, 5):
+            record = log.read_one(offset)
+            yield record.offset, record.value
+        for record in log.read_many(range(RECORDS - 1, -1, -7)):
+            yield record.offset, record.value
+
+
 def columns(path: Path, files: Files) -> Iterator[tuple[int, bytes]]:
     with segstore.open(path, "r", files=files) as store:
         table = store.partition("t").read(0, 1 << 20).to_arrow()
@@ -145,6 +157,7 @@ def recovered(path: Path, files: Files) -> Iterator[tuple[int, bytes]]:
 WAYS = {
     "records": records,
     "columns": columns,
+    "singles": singles,
     "consumer": consumer,
     "times": times,
     **{f"transfer by {method}": sent(method) for method in ("sendfile", "splice", "mmap", "read")},

@@ -17,7 +17,7 @@ import crc32c
 import pytest
 from waiting import PATIENCE
 
-from segstore._native import ffi, lib
+from segstore._native import ffi, held, lib
 from segstore.files import Files
 
 SLOTS = 16
@@ -117,6 +117,49 @@ def test_a_writer_that_died_within_a_publication(shared: Any) -> None:
     publish(writable, [0], [6] * 8)  # the next writer goes on
     assert snapshot(readable, [0]) == (1, [6] * 8)
     assert struct.unpack_from("=Q", readable) == (4,)
+
+
+def unchanged(memory: Any, slot: int, values: list[int], generation: int = 0) -> bool:
+    fields = {
+        "map": held("uint8_t[]", memory),
+        "len": len(memory),
+        "slot": slot,
+        "generation": generation,
+        "values": values,
+    }
+    return bool(lib.seg_unchanged(ffi.new("seg_seen *", fields)))
+
+
+def test_a_slot_is_as_it_was_seen_until_one_of_its_values_is_another(shared: Any) -> None:
+    writable, readable = shared
+    publish(writable, [3], EDGES)
+    assert unchanged(readable, 3, EDGES)
+    publish(writable, [2], [7] * 8)  # of another partition
+    assert unchanged(readable, 3, EDGES)
+    for field in range(8):
+        other = [value ^ 1 if at == field else value for at, value in enumerate(EDGES)]
+        assert not unchanged(readable, 3, other)
+        publish(writable, [3], other)
+        assert not unchanged(readable, 3, EDGES)
+        assert unchanged(readable, 3, other)
+        publish(writable, [3], EDGES)
+
+
+def test_a_slot_that_may_be_another_by_now_is_not_as_it_was_seen(shared: Any) -> None:
+    writable, readable = shared
+    publish(writable, [0], EDGES)
+    assert not unchanged(readable, 0, EDGES, generation=1)
+    assert not unchanged(readable, SLOTS, EDGES)
+    assert not unchanged(readable, -1, EDGES)
+    assert not unchanged(readable[:64], 0, EDGES)
+    struct.pack_into("=Q", writable, 0, 3)  # a publication is under way
+    assert not unchanged(readable, 0, EDGES)
+    struct.pack_into("=Qq", writable, 0, 4, 0)
+    struct.pack_into("=q", writable, 24, 1)  # the generation
+    assert not unchanged(readable, 0, EDGES)
+    assert unchanged(readable, 0, EDGES, generation=1)
+    writable[64 + 60] ^= 1  # of the check
+    assert not unchanged(readable, 0, EDGES, generation=1)
 
 
 def write_until(writable: Any, go_on: Callable[[], bool]) -> int:

@@ -1,0 +1,138 @@
+"""The short way to single records: each read is one call of C, which looks up, reads, checks and finds.
+
+On disk files are only read. Threads: any, without locks: a call takes working memory of its own. The long way
+is `read.py`; it alone is enough, and knows everything that the short one does not: compressed batches,
+damage, gaps, control batches, errors. Where both find a record, it is the same. The short way looks at a
+batch's CRC, and at its records up to the one that is asked for; the long way at all of its records.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from segstore._native import ffi, held
+from segstore.errors import CorruptRecordError, is_refusal
+from segstore.records import BATCH, Record, Records, decode
+from segstore.records.lazy_columns import HeaderColumn, Headers
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment import Segment
+
+enabled = True
+"""Whether the short way is taken; tests turn it off."""
+
+ROOM = 1 << 17
+"""The largest batch that is read by the short way, in bytes."""
+
+_record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)  # a call of C
+_unpack = struct.Struct("8q").unpack
+
+
+class _Point:
+    """What one call works with: a `seg_point`, the numbers of the record that was found, and the bytes that
+    they point into.
+    """
+
+    __slots__ = ("buffer", "c", "found", "memory")
+
+    def __init__(self) -> None:
+        # Pages that no batch has come to take no memory.
+        self.memory = held("uint8_t[]", np.empty(ROOM, np.uint8))
+        self.buffer = ffi.buffer(self.memory)
+        self.c = ffi.new("seg_point *", {"buffer": self.memory, "room": ROOM})
+        first = ffi.offsetof("seg_point", "offset")
+        self.found = memoryview(ffi.buffer(self.c))[first:]
+
+
+_unused: list[_Point] = []
+"""A call takes one of these, and gives it back at its end: a signal handler may interrupt it, and read too.
+"""
+
+
+@contextmanager
+def borrowed() -> Iterator[_Point]:
+    """Run a block that has one of these."""
+    try:
+        point = _unused.pop()
+    except IndexError:
+        point = _Point()
+    yield point
+    _unused.append(point)
+
+
+def leave(error: OSError | CorruptRecordError) -> None:
+    """Leave a fault of the disk to the long way, which meets it too; raise what a handler raised."""
+    if isinstance(error, OSError) and not is_refusal(error):
+        raise error
+
+
+def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:
+    """Find the record at `offset`, or the next one that is there: return its segment, and what now has the
+    record. None where the long way must be taken.
+    """
+    segments, bases, start, end_offset, end, _ = view
+    if not start <= offset < end_offset:
+        return None
+    slot = bisect_right(bases, offset, 1)
+    segment = segments[slot - 1]
+    if slot < len(bases):
+        end, end_offset = segment.size, min(bases[slot], end_offset)
+    try:
+        handle, (index, n, _memory) = segment.handle, segment.offset_index.view
+        try:
+            point = _unused.pop()
+        except IndexError:
+            point = _Point()
+        found = segment.pool.files.read_one(
+            handle, segment.number, index, n, segment.base_offset, end, end_offset, offset, point.c
+        )
+    except (OSError, CorruptRecordError) as error:
+        leave(error)
+        return None
+    if found:
+        return segment, point
+    _unused.append(point)
+    return None
+
+
+def read_one(view: LogView, offset: int) -> Record | None:
+    """Return the record at `offset`, or the next one that is there; None where the long way must be taken."""
+    found = _find(view, offset)
+    if found is None:
+        return None
+    point = found[1]
+    at, timestamp, key_at, key_end, value_at, value_end, headers_at, headers_end = _unpack(point.found)
+    buffer = point.buffer
+    key = None if key_end < 0 else buffer[key_at:key_end]
+    value = None if value_end < 0 else buffer[value_at:value_end]
+    headers: Headers = [] if headers_end < 0 else _headers(buffer[headers_at:headers_end])
+    _unused.append(point)
+    return _record((at, timestamp, key, value, headers))
+
+
+def read_batch(view: LogView, offset: int) -> Records | None:
+    """Return the records of the batch that has `offset`, without those before it; None where the long way
+    must be taken.
+    """
+    found = _find(view, offset)
+    if found is None:
+        return None
+    segment, point = found
+    header, at = point.c.batch, point.c.batch_at
+    data, position = point.buffer[at : at + header.size], header.position
+    batches = np.frombuffer(bytearray(ffi.buffer(ffi.addressof(header))), BATCH)
+    _unused.append(point)
+    try:
+        return decode(data, batches, segment.path, position, from_offset=offset)
+    except CorruptRecordError:
+        return None
+
+
+def _headers(data: bytes) -> Headers:
+    return HeaderColumn(data, np.zeros(1, np.int64), True).tolist()[0]

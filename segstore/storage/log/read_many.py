@@ -1,0 +1,124 @@
+"""Many single records, by their offsets: the columns of `PartitionLog.read_many`.
+
+On disk files are only read. Threads: any, without locks: a call has memory of its own. The short way is one
+call of C for many batches of a segment; it copies the records that were asked for, not the batches that they
+lie in. A batch that the short way leaves out is decoded by the long way, once for all the records asked of
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from segstore._native import ffi, held
+from segstore.config import arguments
+from segstore.errors import CorruptRecordError, InvalidArgumentError, InvalidTypeError, OffsetOutOfRangeError
+from segstore.records import BATCH, Records, concat, empty_records
+from segstore.records.records import OFFSET, ROWS, picked, rearranged
+from segstore.storage.log import point_read
+from segstore.storage.segment.log_view import LogView
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LongWay = Callable[[LogView, int], Records]
+"""Returns the records from an offset on, of one batch at least; none where no record follows."""
+
+_ROOM = 1 << 20
+"""Bytes for keys, values and headers of one call of C: more than the largest batch of the short way."""
+_MOST = 4096
+"""Records of one call of C."""
+
+
+_ALLOWED = "allowed are integers in a list or an array"
+
+
+def as_offsets(offsets: Any) -> NDArray[np.int64]:
+    """Return offsets as int64. Raises InvalidTypeError for what is no integer, InvalidArgumentError for one
+    above int64.
+    """
+    if not isinstance(offsets, np.ndarray):
+        if isinstance(offsets, (str, bytes)) or not isinstance(offsets, Iterable):
+            raise InvalidTypeError(f"offsets is {type(offsets).__name__}: {_ALLOWED}")
+        least = -arguments.INT64_MAX - 1
+        return np.array([arguments.whole("offset", offset, least) for offset in offsets], np.int64)
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu":
+        raise InvalidTypeError(f"offsets are {offsets.dtype}, {offsets.ndim}-dimensional: {_ALLOWED}")
+    if offsets.dtype == np.uint64 and (offsets > np.uint64(arguments.INT64_MAX)).any():
+        raise InvalidArgumentError(f"offset={offsets.max()}: must be at most {arguments.INT64_MAX}")
+    return np.ascontiguousarray(offsets, np.int64)
+
+
+def read_many(view: LogView, asked: NDArray[np.int64], short: bool, long_way: LongWay, where: str) -> Records:
+    """Return one record for each offset: the one that has it, or the next one that is there. Raises
+    OffsetOutOfRangeError, CorruptRecordError, OSError.
+    """
+    if not len(asked):
+        return empty_records(view.start_offset)
+    outside = (asked < view.start_offset) | (asked >= view.end_offset)
+    if outside.any():
+        raise _nothing_at(int(asked[outside.argmax()]), view, where)
+    wanted, places = np.unique(asked, return_inverse=True)
+    parts, done = list[Records](), 0
+    while done < len(wanted):
+        part = _by_short_way(view, wanted[done:]) if short else None
+        if part is None:
+            part = _by_long_way(view, wanted[done:], long_way, where)
+        parts.append(part)
+        done += len(part)
+    found = parts[0] if len(parts) == 1 else concat(parts)
+    return rearranged(found, places)
+
+
+def _nothing_at(offset: int, view: LogView, where: str) -> OffsetOutOfRangeError:
+    return OffsetOutOfRangeError(offset, view.start_offset, view.end_offset, where)
+
+
+def _by_short_way(view: LogView, wanted: NDArray[np.int64]) -> Records | None:
+    """Return the records of some of the first offsets; None where there are none that the short way finds."""
+    slot = view.slot(wanted.item(0))
+    segment, (end, below) = view.segments[slot], view.bounds(slot)
+    offsets, n = held("int64_t *", wanted), min(int(wanted.searchsorted(below)), _MOST)
+    base, room = segment.base_offset, _Room(n)
+    try:
+        handle, (index, entries, _memory) = segment.handle, segment.offset_index.view
+        with point_read.borrowed() as point:
+            done = segment.pool.files.read_many(
+                handle, segment.number, index, entries, base, end, below, offsets, n, point.c, room.c
+            )
+    except (OSError, CorruptRecordError) as error:
+        point_read.leave(error)
+        return None
+    return room.records(done) if done else None
+
+
+class _Room:
+    """Room for what one call of C finds: at most `n` records."""
+
+    def __init__(self, n: int) -> None:
+        self._matrix, self._batches = np.empty((ROWS, n), np.int64), np.empty(n, BATCH)
+        self._arena = held("uint8_t[]", np.empty(_ROOM, np.uint8))
+        places = held("int64_t *", self._matrix), held("seg_batch *", self._batches)
+        self.c = ffi.new("seg_points *")
+        self.c.arena, self.c.room, self.c.stride = self._arena, _ROOM, n
+        self.c.rows, self.c.batches = self._places = places
+
+    def records(self, n: int) -> Records:
+        """Return the `n` records that were found."""
+        c, matrix = self.c, self._matrix[:, :n]
+        data = ffi.buffer(self._arena)[: c.used]
+        next_offset = matrix.item(OFFSET, n - 1) + 1
+        return Records(data, matrix, next_offset, self._batches[: c.n_batches], c.with_headers > 0)
+
+
+def _by_long_way(view: LogView, wanted: NDArray[np.int64], long_way: LongWay, where: str) -> Records:
+    """Return the records of the first offset, and of those that lie in what is read for it."""
+    read = long_way(view, wanted.item(0))
+    if not len(read):
+        raise _nothing_at(wanted.item(0), view, where)
+    offsets = read.offsets
+    n = int(wanted.searchsorted(offsets[-1], "right"))
+    return picked(read, offsets.searchsorted(wanted[:n]))
