@@ -50,10 +50,6 @@ class HandlePool:
                     self._open.popitem(last=False)[1].let_go()
             return handle
 
-    def peek(self, path: str) -> Handle | None:
-        """Return the file at `path` where it is open to be read."""
-        return self._open.get((path, False))
-
     def forget(self, path: str) -> None:
         """Drop the file at `path`, which was renamed, replaced or removed."""
         with self.lock:

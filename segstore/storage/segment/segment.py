@@ -84,7 +84,7 @@ class Segment:
         nothing has to be done for them.
         """
         indexes = self._indexes
-        handle = self._held or self.pool.peek(self.path)
+        handle = self._held or self.pool.opened(self._key)
         if handle is None or indexes is None:
             return None
         if self.identity and self._held is None and (self._known is None or self._known() is not handle):

@@ -222,9 +222,7 @@ class PartitionLog:
         if times is not None:
             times = arguments.span("times", times)
         elif max_bytes < HEADER_SIZE and point_read.enabled and check_crcs and not committed:
-            found = point_read.read_batch(
-                self._views.view, offset
-            )  # the one batch that is returned at least
+            found = point_read.read_batch(self._views.view, offset)  # the one batch that is returned at least
             if found is not None:
                 return found
         return self.read_view(None, offset, max_bytes, committed, check_crcs, times)
