@@ -368,6 +368,11 @@ int64_t seg_restamp(int fd, int64_t end, int64_t base_offset, int32_t leader_epo
 int64_t seg_watch_wait(int fd, int32_t timeout_ms);
 /* End the wait, also the next one. 0, -errno. */
 int64_t seg_watch_stop(int fd);
+/* Wait until seg_wake_sealers is called: 0; -ETIMEDOUT, or -EINTR for a signal. Publications wake nobody here.
+ * `map` is that of seg_publish; one that can only be read will do, for both calls. */
+int64_t seg_await_adoption(const uint8_t *map, int64_t len, int64_t timeout_ns);
+/* Let all sealers return that wait now: how many did; -errno. */
+int64_t seg_wake_sealers(const uint8_t *map, int64_t len);
 
 /* --- murmur2.c ------------------------------------------------------- */
 /* Kafka's hash of n keys, its sign bit off; -1 for a null key. n, or SEG_E_COLUMN. */
