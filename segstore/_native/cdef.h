@@ -266,6 +266,10 @@ int64_t seg_map(void *address, int64_t len, int fd, int32_t write);
  * -errno; with out->position a header that can't be one: -(10100 + SEG_BAD_*), or a
  * batch that is not whole below end (or that the file ends in): -(10100 + SEG_SHORT). */
 int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out);
+/* Headers of up to n batches that lie side by side from `position` on, whole within `end`, and whose offsets rise
+ * from `least` on, each read by itself: how many. Fewer where a batch is none, or can't be read. */
+int64_t seg_read_headers(int fd, int64_t position, int64_t end, int64_t least, seg_batch *out,
+                         int64_t n);
 int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count);
 
 typedef struct seg_found {
