@@ -236,15 +236,23 @@ class Worker:
             self._asked.put(work)
 
     def result(self) -> None:
-        """Wait for the oldest work that was not waited for, and raise its exception, if it failed."""
+        """Wait for the oldest work that was not waited for, and raise its exception, if it failed. Raises
+        IllegalStateError where the interpreter has stopped the thread before it had done that work.
+        """
+        if others_are_gone() and self._done.empty():
+            raise IllegalStateError(f"the interpreter ends: {self._thread.name} has stopped within its work")
         if failed := self._done.get():
             raise failed.pop()
 
     def end(self) -> None:
         """Wait for the work that is under way; the rest is never done."""
+        self.leave()
+        self._thread.join()
+
+    def leave(self) -> None:
+        """Do what `end` does, but wait for nothing: a finalizer may call this."""
         self._over = True
         self._asked.put(None)
-        self._thread.join()
 
     def _run(self) -> None:
         while (work := self._asked.get()) is not None and not self._over:

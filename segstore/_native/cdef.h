@@ -338,6 +338,10 @@ int64_t seg_map(void *address, int64_t len, int fd, int32_t write);
  * -errno; with out->position a header that can't be one: -(10100 + SEG_BAD_*), or a
  * batch that is not whole below end (or that the file ends in): -(10100 + SEG_SHORT). */
 int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batch *out);
+/* Headers of up to n batches that lie side by side from `position` on, whole within `end`, and whose offsets rise
+ * from `least` on, each read by itself: how many. Fewer where a batch is none, or can't be read. */
+int64_t seg_read_headers(int fd, int64_t position, int64_t end, int64_t least, seg_batch *out,
+                         int64_t n);
 int64_t seg_copy_range(int out, int64_t out_offset, int in, int64_t offset, int64_t count);
 
 typedef struct seg_found {
@@ -498,6 +502,11 @@ int64_t seg_restamp(int fd, int64_t end, int64_t base_offset, int32_t leader_epo
 int64_t seg_watch_wait(int fd, int32_t timeout_ms);
 /* End the wait, also the next one. 0, -errno. */
 int64_t seg_watch_stop(int fd);
+/* Wait until seg_wake_sealers is called: 0; -ETIMEDOUT, or -EINTR for a signal. Publications wake nobody here.
+ * `map` is that of seg_publish; one that can only be read will do, for both calls. */
+int64_t seg_await_adoption(const uint8_t *map, int64_t len, int64_t timeout_ns);
+/* Let all sealers return that wait now: how many did; -errno. */
+int64_t seg_wake_sealers(const uint8_t *map, int64_t len);
 
 /* --- murmur2.c ------------------------------------------------------- */
 /* Kafka's hash of n keys, its sign bit off; -1 for a null key. n, or SEG_E_COLUMN. */

@@ -238,6 +238,16 @@ int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batc
     return seek(&h, position, target, out);
 }
 
+int64_t seg_read_headers(int fd, int64_t position, int64_t end, int64_t least, seg_batch *out, int64_t n)
+{
+    int64_t found = 0, reads = 0;
+    while (found < n && seek(fd, position, end, 0, out + found, &reads) == 1 && out[found].base_offset >= least) {
+        position += out[found].size;
+        least = out[found++].last_offset + 1;
+    }
+    return found;
+}
+
 /* --- stretch --------------------------------------------------------- */
 
 static int64_t entry_offset(const uint8_t *index, int64_t slot)

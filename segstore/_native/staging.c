@@ -1,14 +1,17 @@
-/* Staged appends: batches get their offsets where they lie in a file, and a directory is watched.
+/* Staged appends: batches get their offsets where they lie in a file, a directory is watched, and sealers wait.
  *
  * Thread contract: no state; a staged file belongs to who adopts it. A watch is an inotify descriptor with
- * one directory: one thread waits, any may stop it.
+ * one directory: one thread waits, any may stop it. Any number of sealers wait, in any process.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <stdint.h>
 #include <sys/inotify.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "bytes.h"
@@ -64,4 +67,30 @@ int64_t seg_watch_stop(int fd)
         return 0;
     int other = inotify_add_watch(fd, "/", IN_DELETE_SELF);
     return other < 0 || inotify_rm_watch(fd, other) < 0 ? -errno : 0;
+}
+
+/* Where sealers wait in the header of the published ends: at the format, which publications don't change. */
+static const uint32_t *sealers(const uint8_t *map, int64_t len)
+{
+    return ((uintptr_t)map & 3) || len < SEG_ENDS_HEADER ? NULL : (const uint32_t *)(map + 12);
+}
+
+int64_t seg_await_adoption(const uint8_t *map, int64_t len, int64_t timeout_ns)
+{
+    const uint32_t *word = sealers(map, len);
+    if (word == NULL || timeout_ns < 0)
+        return -EINVAL;
+    struct timespec timeout = {timeout_ns / 1000000000, timeout_ns % 1000000000};
+    uint32_t held = __atomic_load_n(word, __ATOMIC_RELAXED);
+    long woken = syscall(SYS_futex, word, FUTEX_WAIT, held, &timeout, 0, 0);
+    return woken == 0 || errno == EAGAIN ? 0 : -errno;
+}
+
+int64_t seg_wake_sealers(const uint8_t *map, int64_t len)
+{
+    const uint32_t *word = sealers(map, len);
+    if (word == NULL)
+        return -EINVAL;
+    long woken = syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, 0, 0, 0);
+    return woken < 0 ? -errno : woken;
 }

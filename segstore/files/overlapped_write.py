@@ -87,6 +87,10 @@ class Pipeline:
         if self._worker is not None:
             self._worker.end()
 
+    def __del__(self) -> None:
+        if self._worker is not None:
+            self._worker.leave()
+
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:

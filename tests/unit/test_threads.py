@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 from segstore.threads import LiveSet
@@ -40,3 +42,34 @@ def test_members_are_added_while_others_look() -> None:
     for thread in threads:
         thread.join()
     assert set(members.all()) == {thing for mine in held for thing in mine}
+
+
+# --- Worker ------------------------------------------------------------------------------------
+
+ENDING = """
+import time
+from functools import partial
+from segstore.errors import IllegalStateError
+from segstore.threads import Worker
+
+class Last:
+    def __init__(self, worker, refused):
+        self.worker, self.refused = worker, refused
+
+    def __del__(self):
+        try:
+            self.worker.result()
+        except self.refused as error:
+            print(error)
+
+worker = Worker("the worker")
+worker.start()
+worker.do(partial(time.sleep, 1000))
+last = Last(worker, IllegalStateError)
+"""
+
+
+def test_a_finalizer_does_not_wait_for_work_of_a_thread_that_the_interpreter_has_stopped() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "the interpreter ends: the worker has stopped within its work\n"

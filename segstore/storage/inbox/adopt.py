@@ -43,8 +43,8 @@ _AT_A_TIME = 4
 
 
 class Adopter:
-    """Adopts manifests of one store. `topics()`, `partition(topic, number)`, `nudge()` are the store's;
-    `segment_bytes`: see StoreConfig.
+    """Adopts manifests of one store. `topics()`, `partition(topic, number)` and `wake_sealers()` are the
+    store's; `segment_bytes`: see StoreConfig.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Adopter:
         partition: Callable[[str, int], Partition],
         clock: Callable[[], int],
         segment_bytes: int,
-        nudge: Callable[[], None],
+        wake_sealers: Callable[[], None],
     ) -> None:
         self._folder, self._ids, self._topics, self._partition = folder, ids, topics, partition
         self._files: Files = folder.files
-        self._clock, self._segment_bytes, self._nudge = clock, segment_bytes, nudge
+        self._clock, self._segment_bytes, self._wake_sealers = clock, segment_bytes, wake_sealers
 
     def adopt(self, manifest: Manifest) -> Adoption:
         """Do steps 1 to 6. Raises UnknownTopicOrPartitionError, StagedFilesError, RecordTooLargeError,
@@ -150,7 +150,7 @@ class Adopter:
         The intent is removed first: while it exists, sealers wait for the records to become visible.
         """
         self._folder.unlink(self._folder.intent(manifest.stem))
-        self._nudge()
+        self._wake_sealers()
         self._folder.remove_staged(manifest.files)
         self._folder.unlink(self._folder.manifest(manifest.stem))
 

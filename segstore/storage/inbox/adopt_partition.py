@@ -32,6 +32,9 @@ from segstore.storage.segment.segment_files import create_segment, remove_segmen
 
 # --- gathering ---------------------------------------------------------------------------------
 
+_AHEAD_BYTES = 4 << 20
+"""After so many joined bytes the disk begins to write them."""
+
 
 class Gatherer:
     """Joins small staged files of one adoption, in `.segstore/inbox/gathered/`, and holds indexes of files
@@ -57,10 +60,7 @@ class Gatherer:
         name = names.staged_file(next(self._numbers))
         made = first._replace(stager=names.GATHERED, name=name, size=size, boot=boot_id())
         with self._create(name) as target:
-            at = 0
-            for part in parts:
-                with open_staged(self._files, part.path) as source:
-                    at += self._files.copy_range(source, 0, target, at, part.file.size)
+            self._join(parts, target)
             self._files.restamp(target, size, base, epoch)
             if size >= self._segment_bytes:
                 self._files.sync(target)
@@ -71,6 +71,16 @@ class Gatherer:
             changed=changed,
             keyed=True,
         )
+
+    def _join(self, parts: Sequence[Verified], target: Handle) -> None:
+        """Copy the files, one behind the other. The disk writes what was copied while more is copied."""
+        at = begun = 0
+        for part in parts:
+            with open_staged(self._files, part.path) as source:
+                at += self._files.copy_range(source, 0, target, at, part.file.size)
+            if at - begun >= _AHEAD_BYTES:
+                self._files.start_sync(target, begun, at - begun)
+                begun = at
 
     def indexes(self, entries: Sequence[bytes]) -> list[str]:
         """Write these entries into index files; returns their paths. Raises OSError."""

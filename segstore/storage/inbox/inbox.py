@@ -99,7 +99,7 @@ Key = tuple[str, int]
 
 class Inbox:
     """The inbox of one store. `there` is what lies in its root and in `.segstore`, as paths below the root;
-    `nudge` wakes threads that wait for a publication.
+    `wake_sealers` wakes those that wait in `seal`, in any process.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class Inbox:
         there: Collection[str],
         topics: Callable[[], Mapping[str, TopicInfo]],
         partition: Callable[[str, int], Partition],
-        nudge: Callable[[], None],
+        wake_sealers: Callable[[], None],
     ) -> None:
         """Prepare the inbox's directories, and read the adopted ids. Raises OSError."""
-        self._context, self._config, self._topics, self._nudge = context, config, topics, nudge
+        self._context, self._config, self._topics, self._wake_sealers = context, config, topics, wake_sealers
         self._folder = Folder(context.files, context.root, context.tell)
         self._folder.prepare()
         # Failures that repeat are reported once. The key is a stem for a manifest that can't be adopted now,
@@ -128,7 +128,13 @@ class Inbox:
         for wrong in self._ids.wrong:
             context.tell(*wrong)
         self._adopter = Adopter(
-            self._folder, self._ids, topics, partition, context.clock, config.inbox_segment_bytes, nudge
+            self._folder,
+            self._ids,
+            topics,
+            partition,
+            context.clock,
+            config.inbox_segment_bytes,
+            wake_sealers,
         )
         self._lock = Mutex()
         self._thread: Background | None = None
@@ -263,7 +269,7 @@ class Inbox:
                     if self._told.is_new(stem, error):  # each look tries the manifest again
                         log.warning("%s can't be adopted now: %s", stem, error)
                     write_result(self._folder, stem, error)
-                    self._nudge()
+                    self._wake_sealers()
 
     def adopt(self, id_: str, files: Sequence[StagedFile]) -> Adoption:
         """Adopt staged files that were not sealed: now, or never. Raises the errors of `Adopter.adopt`; the
@@ -328,7 +334,7 @@ class Inbox:
         if manifest is not None:
             self._folder.remove_staged(manifest.files)
         self._told.over((stem,))
-        self._nudge()
+        self._wake_sealers()
 
     # --- the end ----------------------------------------------------------------------------
 

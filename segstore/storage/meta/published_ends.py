@@ -150,6 +150,22 @@ class _Mapped:
         if code < 0:
             raise OSError(-code, os.strerror(-code), self._path)
 
+    @calls_out
+    def wait_for_adoption(self, seconds: float) -> None:
+        """Return when the store's writer calls `wake_sealers`, after `seconds`, or at a signal; publications
+        don't end this wait. A call that comes just before it is missed.
+        """
+        timeout = max(0, int(min(seconds, _LONGEST_WAIT) * 1e9))
+        code = lib.seg_await_adoption(self._bytes, self._size, timeout)
+        if code < 0 and -code not in (errno.ETIMEDOUT, errno.EINTR):
+            raise OSError(-code, os.strerror(-code), self._path)
+
+    def wake_sealers(self) -> None:
+        """Have all sealers look whether their manifests were adopted or refused. Raises OSError."""
+        code = lib.seg_wake_sealers(self._bytes, self._size)
+        if code < 0:
+            raise OSError(-code, os.strerror(-code), self._path)
+
     def _read(self, slots: list[int]) -> list[Ends] | None:
         numbers = self._numbers(slots)
         if numbers is None:

@@ -87,11 +87,10 @@ def _headers_alone(files: Files, handle: Handle, position: int, end: int, least:
     """Return up to AT_A_TIME batches' headers, each read by itself; the step ends early at bytes that are no
     header.
     """
-    batches = np.empty(AT_A_TIME, BATCH)
-    out, n, at, last = batch_ptr(batches), 0, position, least - 1
-    while n < AT_A_TIME and files.seek_batch(handle, at, end, 0, out + n) == 1 and out[n].base_offset > last:
-        at, last = at + out[n].size, out[n].last_offset
-        n += 1
+    batches = np.empty(min(AT_A_TIME, (end - position) // LARGE + 1), BATCH)
+    out, room = batch_ptr(batches), len(batches)
+    n = files.read_by(handle, lambda fd: lib.seg_read_headers(fd, position, end, least, out, room))
+    at, last = (out[n - 1].position + out[n - 1].size, out[n - 1].last_offset) if n else (position, least - 1)
     return Step(position, b"", batches[:n], ScanEnd(at, 0, last, lib.SEG_END))
 
 

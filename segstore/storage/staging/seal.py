@@ -34,6 +34,7 @@ from segstore.storage.store import store as store_module
 from segstore.storage.store.store import Store
 
 _PATIENCE = 0.05  # seconds after which the writer's lock is tried again: its holder may be gone
+_BLIND = 0.005  # the same where no ends are published yet
 _SETTLING = 0.002  # the same once the id is recorded: only some unlinks are left to be done
 
 
@@ -102,14 +103,13 @@ class _Sealing:
             self._begin()
             until = time.monotonic() + seconds
             while True:
-                seen = self._publications()  # first: a publication from here on ends the wait
                 known = self._outcome() or self._adopt()
                 if known is not None:
                     return known
                 left = until - time.monotonic()
                 if left <= 0:
                     raise KafkaTimeoutError(self._late(seconds))
-                self._wait(seen, min(left, self._patience))
+                self._wait(min(left, self._patience))
 
     def _begin(self) -> None:
         """Seal, unless the id is recorded."""
@@ -175,17 +175,16 @@ class _Sealing:
             raise
         return self._outcome()
 
-    def _publications(self) -> int:
+    def _wait(self, seconds: float) -> None:
+        """Sleep until the writer tells of an adoption. Publications of other appends don't end this: each
+        would cost the appender a switch to this thread, and a look at the inbox.
+        """
         if self._ends is None:
-            path = os.path.join(self._folder.ours, names.ENDS)
-            self._ends = open_reader(self._files, path)
-        return 0 if self._ends is None else self._ends.publications
-
-    def _wait(self, seen: int, seconds: float) -> None:
+            self._ends = open_reader(self._files, os.path.join(self._folder.ours, names.ENDS))
         if self._ends is None:
-            time.sleep(min(seconds, 0.005))
+            time.sleep(min(seconds, _BLIND))
         else:
-            self._ends.wait(seen, seconds)
+            self._ends.wait_for_adoption(seconds)
 
     def _late(self, seconds: float) -> str:
         pid = self._files.lock_holder(os.path.join(self._root, names.LOCK))

@@ -3,8 +3,9 @@
 On disk are `.segstore/inbox/<its name>/`: `owner`, locked while the stager lives, and <8 digits>.batches,
 each of whole batches for one partition with contiguous offsets, at most `segment.bytes` long. They begin at
 the offset, and have the leader epoch, that the partition's next record would get now: a guess, which saves
-the adoption of a large file from writing into it where nothing else is appended. Threads: one at a time.
-Processes: any number of stagers, beside each other and beside the store's writer.
+the adoption of a large file from writing into it where nothing else is appended. Threads: one at a time; a
+thread of the stager's own writes to the disk. Processes: any number of stagers, beside each other and beside
+the store's writer; a stager belongs to the process that made it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from segstore import names
 from segstore._native import lib
 from segstore.config import arguments
-from segstore.errors import IllegalStateError, StorageError
+from segstore.errors import ForkedError, IllegalStateError, StorageError
 from segstore.files import Files, Handle
 from segstore.files.locks import boot_id
 from segstore.files.overlapped_write import Pipeline
@@ -70,6 +71,8 @@ BATCH_BYTES = 1 << 19
 """The default size of a batch in plain bytes. It is large: the adoption writes 12 bytes into each batch."""
 _AHEAD_BYTES = 1 << 22
 """After so many bytes the disk begins to write them, while more are being encoded."""
+_OVERLAPPED_BYTES = 1 << 20
+"""A call that stages so much returns while its last bytes are being written."""
 _MOST_GUESSED = 1 << 62
 _MOST_OFFSETS = MOST_RELATIVE  # a staged file may become a segment, whose offsets are int32
 
@@ -114,6 +117,8 @@ class Stager:
         self._count = 0
         self._owner: Handle | None = None
         self._ends: EndsReader | None = None
+        self._pipe = Pipeline(self._files)
+        self._pid = os.getpid()
         self._finished = False
         with os_errors():
             self._begin()
@@ -150,7 +155,10 @@ class Stager:
 
         Columns, `compression` (by default the topic's) and errors are those of `PartitionLog.append_batch`,
         `batch_bytes` too but for its default. Raises UnknownTopicOrPartitionError, InvalidTopicError for an
-        internal topic, IllegalStateError once finished. After a StorageError the stager can only be closed.
+        internal topic, IllegalStateError once finished, ForkedError in a child of the process that made the
+        stager. The columns may be changed once this returns. The last bytes may still be written then: an
+        error of that is raised by the next call, or by `finish`. After a StorageError the stager can only be
+        closed.
         """
         self._check_open()
         number = arguments.whole("partition", partition, 0, names.MAX_PARTITION)
@@ -160,16 +168,21 @@ class Stager:
             n, chunks = encode_columns(
                 validator, now, values, keys, timestamps, headers, compression, batch_bytes
             )
+            size = 0
             try:
-                with Pipeline(self._files) as pipe:
-                    for chunk in chunks:
-                        self._write(info, number, chunk, pipe)
+                for chunk in chunks:
+                    size += chunk.size
+                    self._write(info, number, chunk)
+                if size < _OVERLAPPED_BYTES:  # to hand them over would take longer than to write them
+                    self._pipe.drain()
             except BaseException:
                 self.close()  # what was written is not known: nothing of this stager is ever sealed
                 raise
         return n
 
     def _check_open(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedError(f"stager {self.name} is of process {self._pid}: make one in {os.getpid()}")
         if self._owner is None or self._finished:
             raise IllegalStateError(f"stager {self.name} is {'finished' if self._finished else 'closed'}")
 
@@ -182,7 +195,7 @@ class Stager:
             self._topics = TopicFiles(self._files, self._root).load()[0]
         return find_topic(self._topics, name, partition)
 
-    def _write(self, info: TopicInfo, partition: int, chunk: Encoded, pipe: Pipeline) -> None:
+    def _write(self, info: TopicInfo, partition: int, chunk: Encoded) -> None:
         batches, at = chunk.batches, 0
         while len(batches):
             output = self._open.get((info.name, partition)) or self._create(info, partition)
@@ -198,18 +211,18 @@ class Stager:
             )
             checked(after)
             records = int(after) - output.base
-            pipe.append((output.handle, chunk.data[at : at + size], output.size))
-            self._begin_sync(output, output.size + size, pipe)
+            self._pipe.append((output.handle, chunk.data[at : at + size], output.size))
+            self._begin_sync(output, output.size + size)
             output.size, output.records, output.batches = output.size + size, records, output.batches + fit
             at += size
-        pipe.then(chunk.release)
+        self._pipe.then(chunk.release)
 
-    def _begin_sync(self, output: _Output, end: int, pipe: Pipeline) -> None:
+    def _begin_sync(self, output: _Output, end: int) -> None:
         """Start to sync once enough is written, so that most is on disk when `finish` syncs all."""
         begun, size = output.begun, end - output.begun
         if size >= _AHEAD_BYTES:
             output.begun = end
-            pipe.then(lambda: self._files.start_sync(output.handle, begun, size))
+            self._pipe.then(lambda: self._files.start_sync(output.handle, begun, size))
 
     def _create(self, info: TopicInfo, partition: int) -> _Output:
         name = names.staged_file(self._count)
@@ -247,6 +260,7 @@ class Stager:
         outputs.sort(key=lambda output: output.name)
         with os_errors():
             try:
+                self._pipe.drain()
                 for output in outputs:
                     self._files.sync(output.handle)
                     output.changed = self._files.changed(output.handle)
@@ -270,9 +284,12 @@ class Stager:
                 output.changed = 0
 
     def close(self) -> None:
-        """Close the stager; what was not finished is removed. A second call does nothing. Raises
-        StorageError.
+        """Close the stager; what was not finished is removed, unless a child of a fork calls this. A second
+        call does nothing. Raises StorageError.
         """
+        if os.getpid() != self._pid:
+            return
+        self._pipe.end()  # first: a write that is under way needs its file
         owner, self._owner = self._owner, None
         for output in (*self._done, *self._open.values()):
             output.handle.close()

@@ -85,7 +85,9 @@ class StoreWriter:
         )
         self.partitions = Partitions(context, lambda: self.topics, loader, checkpoints)
         self.topic_admin = TopicAdmin(context, topic_files, self._ends, checkpoints, loader, self.partitions)
-        self.inbox = Inbox(context, config, root_names, lambda: self.topics, self.partition, self.nudge)
+        self.inbox = Inbox(
+            context, config, root_names, lambda: self.topics, self.partition, self._ends.wake_sealers
+        )
         damaged = self._tell_damage(moved, unclean=marker == 0 and not left.clean)
         self._open_adopted()
         self._open_partitions(left, every=damaged)

@@ -189,3 +189,46 @@ def test_more_than_two_gib_in_one_call() -> None:
     assert lib.seg_pwrite(sink, buffer, size, 0) == size
     assert lib.seg_pwritev(sink, [buffer, buffer], [size, size], 2, 0) == 2 * size
     os.close(sink)
+
+
+# --- headers of several batches -------------------------------------------------------------------
+
+
+def headers(fd: int, position: int, end: int, least: int, n: int) -> list[tuple[int, int, int]]:
+    """Return position, base offset and last offset of each; what lies behind the n is not written."""
+    out = ffi.new("seg_batch[]", n + 1)
+    ffi.buffer(out)[:] = b"\x7f" * ffi.sizeof(out)
+    found = lib.seg_read_headers(fd, position, end, least, out, n)
+    assert bytes(ffi.buffer(out + n, ffi.sizeof("seg_batch"))) == b"\x7f" * ffi.sizeof("seg_batch")
+    return [(out[i].position, out[i].base_offset, out[i].last_offset) for i in range(found)]
+
+
+def test_headers_side_by_side(fd: int) -> None:
+    data = [batch(70, 3, 5_000), batch(73, 1, 9), batch(80, 2, 70_000)]
+    wanted = [(4, 70, 72), (4 + len(data[0]), 73, 73), (4 + len(data[0]) + len(data[1]), 80, 81)]
+    end = 4 + sum(map(len, data))
+    os.pwrite(fd, b"junk" + b"".join(data), 0)
+    assert headers(fd, 4, end, 0, 9) == wanted
+    assert headers(fd, 4, end, 70, 2) == wanted[:2]
+    assert headers(fd, wanted[1][0], end, 73, 9) == wanted[1:]
+    assert headers(fd, 4, end, 71, 9) == []  # begins below what may come
+    assert headers(fd, 4, end - 1, 0, 9) == wanted[:2]  # the last one is not whole
+    assert headers(fd, end, end, 0, 9) == []
+    assert headers(fd, 4, end, 0, 0) == []
+    os.ftruncate(fd, end - 70_000 - 3)  # within a header
+    assert headers(fd, 4, end, 0, 9) == wanted[:2]
+
+
+@pytest.mark.parametrize(
+    "wrong", [batch(72), batch(69), batch(74, magic=1), batch(74, length=-5), b"\0" * 90]
+)
+def test_headers_end_at_what_is_no_batch_or_goes_back(fd: int, wrong: bytes) -> None:
+    first = batch(70, 3)
+    os.pwrite(fd, first + wrong + batch(90), 0)
+    assert headers(fd, 0, len(first) + len(wrong) + 70, 0, 9) == [(0, 70, 72)]
+
+
+def test_headers_of_a_closed_file_are_none(tmp_path: Path) -> None:
+    closed = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
+    os.close(closed)
+    assert headers(closed, 0, 1000, 0, 9) == []

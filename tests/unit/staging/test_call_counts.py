@@ -1,0 +1,68 @@
+"""What an adoption asks the system for, counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from faults import CountingFiles
+from staging import PARTS, begin
+from stores import values
+
+import segstore
+from segstore.files import Files
+from segstore.storage.staging import Staged, Stager, seal
+
+PART = PARTS[0]
+BATCHES = 40
+
+
+def staged(path: Path, first: int, batches: int, files: Files | None = None) -> Staged:
+    """Stage batches of 100 KB, a value each."""
+    with Stager(path, files=files) as stager:
+        rows = [b"%d" % (first + i) * 20_000 for i in range(batches)]
+        stager.append_batch(*PART, rows, batch_bytes=100_000)
+        return stager.finish()
+
+
+def _path(file: object) -> object:
+    return getattr(file, "path", file)
+
+
+def test_the_headers_of_a_large_file_are_read_by_one_call(store_dir: Path) -> None:
+    begin(store_dir)
+    files, message = CountingFiles(), staged(store_dir, 1000, BATCHES)
+    with segstore.open(store_dir, config={"inbox.segment.bytes": 1 << 20}, files=files) as store:
+        files.clear()
+        seal(store_dir, "one", [message])
+        calls = [name for name, args in files.calls if args and str(_path(args[0])).endswith(".batches")]
+        assert calls.count("read_by") == 1
+        assert "seek_batch" not in calls
+        log = store.partition(*PART)
+        assert [int(v[:4]) for v in values(log) if v] == list(range(1000, 1000 + BATCHES))
+
+
+def test_small_files_are_on_their_way_to_the_disk_while_more_are_joined(store_dir: Path) -> None:
+    begin(store_dir)
+    files = CountingFiles()
+    messages = [staged(store_dir, 1000 + 10 * n, 10) for n in range(12)]
+    size = sum(message.bytes for message in messages)
+    with segstore.open(store_dir, files=files) as store:
+        files.clear()
+        seal(store_dir, "one", messages)
+        calls = [(name, args) for name, args in files.calls if name in ("copy_range", "start_sync")]
+        begun = [args[1:] for name, args in calls if name == "start_sync" and "gathered" in args[0].path]
+        assert [name for name, _ in calls] == [*["copy_range"] * 6, "start_sync"] * 2
+        assert begun == [(0, size // 2), (size // 2, size // 2)]
+        assert [int(v[:4]) for v in values(store.partition(*PART)) if v] == list(range(1000, 1120))
+
+
+def test_a_stager_writes_what_is_staged_once(store_dir: Path) -> None:
+    begin(store_dir)
+    files, rows = CountingFiles(), np.zeros((60_000, 100), np.uint8)
+    with Stager(store_dir, files=files) as stager:
+        stager.append_batch(*PART, rows)
+        message = stager.finish()
+    written = [len(args[1]) for name, args in files.calls if name == "pwrite" and ".batches" in args[0].path]
+    assert sum(written) == message.bytes
+    assert max(written) <= 2 << 20
