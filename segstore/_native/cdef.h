@@ -250,10 +250,10 @@ typedef struct seg_tail {
     int32_t lent;            /* 1: appends may be made */
     int32_t torn;            /* errno of a write that failed, after which bytes may lie behind the end */
     int32_t fd;              /* of the active segment's log */
-    int32_t forks;           /* seg_forks() when it was lent */
     int32_t leader_epoch;
     int32_t needs_key;
     int32_t plain;           /* 1: seg_tail_append may encode; 0: the topic's records are compressed */
+    const uint8_t *here;     /* 1 in this process, 0 in its children */
     uint64_t sequence;       /* odd while position and next_offset change */
     int64_t position;        /* bytes of the active segment that are the log's */
     int64_t next_offset;
@@ -284,8 +284,6 @@ typedef struct seg_tail {
     int64_t (*write)(int32_t fd, const uint8_t *buf, int64_t len, int64_t position); /* NULL: seg_pwrite */
 } seg_tail;
 
-/* How often this process came from a fork since the C helper was loaded. */
-int32_t seg_forks(void);
 /* Append a record without headers (a length of -1: null) as a batch of its own, index it and publish the
  * end. Returns its offset; SEG_SLOW; -errno: the tail is torn, and lent no more. */
 int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,

@@ -240,8 +240,10 @@ int64_t seg_seek(int fd, int64_t position, int64_t end, int64_t target, seg_batc
 
 int64_t seg_read_headers(int fd, int64_t position, int64_t end, int64_t least, seg_batch *out, int64_t n)
 {
-    int64_t found = 0, reads = 0;
-    while (found < n && seek(fd, position, end, 0, out + found, &reads) == 1 && out[found].base_offset >= least) {
+    int64_t found = 0;
+    headers h;
+    begin(&h, fd, end);
+    while (found < n && seek(&h, position, 0, out + found) == 1 && out[found].base_offset >= least) {
         position += out[found].size;
         least = out[found++].last_offset + 1;
     }

@@ -11,7 +11,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,25 +19,6 @@
 #include "relax.h"
 
 enum { OFFSET_ENTRY = 8, TIME_ENTRY = 12, LARGEST = 16384, NUMBERS = 36, SPINS = 200, FREE = 0, TAKEN = 1, WAITED_FOR = 2 };
-
-/* --- forks ----------------------------------------------------------------- */
-
-static int32_t forks;
-
-static void count_fork(void)
-{
-    forks++;
-}
-
-__attribute__((constructor)) static void watch_forks(void)
-{
-    pthread_atfork(NULL, NULL, count_fork);
-}
-
-int32_t seg_forks(void)
-{
-    return forks;
-}
 
 /* --- the lock (U. Drepper, "Futexes Are Tricky", mutex 3) ------------------- */
 
@@ -92,7 +72,7 @@ int64_t seg_tail_end(const seg_tail *t, int64_t *position)
             *position = at;
             return next;
         }
-        if (t->forks != forks)
+        if (!t->here[0])
             return SEG_SLOW; /* another thread of the parent was at it, and is not here */
         relax();
     }
@@ -202,7 +182,7 @@ static int64_t append(seg_tail *t, const uint8_t *value, int64_t value_len, cons
 /* Take the tail for an append; 0 where it is not lent. */
 static int begin(seg_tail *t)
 {
-    if (t->forks != forks || enter(t))
+    if (!t->here[0] || enter(t))
         return 0;
     if (t->lent)
         return 1;
@@ -270,7 +250,7 @@ int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batche
 
 int64_t seg_tail_stop(seg_tail *t)
 {
-    if (t->forks != forks)
+    if (!t->here[0])
         return 0;
     int64_t error = enter(t);
     if (error)
@@ -282,7 +262,7 @@ int64_t seg_tail_stop(seg_tail *t)
 
 int64_t seg_tail_synced(seg_tail *t, int64_t synced)
 {
-    if (t->forks != forks)
+    if (!t->here[0])
         return 0;
     int64_t error = enter(t);
     if (error)

@@ -5,13 +5,16 @@ Threads: built once at open; its parts have contracts of their own.
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from segstore import names
+from segstore._native import held
 from segstore.errors import (
     ForkedError,
     ReadOnlyError,
@@ -100,6 +103,12 @@ class Context:
     def inherited(self) -> bool:
         """Return whether this is a child of the process that opened the store."""
         return not self.here[0]
+
+    def here_for_c(self) -> Any:
+        """Return a pointer to a byte that is 1 in the process that opened the store and 0 in its children;
+        None where the kernel can't tell.
+        """
+        return held("uint8_t[]", self.here) if isinstance(self.here, mmap.mmap) else None
 
     @property
     def forked(self) -> bool:

@@ -37,6 +37,7 @@ class TailLoan:
         self.token = Mutex()
         """The append token, which is held where the log's end or its segments change."""
         self.token.on_taken = self.take_back
+        self._here = context.here_for_c()
         self._clock = None if context.clock is wall_clock else context.clock
         self.tail: NativeTail | None = None
         writer.segments.stop_appends = self.stop
@@ -47,13 +48,13 @@ class TailLoan:
         """Lend the tail, if nothing unusual is the case; the caller holds the append token."""
         if self.tail is not None or not native_tail.enabled or not self._is_usual():
             return
-        handle = self._log()
+        handle, here = self._log(), self._here
         write = None if handle is None else self._files.native_write(handle)
-        if handle is None or write is None:
+        if handle is None or write is None or here is None:
             return
         writer = self._writer
         # Noted first: whatever an interrupt leaves undone here, the tail is taken back.
-        tail = self.tail = NativeTail(handle, write, self._clock)
+        tail = self.tail = NativeTail(handle, write, self._clock, here)
         writer.segments.active.lend(tail)
         validator.lend(tail)
         tail.c.leader_epoch = writer.epoch

@@ -28,17 +28,17 @@ append takes that.
 
 class NativeTail:
     """A tail of which C's struct is `c`. `write` is as `Files.native_write` gives it; `clock` is None where
-    C's clock is the store's.
+    C's clock is the store's; `here` is as `Context.here_for_c`.
     """
 
     __slots__ = ("__weakref__", "_handle", "_owners", "c", "clock")
 
-    def __init__(self, handle: Handle, write: Any, clock: Callable[[], int] | None) -> None:
+    def __init__(self, handle: Handle, write: Any, clock: Callable[[], int] | None, here: Any) -> None:
         self.c = ffi.new("seg_tail *")
-        self.c.fd, self.c.forks, self.c.write = handle.fd, lib.seg_forks(), write
+        self.c.fd, self.c.write, self.c.here = handle.fd, write, here
         self.clock = clock
         self._handle: Handle | None = handle
-        self._owners: list[Any] = [write]
+        self._owners: list[Any] = [write, here]
 
     def keep(self, *owners: Any) -> None:
         """Keep objects to whose memory the struct points, for as long as the tail lives."""

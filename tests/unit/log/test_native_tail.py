@@ -21,6 +21,7 @@ from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
 MANY = 3000
+HERE = ffi.new("uint8_t[]", b"\1")
 
 
 @pytest.fixture(autouse=True)
@@ -295,7 +296,7 @@ def begun_or_not(log: segstore.PartitionLog) -> segstore.PartitionLog:
 
 def test_a_handle_without_its_user() -> None:
     handle = Handle("/dev/null", os.O_RDONLY)
-    tail = NativeTail(handle, ffi.NULL, None)
+    tail = NativeTail(handle, ffi.NULL, None, HERE)
     tail.begin()
     handle.let_go()
     assert not tail.c.lent
