@@ -116,6 +116,15 @@ int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeou
     return -errno;
 }
 
+static int64_t wake_all(const uint8_t *map)
+{
+    int64_t woken = syscall(SYS_futex, (const uint32_t *)(map + 8), FUTEX_WAKE, INT_MAX, 0, 0, 0);
+    return woken < 0 ? -errno : woken;
+}
+
+/* How often this process has called seg_wake: a wake alone may be that of an earlier publication. */
+static uint32_t wakes;
+
 /* How often waiters were nudged, and a constant: each publication adds two to the sequence and one to the
  * count of publications, a nudge one to the count alone. */
 static uint32_t nudges_of(const uint8_t *map)
@@ -124,12 +133,23 @@ static uint32_t nudges_of(const uint8_t *map)
     return publications - (uint32_t)(__atomic_load_n((const uint64_t *)map, __ATOMIC_ACQUIRE) >> 1);
 }
 
+/* A publication that is under way may have told the sequence, and not yet the count. */
+static int nudged(const uint8_t *map, uint32_t nudges, int64_t spins)
+{
+    while (nudges_of(map) != nudges) {
+        if (spins-- <= 0)
+            return 1;
+        relax();
+    }
+    return 0;
+}
+
 int64_t seg_nudge(uint8_t *map, int64_t len)
 {
     if (outside(map, len, 0, 0))
         return -EINVAL;
     __atomic_fetch_add((uint32_t *)(map + 8), 1, __ATOMIC_RELEASE);
-    return seg_wake(map, len);
+    return wake_all(map);
 }
 
 int64_t seg_nudges(const uint8_t *map, int64_t len)
@@ -173,6 +193,7 @@ int64_t seg_await_ends(const uint8_t *map, int64_t len, uint32_t nudges, int64_t
         if (outside(map, len, &followed[i].slot, 1))
             return -EINVAL;
     const uint32_t *publications = (const uint32_t *)(map + 8);
+    uint32_t woken = __atomic_load_n(&wakes, __ATOMIC_ACQUIRE);
     struct timespec end;
     clock_gettime(CLOCK_MONOTONIC, &end);
     end.tv_sec += timeout_ns / 1000000000;
@@ -184,18 +205,15 @@ int64_t seg_await_ends(const uint8_t *map, int64_t len, uint32_t nudges, int64_t
     for (;;) {
         /* The count first: what is published from here on changes it. */
         uint32_t seen = __atomic_load_n(publications, __ATOMIC_ACQUIRE);
-        if (nudges_of(map) != nudges)
+        if (nudged(map, nudges, spins) || __atomic_load_n(&wakes, __ATOMIC_ACQUIRE) != woken)
             return n;
         for (int64_t i = 0; i < n; i++)
             if (differs(map, followed + i))
                 return seg_follow(map, len, followed + i, spins) == 1 ? i : -EAGAIN;
         /* With a bitset the time is an absolute one, so that other publications don't make it longer. */
-        if (syscall(SYS_futex, publications, FUTEX_WAIT_BITSET, seen, &end, 0, FUTEX_BITSET_MATCH_ANY)) {
-            if (errno != EAGAIN)
-                return -errno;
-        } else if (__atomic_load_n(publications, __ATOMIC_ACQUIRE) == seen) {
-            return n;
-        }
+        if (syscall(SYS_futex, publications, FUTEX_WAIT_BITSET, seen, &end, 0, FUTEX_BITSET_MATCH_ANY) &&
+            errno != EAGAIN)
+            return -errno;
     }
 }
 
@@ -203,9 +221,8 @@ int64_t seg_wake(const uint8_t *map, int64_t len)
 {
     if (outside(map, len, 0, 0))
         return -EINVAL;
-    const uint32_t *publications = (const uint32_t *)(map + 8);
-    int64_t woken = syscall(SYS_futex, publications, FUTEX_WAKE, INT_MAX, 0, 0, 0);
-    return woken < 0 ? -errno : woken;
+    __atomic_fetch_add(&wakes, 1, __ATOMIC_RELEASE);
+    return wake_all(map);
 }
 
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,

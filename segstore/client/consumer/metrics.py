@@ -57,6 +57,8 @@ class ConsumerMetrics:
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
         """Count records that the application got; its position is now `at`, in a log of `start` to `end`."""
+        if self._singles:
+            self._take_in()  # which are older
         self._lags[tp] = end - at, at - start
         self._noted.append((self._lag, end - at, time.monotonic() * 1000))
 
