@@ -38,13 +38,13 @@ class Following:
         """
         self._publications = self._store.publications
         last, turns = self._last, self._subscription.turns
-        if last is not None and self._turns is turns and last.followed.nudges == self._nudges:
+        if last is not None and self._turns is turns and last.followed.nudges() == self._nudges:
             return
         self._turns = self._last = None
         followed = self._store._follow([tp for tp, _ in turns]) if turns else None
         if followed is not None:
             self._last = LastRecords(followed, *self._how)
-            self._nudges = followed.nudges
+            self._nudges = followed.nudges()
             self._turns = turns
 
     @calls_out  # a signal's handler that comes here finds all at rest, and may close the consumer

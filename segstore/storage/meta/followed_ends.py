@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from segstore._native import ffi, lib
@@ -40,11 +42,8 @@ class FollowedEnds:
             self.content[number].slot, self.content[number].fd = slot, -1
             if lib.seg_follow(self._memory, self._size, self.content + number, _SPINS) != 1:
                 raise LookupError(f"slot {slot} of the published ends can't be read")
-
-    @property
-    def nudges(self) -> int:
-        """Return a number that changes with every nudge. Read it first, then look for news, then wait."""
-        return int(lib.seg_nudges(self._memory, self._size))
+        self.nudges: Callable[[], int] = partial(lib.seg_nudges, memory, size)
+        """Returns a number that changes with every nudge. Read it first, then look for news, then wait."""
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait(self, nudges: int, seconds: float) -> int:
