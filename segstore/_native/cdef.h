@@ -223,6 +223,8 @@ int64_t seg_publish(uint8_t *map, int64_t len, const int64_t *slots, const int64
 int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeout_ns);
 /* Let all who wait return, although nothing was published: how many did. A mapping to read will do. */
 int64_t seg_wake(const uint8_t *map, int64_t len);
+/* As seg_wake; of this process's threads those in seg_await_ends return too. */
+int64_t seg_rouse(const uint8_t *map, int64_t len);
 /* Let all who wait return, and look at more than the ends that they follow; returns as seg_wake. */
 int64_t seg_nudge(uint8_t *map, int64_t len);
 /* A number that only seg_nudge changes for good; a publication that is under way may change it for a moment.
@@ -242,7 +244,7 @@ typedef struct seg_followed {
 /* Fill f->words with what slot f->slot holds now: 1; 0 for a damaged slot, -EAGAIN as seg_snapshot. */
 int64_t seg_follow(const uint8_t *map, int64_t len, seg_followed *f, int64_t spins);
 /* Wait until one of n slots differs from what is known of it, and make that known: its number. n: seg_nudge
- * was called, or by this process seg_wake. -EAGAIN as seg_snapshot, or a damaged slot; -ETIMEDOUT, -EINTR as seg_await.
+ * was called, or by this process seg_rouse. -EAGAIN as seg_snapshot, or a damaged slot; -ETIMEDOUT, -EINTR as seg_await.
  * Publications of other partitions cost a look at the n slots, and are no reason to return. */
 int64_t seg_await_ends(const uint8_t *map, int64_t len, uint32_t nudges, int64_t timeout_ns,
                        seg_followed *followed, int64_t n, int64_t spins);

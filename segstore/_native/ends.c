@@ -116,14 +116,8 @@ int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeou
     return -errno;
 }
 
-static int64_t wake_all(const uint8_t *map)
-{
-    int64_t woken = syscall(SYS_futex, (const uint32_t *)(map + 8), FUTEX_WAKE, INT_MAX, 0, 0, 0);
-    return woken < 0 ? -errno : woken;
-}
-
-/* How often this process has called seg_wake: a wake alone may be that of an earlier publication. */
-static uint32_t wakes;
+/* How often this process has called seg_rouse: a wake alone may be that of an earlier publication. */
+static uint32_t roused;
 
 /* How often waiters were nudged, and a constant: each publication adds two to the sequence and one to the
  * count of publications, a nudge one to the count alone. */
@@ -149,7 +143,7 @@ int64_t seg_nudge(uint8_t *map, int64_t len)
     if (outside(map, len, 0, 0))
         return -EINVAL;
     __atomic_fetch_add((uint32_t *)(map + 8), 1, __ATOMIC_RELEASE);
-    return wake_all(map);
+    return seg_wake(map, len);
 }
 
 int64_t seg_nudges(const uint8_t *map, int64_t len)
@@ -193,7 +187,7 @@ int64_t seg_await_ends(const uint8_t *map, int64_t len, uint32_t nudges, int64_t
         if (outside(map, len, &followed[i].slot, 1))
             return -EINVAL;
     const uint32_t *publications = (const uint32_t *)(map + 8);
-    uint32_t woken = __atomic_load_n(&wakes, __ATOMIC_ACQUIRE);
+    uint32_t before = __atomic_load_n(&roused, __ATOMIC_ACQUIRE);
     struct timespec end;
     clock_gettime(CLOCK_MONOTONIC, &end);
     end.tv_sec += timeout_ns / 1000000000;
@@ -205,7 +199,7 @@ int64_t seg_await_ends(const uint8_t *map, int64_t len, uint32_t nudges, int64_t
     for (;;) {
         /* The count first: what is published from here on changes it. */
         uint32_t seen = __atomic_load_n(publications, __ATOMIC_ACQUIRE);
-        if (nudged(map, nudges, spins) || __atomic_load_n(&wakes, __ATOMIC_ACQUIRE) != woken)
+        if (nudged(map, nudges, spins) || __atomic_load_n(&roused, __ATOMIC_ACQUIRE) != before)
             return n;
         for (int64_t i = 0; i < n; i++)
             if (differs(map, followed + i))
@@ -221,8 +215,15 @@ int64_t seg_wake(const uint8_t *map, int64_t len)
 {
     if (outside(map, len, 0, 0))
         return -EINVAL;
-    __atomic_fetch_add(&wakes, 1, __ATOMIC_RELEASE);
-    return wake_all(map);
+    const uint32_t *publications = (const uint32_t *)(map + 8);
+    int64_t woken = syscall(SYS_futex, publications, FUTEX_WAKE, INT_MAX, 0, 0, 0);
+    return woken < 0 ? -errno : woken;
+}
+
+int64_t seg_rouse(const uint8_t *map, int64_t len)
+{
+    __atomic_fetch_add(&roused, 1, __ATOMIC_RELEASE);
+    return seg_wake(map, len);
 }
 
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,

@@ -146,8 +146,10 @@ class _Mapped:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def wake(self) -> None:
-        """Have all threads in `wait`, in other processes too, return early. Raises OSError."""
-        code = lib.seg_wake(self._bytes, self._size)
+        """Have all threads in `wait`, in other processes too, return early, and those of this process that
+        wait for followed ends. Raises OSError.
+        """
+        code = lib.seg_rouse(self._bytes, self._size)
         if code < 0:
             raise OSError(-code, os.strerror(-code), self._path)
 
