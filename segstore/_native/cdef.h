@@ -244,8 +244,8 @@ typedef struct seg_followed {
 /* Fill f->words with what slot f->slot holds now: 1; 0 for a damaged slot, -EAGAIN as seg_snapshot. */
 int64_t seg_follow(const uint8_t *map, int64_t len, seg_followed *f, int64_t spins);
 /* Wait until one of n slots differs from what is known of it, and make that known: its number. n: seg_nudge
- * was called, or by this process seg_rouse. -EAGAIN as seg_snapshot, or a damaged slot; -ETIMEDOUT, -EINTR as seg_await.
- * Publications of other partitions cost a look at the n slots, and are no reason to return. */
+ * was called, or by this process seg_rouse. -EAGAIN as seg_snapshot, or a damaged slot; -ETIMEDOUT, -EINTR
+ * as seg_await. Publications of other partitions cost a look at the n slots, and are no reason to return. */
 int64_t seg_await_ends(const uint8_t *map, int64_t len, uint32_t nudges, int64_t timeout_ns,
                        seg_followed *followed, int64_t n, int64_t spins);
 /* A consistent copy of n slots' values; -EAGAIN where a publication is under way after `spins` tries.

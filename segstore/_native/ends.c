@@ -148,7 +148,7 @@ int64_t seg_nudge(uint8_t *map, int64_t len)
 
 int64_t seg_nudges(const uint8_t *map, int64_t len)
 {
-    return outside(map, len, 0, 0) ? -EINVAL : nudges_of(map);
+    return outside(map, len, 0, 0) ? -EINVAL : (int64_t)nudges_of(map);
 }
 
 /* The packed words of a slot that a follower looks at. */
