@@ -1,9 +1,9 @@
-"""How soon a record that was sent is in a consumer's hands: another thread's, and another process's.
+"""How soon a consumer that waits has a record: another thread's, and another process's.
 
-linger_ms=0, a record of 100 bytes every ms, seen when `Consumer.poll` returns it. The other process opened
-the store with mode "r". Clocks are CLOCK_MONOTONIC, which all processes of a machine share. Two bare
-hand-offs between threads stand beside it: a record makes two, from `send` to the sender, from there to the
-consumer.
+A record of 100 bytes every ms, seen when `Consumer.poll` returns it. It is appended by the sending thread,
+or sent with linger_ms=0: then the producer's thread appends it, between the two. The other process opened
+the store with mode "r". Clocks are CLOCK_MONOTONIC, which all processes of a machine share. Beside each way
+is the bare one (`hand_offs`), by turns: a pipe, one hand-over between threads, or two, one after the other.
 """
 
 from __future__ import annotations
@@ -17,112 +17,88 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hand_offs import SIZE, Times, by_pipe, by_threads, paced
 from harness import Results, keep_ratios
-from numpy.typing import NDArray
 
 import segstore
 
-RECORDS, WARM, PAUSE, PARTS = 3_000, 100, 0.001, 9
-VALUE = b"x" * 100
-clock = time.monotonic_ns
-Times = NDArray[np.int64]
+RECORDS, WARM, ROUNDS = 500, 50, 7
+VALUE = bytes(SIZE)
+TP = segstore.TopicPartition("t", 0)
 
 
-def follow(store: segstore.Store, ready: Callable[[], Any]) -> Times:
-    """When each record came, ns; all of topic "t"."""
-    seen, count = np.zeros(RECORDS, np.int64), 0
-    with segstore.Consumer(store, "t", auto_offset_reset="earliest") as consumer:
+def follow(store: segstore.Store, n: int, ready: Callable[[], Any]) -> Times:
+    """When each of the next `n` records came, ns."""
+    seen, count = np.zeros(n, np.int64), 0
+    with segstore.Consumer(store) as consumer:
+        consumer.assign([TP])
+        consumer.seek_to_end(TP)
+        consumer.position(TP)
         consumer.poll()
         ready()
-        while count < RECORDS:
+        while count < n:
             for records in consumer.poll(timeout_ms=10_000).values():
-                seen[count : count + len(records)] = clock()
+                seen[count : count + len(records)] = time.monotonic_ns()
                 count += len(records)
     return seen
 
 
-def send(store: segstore.Store) -> Times:
-    """When each record was handed over, ns."""
-    sent = np.zeros(RECORDS, np.int64)
-    with segstore.Producer(store) as producer:
-        for i in range(RECORDS):
-            time.sleep(PAUSE)
-            sent[i] = clock()
-            producer.send("t", VALUE)
-    return sent
-
-
-def by_thread(store: segstore.Store) -> tuple[Times, Times]:
+def by_thread(store: segstore.Store, send: Callable[[], Any]) -> Times:
     seen: list[Times] = []
     ready = threading.Event()
-    follower = threading.Thread(target=lambda: seen.append(follow(store, ready.set)))
+    follower = threading.Thread(target=lambda: seen.append(follow(store, RECORDS, ready.set)))
     follower.start()
     ready.wait()
-    sent = send(store)
+    sent = paced(RECORDS, send)
     follower.join()
-    return sent, seen[0]
+    return seen[0] - sent
 
 
-def by_process(store: segstore.Store) -> tuple[Times, Times]:
-    command = [sys.executable, __file__, store.path]
+def by_process(store: segstore.Store, send: Callable[[], Any]) -> Times:
+    command = [sys.executable, __file__, store.path, str(RECORDS)]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        sent = send(store)
+        sent = paced(RECORDS, send)
         seen = np.frombuffer(child.stdout.read(), np.int64)
-    return sent, seen
+    return seen - sent
 
 
-def hand_offs() -> float:
-    """Microseconds of two, one after the other: the median of many, a ms apart."""
-    gates = threading.Semaphore(0), threading.Semaphore(0)
-    began, ended = np.zeros(WARM, np.int64), np.zeros(WARM, np.int64)
-
-    def first() -> None:
-        for _ in range(WARM):
-            gates[0].acquire()
-            gates[1].release()
-
-    def second() -> None:
-        for i in range(WARM):
-            gates[1].acquire()
-            ended[i] = clock()
-
-    threads = [threading.Thread(target=first), threading.Thread(target=second)]
-    for thread in threads:
-        thread.start()
-    for i in range(WARM):
-        time.sleep(PAUSE)
-        began[i] = clock()
-        gates[0].release()
-    for thread in threads:
-        thread.join()
-    return float(np.median(ended - began)) / 1e3
+Way = Callable[[segstore.Store, Callable[[], Any]], Times]
+WAYS: dict[str, tuple[bool, Way, Callable[[int], Times], float]] = {
+    "append to poll, another process": (False, by_process, by_pipe, 3),
+    "append to poll, another thread": (False, by_thread, lambda n: by_threads(n, 1), 2),
+    "send to poll, another thread": (True, by_thread, lambda n: by_threads(n, 2), 3),
+}
+"""Whether a producer sends; the way; the bare way; and how many times as long the median may take."""
 
 
-@pytest.mark.parametrize(
-    ("name", "run", "p50", "p99"),
-    [("thread", by_thread, 100, 1_000), ("process", by_process, 10_000, 10_000)],
-    ids=["thread", "process"],
-)
-def test_latency(
-    benchmark: Any, results: Results, store: segstore.Store, name: str, run: Any, p50: int, p99: int
-) -> None:
+@pytest.mark.parametrize("name", WAYS)
+def test_latency(benchmark: Any, results: Results, store: segstore.Store, name: str) -> None:
+    by_producer, run, bare, most = WAYS[name]
     store.create_topic("t")
-    sent, seen = benchmark.pedantic(lambda: run(store), rounds=1)
-    assert len(seen) == RECORDS == store.partition("t").end_offset
-    took = (seen - sent)[WARM:] / 1e3
-    bare = [hand_offs() for _ in range(PARTS)]
-    parts = np.array_split(took, PARTS)
-    keep_ratios(benchmark, [b / float(np.median(part)) for b, part in zip(bare, parts, strict=True)])
-    assert took.min() > 0
-    middle, most = np.percentile(took, [50, 99])
-    note = f"least {took.min():.0f}; two bare hand-offs between threads {bare[0]:.0f}"
-    results.add(benchmark, f"send to poll, another {name}, p50", middle, p50, "us", False, note)
-    results.add(benchmark, f"send to poll, another {name}, p99", most, p99, "us", False, "")
+    log = store.partition("t", 0)
+    took: list[Times] = []
+    beside: list[Times] = []
+    with segstore.Producer(store, linger_ms=0) as producer:
+        send = (lambda: producer.send("t", VALUE)) if by_producer else (lambda: log.append(VALUE))
+
+        def both() -> None:
+            beside.append(bare(RECORDS)[WARM:] / 1e3)
+            took.append(run(store, send)[WARM:] / 1e3)
+
+        benchmark.pedantic(both, rounds=ROUNDS)
+    assert log.end_offset == RECORDS * ROUNDS
+    ratios = [float(np.median(bare) / np.median(ours)) for bare, ours in zip(beside, took, strict=True)]
+    keep_ratios(benchmark, ratios)
+    ours, theirs = np.concatenate(took), np.concatenate(beside)
+    note = f"p50 {np.median(ours):.0f} us, p99 {np.percentile(ours, 99):.0f}; bare {np.median(theirs):.0f}"
+    results.add(
+        benchmark, f"{name}, times the bare way", float(1 / np.median(ratios)), most, "x", False, note
+    )
 
 
 if __name__ == "__main__":
     with segstore.open(sys.argv[1], mode="r") as store:
-        seen = follow(store, lambda: print("ready", flush=True))
+        seen = follow(store, int(sys.argv[2]), lambda: print("ready", flush=True))
         sys.stdout.buffer.write(seen.tobytes())

@@ -20,6 +20,7 @@ SOURCES = (
     "descriptors.c",
     "encode.c",
     "ends.c",
+    "follow.c",
     "gather.c",
     "headers.c",
     "index.c",

@@ -227,6 +227,31 @@ int64_t seg_publish(uint8_t *map, int64_t len, const int64_t *slots, const int64
 int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeout_ns);
 /* Let all who wait return, although nothing was published: how many did. A mapping to read will do. */
 int64_t seg_wake(const uint8_t *map, int64_t len);
+/* As seg_wake; of this process's threads those in seg_await_ends return too. */
+int64_t seg_rouse(const uint8_t *map, int64_t len);
+/* Let all who wait return, and look at more than the ends that they follow; returns as seg_wake. */
+int64_t seg_nudge(uint8_t *map, int64_t len);
+/* A number that only seg_nudge changes for good; a publication that is under way may change it for a moment.
+ * To be read before what a nudge tells of is looked at. */
+int64_t seg_nudges(const uint8_t *map, int64_t len);
+enum { SEG_FOLLOWED = 5 };
+/* The end of a partition as it was when it was last looked at: key, log start offset, log end offset, last
+ * stable offset, and layout (low 32 bits) with leader epoch. The batch with `offset` will begin at `position`
+ * of the file `fd`; -1: that is not known. */
+typedef struct seg_followed {
+    int64_t slot;
+    int64_t words[SEG_FOLLOWED];
+    int64_t offset, position;
+    int32_t fd;
+    int32_t reserved;
+} seg_followed;
+/* Fill f->words with what slot f->slot holds now: 1; 0 for a damaged slot, -EAGAIN as seg_snapshot. */
+int64_t seg_follow(const uint8_t *map, int64_t len, seg_followed *f, int64_t spins);
+/* Wait until one of n slots differs from what is known of it, and make that known: its number. n: seg_nudge
+ * was called, or by this process seg_rouse. -EAGAIN as seg_snapshot, or a damaged slot; -ETIMEDOUT, -EINTR
+ * as seg_await. Publications of other partitions cost a look at the n slots, and are no reason to return. */
+int64_t seg_await_ends(const uint8_t *map, int64_t len, uint32_t nudges, int64_t timeout_ns,
+                       seg_followed *followed, int64_t n, int64_t spins);
 /* A consistent copy of n slots' values; -EAGAIN where a publication is under way after `spins` tries.
  * The key of a slot whose check is wrong is SEG_ENDS_DAMAGED. */
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
@@ -297,6 +322,23 @@ int64_t seg_tail_stop(seg_tail *t);
 int64_t seg_tail_synced(seg_tail *t, int64_t synced);
 /* The next offset, and the position that belongs to it. SEG_SLOW in a child that was forked meanwhile. */
 int64_t seg_tail_end(const seg_tail *t, int64_t *position);
+
+/* --- follow.c -------------------------------------------------------- */
+enum { SEG_LAST_ROOM = 4096 };
+/* The last record of a partition. `size`: bytes of its batch, 0 where there is no such record. Key and value
+ * lie in `bytes` from *_at up to *_end, both -1 of a null. */
+enum { SEG_LAST_SIZE, SEG_LAST_TIMESTAMP, SEG_LAST_TYPE, SEG_LAST_EPOCH, SEG_LAST_START, SEG_LAST_KEY,
+       SEG_LAST_KEY_END, SEG_LAST_VALUE, SEG_LAST_VALUE_END, SEG_LAST_NUMBERS };
+typedef struct seg_last_record {
+    int64_t numbers[SEG_LAST_NUMBERS]; /* timestamp in ms; type 0 CreateTime, 1 LogAppendTime; log start offset */
+    int32_t committed;       /* in: the partition may have no open transaction */
+    int32_t check_crc;       /* in */
+    char bytes[SEG_LAST_ROOM];
+} seg_last_record;
+/* Wait as seg_await_ends. If the partition's last record is the one with its `offset`, alone in a plain, sound
+ * batch of at most SEG_LAST_ROOM bytes, that is *out. Else, or where the read fails, the size is 0. */
+int64_t seg_await_record(const uint8_t *map, int64_t len, uint32_t nudges, int64_t timeout_ns,
+                         seg_followed *followed, int64_t n, int64_t spins, seg_last_record *out);
 
 /* What stat(2) tells; times in ns since the epoch. */
 typedef struct seg_status {

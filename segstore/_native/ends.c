@@ -134,6 +134,101 @@ int64_t seg_await(const uint8_t *map, int64_t len, uint32_t seen, int64_t timeou
     return -errno;
 }
 
+/* How often this process has called seg_rouse: a wake alone may be that of an earlier publication. */
+static uint32_t roused;
+
+/* How often waiters were nudged, and a constant: each publication adds two to the sequence and one to the
+ * count of publications, a nudge one to the count alone. */
+static uint32_t nudges_of(const uint8_t *map)
+{
+    uint32_t publications = __atomic_load_n((const uint32_t *)(map + 8), __ATOMIC_ACQUIRE);
+    return publications - (uint32_t)(__atomic_load_n((const uint64_t *)map, __ATOMIC_ACQUIRE) >> 1);
+}
+
+/* A publication that is under way may have told the sequence, and not yet the count. */
+static int nudged(const uint8_t *map, uint32_t nudges, int64_t spins)
+{
+    while (nudges_of(map) != nudges) {
+        if (spins-- <= 0)
+            return 1;
+        relax();
+    }
+    return 0;
+}
+
+int64_t seg_nudge(uint8_t *map, int64_t len)
+{
+    if (outside(map, len, 0, 0))
+        return -EINVAL;
+    __atomic_fetch_add((uint32_t *)(map + 8), 1, __ATOMIC_RELEASE);
+    return seg_wake(map, len);
+}
+
+int64_t seg_nudges(const uint8_t *map, int64_t len)
+{
+    return outside(map, len, 0, 0) ? -EINVAL : (int64_t)nudges_of(map);
+}
+
+/* The packed words of a slot that a follower looks at. */
+static const int FOLLOWED[SEG_FOLLOWED] = {0, 1, 2, 4, LAYOUT};
+
+/* The words may be of two moments: then a publication is under way, and its count will tell. */
+static int differs(const uint8_t *map, const seg_followed *f)
+{
+    const int64_t *slot = (const int64_t *)(map + SEG_ENDS_HEADER + f->slot * SEG_ENDS_SLOT);
+    for (int i = 0; i < SEG_FOLLOWED; i++)
+        if (__atomic_load_n(slot + FOLLOWED[i], __ATOMIC_ACQUIRE) != f->words[i])
+            return 1;
+    return 0;
+}
+
+int64_t seg_follow(const uint8_t *map, int64_t len, seg_followed *f, int64_t spins)
+{
+    int64_t values[WORDS], slot[WORDS];
+    int64_t code = seg_snapshot(map, len, &f->slot, values, 1, spins);
+    if (code < 0)
+        return code;
+    if (values[0] == SEG_ENDS_DAMAGED)
+        return 0;
+    pack(values, slot);
+    for (int i = 0; i < SEG_FOLLOWED; i++)
+        f->words[i] = slot[FOLLOWED[i]];
+    return 1;
+}
+
+int64_t seg_await_ends(const uint8_t *map, int64_t len, uint32_t nudges, int64_t timeout_ns,
+                       seg_followed *followed, int64_t n, int64_t spins)
+{
+    if (outside(map, len, 0, 0) || timeout_ns < 0 || n < 0)
+        return -EINVAL;
+    for (int64_t i = 0; i < n; i++)
+        if (outside(map, len, &followed[i].slot, 1))
+            return -EINVAL;
+    const uint32_t *publications = (const uint32_t *)(map + 8);
+    uint32_t before = __atomic_load_n(&roused, __ATOMIC_ACQUIRE);
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += timeout_ns / 1000000000;
+    end.tv_nsec += timeout_ns % 1000000000;
+    if (end.tv_nsec >= 1000000000) {
+        end.tv_sec++;
+        end.tv_nsec -= 1000000000;
+    }
+    for (;;) {
+        /* The count first: what is published from here on changes it. */
+        uint32_t seen = __atomic_load_n(publications, __ATOMIC_ACQUIRE);
+        if (nudged(map, nudges, spins) || __atomic_load_n(&roused, __ATOMIC_ACQUIRE) != before)
+            return n;
+        for (int64_t i = 0; i < n; i++)
+            if (differs(map, followed + i))
+                return seg_follow(map, len, followed + i, spins) == 1 ? i : -EAGAIN;
+        /* With a bitset the time is an absolute one, so that other publications don't make it longer. */
+        if (syscall(SYS_futex, publications, FUTEX_WAIT_BITSET, seen, &end, 0, FUTEX_BITSET_MATCH_ANY) &&
+            errno != EAGAIN)
+            return -errno;
+    }
+}
+
 int64_t seg_wake(const uint8_t *map, int64_t len)
 {
     if (outside(map, len, 0, 0))
@@ -141,6 +236,12 @@ int64_t seg_wake(const uint8_t *map, int64_t len)
     const uint32_t *publications = (const uint32_t *)(map + 8);
     int64_t woken = syscall(SYS_futex, publications, FUTEX_WAKE, INT_MAX, 0, 0, 0);
     return woken < 0 ? -errno : woken;
+}
+
+int64_t seg_rouse(const uint8_t *map, int64_t len)
+{
+    __atomic_fetch_add(&roused, 1, __ATOMIC_RELEASE);
+    return seg_wake(map, len);
 }
 
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,

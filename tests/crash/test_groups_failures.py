@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consumers import append, fill, tp
+from consumers import append, fill, replace_waits, tp
 from groups import (
     KINDS,
     MAX_POLL_MS,
@@ -158,13 +158,13 @@ def test_a_member_that_waits_in_poll_stays_alive(
     take_turns([consumer])
     generation, end = consumer.group_metadata().generation_id, clock.now + 5 * MAX_POLL_MS
 
-    def wait(_store: segstore.Store, _seen: int, timeout_ms: float) -> None:
+    def wait(_store: segstore.Store, timeout_ms: float) -> None:
         clock.now += timeout_ms
         coordinator(store).run_due()
         if clock.now >= end:
             append(store, 1)
 
-    monkeypatch.setattr(segstore.Store, "wait", wait)
+    replace_waits(monkeypatch, wait)
     assert len(consumer.poll(timeout_ms=1e9)) == 1
     assert consumer.group_metadata().generation_id == generation
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from waiting import PATIENCE
 
 import segstore
 from segstore.client.consumer import Consumer, ConsumerRecord
 from segstore.coordinator.structs import TopicPartition
+from segstore.storage.meta.followed_ends import LOOK
 
 LONG_MS = PATIENCE * 1000
 
@@ -60,3 +62,24 @@ def rounds(consumer: Consumer) -> Iterator[ConsumerRecord]:
 
 def offsets(records: list[ConsumerRecord], partition: int = 0) -> list[int]:
     return [record.offset for record in records if record.partition == partition]
+
+
+def replace_waits(
+    monkeypatch: pytest.MonkeyPatch, wait: Callable[[segstore.Store, float], object], *, then: bool = False
+) -> None:
+    """Have both ways in which a consumer waits call `wait` with the ms of the wait; with `then`, go on to
+    wait after that.
+    """
+    wait_any, wait_for = segstore.Store.wait, segstore.Store._wait_for
+
+    def any_(store: segstore.Store, seen: int, timeout_ms: float) -> None:
+        wait(store, timeout_ms)
+        if then:
+            wait_any(store, seen, timeout_ms)
+
+    def for_(store: segstore.Store, followed: Any, nudges: int, seconds: float) -> int:
+        wait(store, seconds * 1000)
+        return wait_for(store, followed, nudges, seconds) if then else LOOK
+
+    monkeypatch.setattr(segstore.Store, "wait", any_)
+    monkeypatch.setattr(segstore.Store, "_wait_for", for_)

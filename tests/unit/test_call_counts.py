@@ -12,6 +12,7 @@ import pytest
 
 import segstore
 from segstore import TopicPartition
+from segstore.storage.meta.followed_ends import FollowedEnds
 
 
 @pytest.fixture
@@ -89,3 +90,34 @@ def test_a_poll_that_finds_nothing(log: segstore.PartitionLog) -> None:
         consumer.seek_to_end()
         consumer.poll()
         assert_at_most(25, calls(consumer.poll))
+
+
+def test_a_record_that_comes_within_a_wait(
+    log: segstore.PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the return of the wait, whose call of C has read the record, to that of the poll."""
+    with segstore.Consumer(log._store, group_id=None) as consumer:  # type: ignore[arg-type]
+        consumer.assign([TopicPartition("t", 0)])
+        consumer.seek_to_end()
+        consumer.poll()
+        counted: Counter[str] = Counter()
+
+        def profile(frame: FrameType, event: str, _: object) -> None:
+            if event == "call":
+                counted[f"{frame.f_globals.get('__name__')}:{frame.f_code.co_name}"] += 1
+
+        wait = FollowedEnds.wait
+
+        def wait_for_one(self: FollowedEnds, nudges: int, seconds: float) -> int:
+            log.append(b"value")
+            number = wait(self, nudges, seconds)
+            sys.setprofile(profile)
+            return number
+
+        monkeypatch.setattr(FollowedEnds, "wait", wait_for_one)
+        try:
+            polled = consumer.poll(timeout_ms=10_000)
+        finally:
+            sys.setprofile(None)
+        assert [record.value for record in polled[TopicPartition("t", 0)]] == [b"value"]
+        assert_at_most(9, counted)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.fetcher import Fetcher, Iteration
+from segstore.client.consumer.following import Following
 from segstore.client.consumer.group_member import Grouped
 from segstore.client.consumer.metrics import ConsumerMetrics, Interceptors, NoMetrics
 from segstore.client.consumer.no_group import Coordination, Ungrouped
@@ -233,3 +234,4 @@ class Parts:
         )
         throttle = quotas(store).throttle(CONSUMER_BYTE_RATE, self.config.client_id)
         self._fetcher = Fetcher(self._subscription, self._positions, self.config, self._metrics, throttle)
+        self._following = Following(store, self._subscription, self._fetcher, self.config)

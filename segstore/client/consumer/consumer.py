@@ -28,7 +28,6 @@ from segstore.errors import (
     StoreClosedError,
     copy_of,
 )
-from segstore.mutex import calls_out
 from segstore.storage.store.store import Store
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class Consumer(Assigning, Seeking, Committing):
             deadline = time.monotonic() + timeout_ms / 1000
         else:
             deadline = self._deadline(timeout_ms)
-        given = self._wait(partial(self._fetcher.records, most), deadline)
+        given = self._wait(partial(self._fetcher.records, most), deadline, self._following.wait)
         epochs, polled = [], {}
         for part in given:
             epochs.append(part.records[-1].leader_epoch)  # which an interceptor may take away
@@ -132,15 +131,17 @@ class Consumer(Assigning, Seeking, Committing):
             raise InvalidArgumentError(f"timeout_ms={timeout_ms}: must be at least 0")
         return time.monotonic() + timeout / 1000
 
-    def _wait(self, look: Callable[[], list[T]], deadline: float) -> list[T]:
-        """Return what `look` finds until `deadline`, or until a listener or signal handler closes the
-        consumer, or another thread the store. Between two looks the thread sleeps until something is
-        published.
+    def _wait(
+        self, look: Callable[[], list[T]], deadline: float, short: Callable[[float], list[T]] | None = None
+    ) -> list[T]:
+        """Return what `look` or `short` finds until `deadline`, or until a listener or signal handler closes
+        the consumer, or another thread the store. Between two looks the thread waits until something
+        is published; `short` waits too, and may return what came.
         """
         self._metrics.polled()
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
         while True:
-            seen = self._store.publications
+            self._following.begin()
             if guard.ender is not None and guard.ending:
                 guard.given_up = True
                 return []
@@ -156,11 +157,12 @@ class Consumer(Assigning, Seeking, Committing):
             if left <= 0:
                 return found
             wait_ms = min(left * 1000, coordination.wait_ms(), self._fetcher.wait_ms())
-            self._sleep(seen, wait_ms)
-
-    @calls_out  # a signal's handler that comes here finds all at rest, and may close the consumer
-    def _sleep(self, seen: int, wait_ms: float) -> None:
-        self._store.wait(seen, wait_ms)
+            if short is None:
+                self._following.wait(wait_ms)
+                continue
+            found = short(wait_ms)
+            if found and not guard.closed and guard.ender is None:
+                return found
 
     def _may_resolve(self) -> bool:
         """Return whether missing positions can be found at once: a log was cut under the reader."""
@@ -189,7 +191,9 @@ class Consumer(Assigning, Seeking, Committing):
 
     def _fill(self, deadline: float) -> bool:
         """Find records to iterate over, until `deadline`; return whether there are some."""
-        given = self._wait(partial(self._fetcher.records, self.config.max_poll_records), deadline)
+        given = self._wait(
+            partial(self._fetcher.records, self.config.max_poll_records), deadline, self._following.wait
+        )
         polled = {part.tp: part.records for part in given}
         if polled and self._interceptors.all:
             polled = self._interceptors.on_consume(polled)

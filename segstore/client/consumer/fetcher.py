@@ -16,12 +16,18 @@ from typing import Any, NamedTuple
 from segstore.client.consumer.config import ConsumerConfig, deserialize_with
 from segstore.client.consumer.metrics import ConsumerMetrics
 from segstore.client.consumer.positions import Positions
-from segstore.client.consumer.records import ConsumerRecord, Deserializers, consumer_records
+from segstore.client.consumer.records import (
+    NO_DESERIALIZERS,
+    ConsumerRecord,
+    Deserializers,
+    consumer_records,
+)
 from segstore.client.consumer.subscription import PartitionState, Subscription
 from segstore.coordinator.quotas import MOST_WAIT_MS, Throttle
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import OffsetOutOfRangeError, StoreClosedError, copy_of
 from segstore.records import Records
+from segstore.storage.log.log_end import LastRecord, end_of
 
 # --- buffer ------------------------------------------------------------------------------------
 
@@ -109,6 +115,7 @@ class Fetcher:
         self._deserializers = Deserializers(
             deserialize_with(config.key_deserializer), deserialize_with(config.value_deserializer)
         )
+        self._as_is = self._deserializers == NO_DESERIALIZERS and config.fetch_min_bytes <= 1
         self._buffers: dict[PartitionState, Buffer] = {}
         self._memory = 0
         self._kept: _Kept | None = None
@@ -166,6 +173,25 @@ class Fetcher:
             self._drop(state)
         self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
         return _given((tp, state, records, buffer.at))
+
+    def takes_single(self, state: PartitionState) -> bool:
+        """Return whether a record that comes next in a partition may be returned as it is, and at once."""
+        return (
+            self._as_is
+            and state.fetchable
+            and self._throttle.bound is None
+            and self._kept is None
+            and state not in self._buffers
+        )
+
+    def took_single(
+        self, tp: TopicPartition, state: PartitionState, record: ConsumerRecord, found: LastRecord
+    ) -> Given:
+        """Return the last record of a partition, which was `found` within a wait, as `records` would."""
+        at = record.offset + 1
+        self._began[:] = ((state, record.offset, state.leader_epoch),)
+        self._metrics.single(tp, at, found.start, found.size)
+        return _given((tp, state, [record], at))
 
     def columns(self) -> list[Fetched]:
         """Return a whole fetch: up to max_partition_fetch_bytes of each partition, up to fetch_max_bytes in
@@ -287,6 +313,8 @@ class Fetcher:
         try:
             view = log.view
             if view.end_offset == position:
+                if state.end is None or state.end.offset != position:
+                    state.end = end_of(view)
                 return None
             if self._throttle.bound is not None:
                 if self._throttle.wait_ms():

@@ -39,6 +39,7 @@ class ConsumerMetrics:
         self._lags: dict[TopicPartition, tuple[int, int]] = {}
         self._polled = math.nan
         self._noted: list[tuple[Sensor, float, float]] = []  # sensor, value, time
+        self._singles: list[tuple[TopicPartition, int, int, int, float]] = []
 
     def _sensor(self) -> Sensor:
         return Sensor(self._config.metrics_num_samples, self._config.metrics_sample_window_ms)
@@ -56,8 +57,19 @@ class ConsumerMetrics:
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
         """Count records that the application got; its position is now `at`, in a log of `start` to `end`."""
+        if self._singles:
+            self._take_in()  # which are older
         self._lags[tp] = end - at, at - start
         self._noted.append((self._lag, end - at, time.monotonic() * 1000))
+
+    def single(self, tp: TopicPartition, at: int, start: int, stored: int) -> None:
+        """Count the last record of a partition, which the application got: its position is now `at`, in a log
+        that begins at `start`. It is `stored` bytes, and was read within a wait, which is
+        no latency.
+        """
+        self._singles.append((tp, at, start, stored, time.monotonic()))
+        if len(self._singles) > _MOST_NOTED:
+            self._take_in()
 
     def throttled(self, wait_ms: int) -> None:
         """Record how long the client has to wait for its byte rate after what it fetched."""
@@ -73,12 +85,23 @@ class ConsumerMetrics:
         self._polled = now
 
     def _take_in(self) -> None:
+        singles, self._singles = self._singles, []
+        for tp, at, start, stored, ended in singles:
+            now = ended * 1000
+            self._noted += (
+                (self._bytes, stored, now),
+                (self._records, 1, now),
+                (self._latency, 0.0, now),
+                (self._lag, 0, now),
+            )
+            self._lags[tp] = 0, at - start
         noted, self._noted = self._noted, []
         for sensor, value, now in noted:
             sensor.record(value, now)
 
     def forget(self, assigned: set[TopicPartition]) -> None:
         """Drop the figures of partitions that are not assigned any more."""
+        self._take_in()
         self._lags = {tp: lag for tp, lag in self._lags.items() if tp in assigned}
 
     def snapshot(self) -> dict[str, dict[str, float]]:
@@ -126,6 +149,9 @@ class NoMetrics(ConsumerMetrics):
         """Measure nothing."""
 
     def given(self, tp: TopicPartition, at: int, start: int, end: int) -> None:
+        """Measure nothing."""
+
+    def single(self, tp: TopicPartition, at: int, start: int, stored: int) -> None:
         """Measure nothing."""
 
     def throttled(self, wait_ms: int) -> None:

@@ -16,6 +16,8 @@ from segstore.records import Records
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from segstore.storage.log.log_end import LastRecord
+
 Headers = list[tuple[str, "bytes | None"]]
 
 
@@ -51,14 +53,14 @@ class Deserializers(NamedTuple):
     value: Deserialize | None
 
 
-_NONE = Deserializers(None, None)
+NO_DESERIALIZERS = Deserializers(None, None)
 
 
 def consumer_records(
     tp: TopicPartition, records: Records, deserializers: Deserializers
 ) -> tuple[list[ConsumerRecord], RecordDeserializationError | None]:
     """Return the records up to the first one that can't be deserialized, and the error of that one."""
-    if len(records) == len(records.batches) == 1 and deserializers == _NONE:
+    if len(records) == len(records.batches) == 1 and deserializers == NO_DESERIALIZERS:
         return [_only(tp, records)], None
     keys, values = records.keys, records.values
     offsets, headers = records.offsets.tolist(), records.headers.tolist()
@@ -98,6 +100,13 @@ def _only(tp: TopicPartition, records: Records) -> ConsumerRecord:
             _header_size(headers) if headers else -1,
         )
     )
+
+
+def last_record_of(tp: TopicPartition, offset: int, found: LastRecord) -> ConsumerRecord:
+    """Return the record that came at the end of a partition, which has no headers."""
+    epoch, timestamp, kind, key, value, *_ = found
+    sizes = -1 if key is None else len(key), -1 if value is None else len(value), -1
+    return _make((*tp, epoch, offset, timestamp, kind, key, value, [], None, *sizes))
 
 
 @calls_out

@@ -19,6 +19,7 @@ from segstore.errors import IllegalStateError, InvalidArgumentError, InvalidType
 from segstore.mutex import calls_out
 
 if TYPE_CHECKING:
+    from segstore.storage.log.log_end import LogEnd
     from segstore.storage.meta.topics import TopicInfo
     from segstore.storage.store.partition_log import PartitionLog
 
@@ -38,10 +39,10 @@ class PartitionState:
     """An assigned partition. `position` is the offset of the next record to return, None where it is not
     known; `reset` then says where to look: "earliest", "latest", or None for the committed offset, and
     auto_offset_reset where there is none. `lost`: its log could not be read any more, and was not opened
-    anew.
+    anew. `end`: where the next batch of the log will begin, once all before it was read.
     """
 
-    __slots__ = ("assigned", "leader_epoch", "log", "lost", "paused", "position", "reset")
+    __slots__ = ("assigned", "end", "leader_epoch", "log", "lost", "paused", "position", "reset")
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -50,6 +51,7 @@ class PartitionState:
         self.paused = self.lost = False
         self.assigned = True
         self.log: PartitionLog | None = None
+        self.end: LogEnd | None = None
 
     @property
     def fetchable(self) -> bool:

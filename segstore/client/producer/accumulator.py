@@ -87,6 +87,8 @@ class Schedule:
         """Return when something is due next, in monotonic seconds; None where no batch waits."""
         if self.sealed:
             return 0.0
+        if not (self.backing_off or self.open):
+            return None
         looks = [queue.retry_at for queue in self.backing_off]
         if self.open:
             looks.append(next(iter(self.open)).created + self._linger)
@@ -264,12 +266,14 @@ class Accumulator:
         gate until then.
         """
         with self.lock:
-            at_once = bool(self.pool.waiting) or self.refusal is not None
-            for queue in self._schedule.overdue(now, at_once):
-                self._seal(queue)
-            ready = self._schedule.take(now)
+            schedule = self._schedule
+            if schedule.open:
+                at_once = bool(self.pool.waiting) or self.refusal is not None
+                for queue in schedule.overdue(now, at_once):
+                    self._seal(queue)
+            ready = schedule.take(now) if schedule.sealed or schedule.backing_off else []
             self.gate.asleep = not ready
-            return ready, self._schedule.next_look()
+            return ready, schedule.next_look()
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
         """Take drained batches back, before all others of their partition; none of them is drained before

@@ -136,9 +136,12 @@ class ProducerBatch:
             assert isinstance(result, int)
             offset = result
         timestamp = self.append_time if self.append_time >= 0 else milliseconds(self.times[at])
-        value, key, headers = (-1 if sizes is None else sizes[at] for sizes in self.sizes)
+        values, keys, headers = self.sizes
         return RecordMetadata(
-            topic, partition, self.topic_partition, offset, timestamp, None, key, value, headers
+            *(topic, partition, self.topic_partition, offset, timestamp, None),
+            -1 if keys is None else keys[at],
+            -1 if values is None else values[at],
+            -1 if headers is None else headers[at],
         )
 
     def record(self, at: int) -> tuple[bytes | None, bytes | None, Headers, int]:

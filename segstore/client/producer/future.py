@@ -145,7 +145,7 @@ class FutureRecordMetadata:
 def _prepared(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callback:
     if not callable(f):
         raise InvalidTypeError(f"f={shown(f)} must be a callable, not {type(f).__name__}")
-    return partial(f, *args, **kwargs)
+    return partial(f, *args, **kwargs) if args or kwargs else f
 
 
 @calls_out
@@ -159,7 +159,7 @@ def run_callback(future: FutureRecordMetadata, callback: Callback | None, errbac
             if errback is not None:
                 errback(error)
         elif callback is not None:
-            callback(future.value)
+            callback(future._metadata())
     except KeyboardInterrupt:
         raise
     except BaseException:

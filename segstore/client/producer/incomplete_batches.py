@@ -42,15 +42,21 @@ class Incomplete:
                 if batch.callbacks:
                     called += batch.callbacks
                     batch.callbacks = None
+            if not called:
+                self._over(batches)
+                return
         try:
-            if called:
-                self._call(called)
+            self._call(called)
         finally:
             with self._lock:
-                for batch in batches:
-                    del self.batches[batch]
-                    if batch.latch is not None:
-                        batch.latch.open()
+                self._over(batches)
+
+    def _over(self, batches: Sequence[ProducerBatch]) -> None:
+        """Forget these batches, and wake the threads that wait for them; the caller holds the lock."""
+        for batch in batches:
+            del self.batches[batch]
+            if batch.latch is not None:
+                batch.latch.open()
 
     def _call(self, called: list[Waiting]) -> None:
         me = threading.get_ident()

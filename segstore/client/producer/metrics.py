@@ -1,16 +1,22 @@
 """`ProducerMetrics`: what a producer measures, in Kafka's names.
 
-Threads: the sender records; `snapshot` is for any thread, and may miss the batch that is being counted.
+The sender only notes what was appended, since readers of the log wait for the interpreter meanwhile; the
+sensors take that in when somebody asks, or when much is noted.
+
+Threads: the sender notes; `snapshot` is for any thread, and may miss the batch that is being counted.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool
 from segstore.client.producer.config import ProducerConfig
 from segstore.coordinator.metrics import Sensor
+from segstore.mutex import nesting
 
 Snapshot = dict[str, dict[str, float]]
 
@@ -38,6 +44,21 @@ class _Topic:
         }
 
 
+_MOST_NOTED = 1000
+
+
+class _Sent(NamedTuple):
+    """Batches of one topic that were appended together: of each its bytes uncompressed, its records, and when
+    it was made; the bytes on disk; and the append's begin and end. Times are monotonic seconds.
+    """
+
+    topic: str
+    batches: list[tuple[int, int, float]]
+    stored: int
+    began: float
+    ended: float
+
+
 class ProducerMetrics:
     """Kafka's producer-metrics and producer-topic-metrics (SenderMetricsRegistry, BufferPool)."""
 
@@ -51,6 +72,8 @@ class ProducerMetrics:
         self._latency, self._splits = self._sensor(), self._sensor()
         self._throttle = self._sensor()
         self.in_flight = 0
+        self._noted: deque[_Sent] = deque()
+        self._taking_in = nesting()
 
     def _sensor(self) -> Sensor:
         return Sensor(self._samples, self._window)
@@ -58,8 +81,7 @@ class ProducerMetrics:
     def _new(self) -> _Topic:
         return _Topic(self._samples, self._window)
 
-    def _both(self, batches: Sequence[ProducerBatch]) -> tuple[_Topic, _Topic]:
-        name = batches[0].topic_partition.topic
+    def _both(self, name: str) -> tuple[_Topic, _Topic]:
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = self._new()
@@ -69,29 +91,42 @@ class ProducerMetrics:
         """Count batches of one partition that were appended together: bytes on disk, monotonic seconds."""
         if not self._enabled:
             return
-        records, plain = sum(batch.n for batch in batches), sum(batch.size for batch in batches)
-        for sensors in self._both(batches):
-            sensors.records.record(records)
-            sensors.bytes.record(stored)
+        sizes = [(batch.size, batch.n, batch.created) for batch in batches]
+        self._noted.append(_Sent(batches[0].topic_partition.topic, sizes, stored, began, ended))
+        if len(self._noted) > _MOST_NOTED:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        with self._taking_in:
+            while self._noted:
+                self._record(self._noted.popleft())
+
+    def _record(self, sent: _Sent) -> None:
+        topic, batches, stored, began, ended = sent
+        now = ended * 1000
+        plain, records = sum(size for size, _, _ in batches), sum(n for _, n, _ in batches)
+        for sensors in self._both(topic):
+            sensors.records.record(records, now)
+            sensors.bytes.record(stored, now)
             if plain:
-                sensors.compression.record(min(stored / plain, 1.0))
-        self._per_request.record(records)
-        self._latency.record((ended - began) * 1000)
-        for batch in batches:
-            self._batch_size.record(batch.size * stored / plain if plain else stored)
-            self._queue_time.record((began - batch.created) * 1000)
-            self._record_size.record(batch.size / batch.n)
+                sensors.compression.record(min(stored / plain, 1.0), now)
+        self._per_request.record(records, now)
+        self._latency.record((ended - began) * 1000, now)
+        for size, n, created in batches:
+            self._batch_size.record(size * stored / plain if plain else stored, now)
+            self._queue_time.record((began - created) * 1000, now)
+            self._record_size.record(size / n, now)
 
     def retried(self, batches: Sequence[ProducerBatch]) -> None:
         """Count batches that failed, and will be tried again."""
         if self._enabled:
-            for sensors in self._both(batches):
+            for sensors in self._both(batches[0].topic_partition.topic):
                 sensors.retries.record(sum(batch.n for batch in batches))
 
     def failed(self, batch: ProducerBatch, records: int) -> None:
         """Count records that failed for good."""
         if self._enabled and records:
-            for sensors in self._both([batch]):
+            for sensors in self._both(batch.topic_partition.topic):
                 sensors.errors.record(records)
 
     def throttled(self, wait_ms: int) -> None:
@@ -108,6 +143,7 @@ class ProducerMetrics:
 
     def snapshot(self) -> Snapshot:
         """Return {group: {name: value}}, as kafka-python's `metrics()`."""
+        self._take_in()
         groups = {"producer-metrics": {**self._all.snapshot(), **self._sender(), **self._buffer()}}
         for name, topic in list(self._topics.items()):
             groups[f"producer-topic-metrics.{name}"] = topic.snapshot()

@@ -34,6 +34,7 @@ from segstore.files import Files, Handle
 from segstore.integers import INT64_MAX
 from segstore.mutex import Mutex, calls_out
 from segstore.storage.meta import ends_header
+from segstore.storage.meta.followed_ends import FollowedEnds
 
 HEADER = ends_header.SIZE
 SLOT = lib.SEG_ENDS_SLOT
@@ -145,8 +146,10 @@ class _Mapped:
             raise OSError(-code, os.strerror(-code), self._path)
 
     def wake(self) -> None:
-        """Have all threads in `wait`, in other processes too, return early. Raises OSError."""
-        code = lib.seg_wake(self._bytes, self._size)
+        """Have all threads in `wait`, in other processes too, return early, and those of this process that
+        wait for followed ends. Raises OSError.
+        """
+        code = lib.seg_rouse(self._bytes, self._size)
         if code < 0:
             raise OSError(-code, os.strerror(-code), self._path)
 
@@ -165,6 +168,14 @@ class _Mapped:
         code = lib.seg_wake_sealers(self._bytes, self._size)
         if code < 0:
             raise OSError(-code, os.strerror(-code), self._path)
+
+    def follow(self, keys: list[int]) -> FollowedEnds:
+        """Return what is published under these keys, to wait for more. Raises LookupError where that can't be
+        told of one of them now.
+        """
+        if self._read_generation() != self._generation and not self._write:
+            self._map()
+        return FollowedEnds(self._bytes, self._size, [self._slots[key] for key in keys])
 
     def _read(self, slots: list[int]) -> list[Ends] | None:
         numbers = self._numbers(slots)
@@ -379,6 +390,11 @@ class EndsWriter(_Mapped):
 
     def _bump_generation(self) -> None:
         struct.pack_into("<q", self._memory, ends_header.GENERATION_AT, _after(self._read_generation()))
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Have all threads that wait, in other processes too, look at more than ends: there is other news."""
+        lib.seg_nudge(self._bytes, self._size)
 
 
 class EndsReader(_Mapped):

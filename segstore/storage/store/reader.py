@@ -19,6 +19,7 @@ from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.meta.clean_shutdown import read_marker
+from segstore.storage.meta.followed_ends import LATE, LOOK, FollowedEnds
 from segstore.storage.meta.published_ends import Ends, EndsReader, Glance, open_reader, slot_key
 from segstore.storage.meta.root_checkpoints import LOG_START_FILES, read_log_start
 from segstore.storage.meta.topics import NOT_A_FILE, TopicFiles, TopicInfo, find_topic
@@ -28,6 +29,7 @@ _TICK_NS = 2_000_000_000  # coarser than the clock of any file system
 POLL_SECONDS = 0.005
 _BELIEF_NS = 100_000_000  # how long ends are believed without another look at the marker
 _BLIND_SECONDS = 1.0  # the longest sleep before a look at whether the ends are still a writer's
+_TRUST_SECONDS = 30.0  # the same, while a live writer has the store
 _LAST_WAKE = 1.0  # seconds in which a woken thread leaves `wait`; threads of a parent process never do
 _PATIENCE = 50  # milliseconds to wait for a writer that is opening or closing the store
 
@@ -284,6 +286,33 @@ class StoreReader:
                 ends.wait(seen, min(seconds, _BLIND_SECONDS))
         finally:
             self._waiting.remove(me)
+
+    def follow(self, keys: list[int]) -> FollowedEnds | None:
+        """See `Store._follow`."""
+        ends = self._look_for_ends()
+        if ends is None or not self._believed():
+            return None
+        try:
+            return ends.follow(keys)
+        except LookupError:
+            return None
+
+    def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
+        """See `Store._wait_for`. As long as a writer that publishes has the store, nobody else changes it:
+        then the sleep is a long one.
+        """
+        me, end = threading.get_ident(), time.monotonic() + seconds
+        self._waiting.append(me)  # as in `wait`
+        try:
+            longest = _BLIND_SECONDS
+            while not self.context.closed:
+                found = followed.wait(nudges, min(end - time.monotonic(), longest))
+                if found != LATE or time.monotonic() >= end or not (self._believed() and self._is_ours()):
+                    return found
+                longest = _TRUST_SECONDS
+        finally:
+            self._waiting.remove(me)
+        return LOOK
 
     def wake(self) -> None:
         """See `Store._wake`. A thread that is about to wait may still do so."""

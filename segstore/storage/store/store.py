@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +32,8 @@ from segstore.storage.finding import Repaired
 from segstore.storage.handle_pool import HandlePool, default_limit
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept_mode
+from segstore.storage.meta.followed_ends import FollowedEnds
+from segstore.storage.meta.published_ends import slot_key
 from segstore.storage.meta.sweep_states import SweepState, read_states
 from segstore.storage.meta.topic_info import check_not_internal
 from segstore.storage.meta.topics import TopicInfo
@@ -290,6 +292,23 @@ class Store:
         seconds = arguments.milliseconds("timeout_ms", timeout_ms) / 1000
         self._context.check_open()
         self._side.wait(count, seconds)
+
+    def _follow(self, partitions: Sequence[tuple[str, int]]) -> FollowedEnds | None:
+        """Return the published ends of these partitions, for `_wait_for`; None where they can't be told now,
+        or nothing is published: then `wait` is the way to wait.
+        """
+        topics = self._side.topics
+        if not all(topic in topics for topic, _ in partitions):
+            return None
+        return self._side.follow([slot_key(topics[t].topic_id, t, number) for t, number in partitions])
+
+    @calls_out  # a signal handler that runs while this sleeps may call the store
+    def _wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
+        """Sleep as `wait` does, but until something is published of these partitions, or there is other news
+        since `nudges` was read. Return what `FollowedEnds.wait` does.
+        """
+        self._context.check_open()
+        return self._side.wait_for(followed, nudges, seconds)
 
     def _wake(self) -> None:
         """Have all threads in `wait` return early: one of them has something else to do."""

@@ -25,6 +25,7 @@ from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.aside import check_readable, set_aside
 from segstore.storage.meta.clean_shutdown import Left, new_nonce, put_marker, take_marker
 from segstore.storage.meta.directory_safety import kept_mode
+from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
@@ -216,9 +217,20 @@ class StoreWriter:
         """See `Store.wait`."""
         self._ends.wait(seen, seconds)
 
+    def follow(self, keys: list[int]) -> FollowedEnds | None:
+        """See `Store._follow`."""
+        try:
+            return self._ends.follow(keys)
+        except LookupError:
+            return None
+
+    def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
+        """See `Store._wait_for`."""
+        return followed.wait(nudges, seconds)
+
     def nudge(self) -> None:
         """See `Store._nudge`."""
-        self._ends.publish([], [])
+        self._ends.nudge()
 
     def wake(self) -> None:
         """See `Store._wake`."""

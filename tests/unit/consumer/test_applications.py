@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from consumers import append, earliest, fill, tp
+from consumers import append, earliest, fill, replace_waits, tp
 from groups import (
     KINDS,
     MAX_POLL_MS,
@@ -109,15 +109,13 @@ def test_a_consumer_that_waits_sleeps(
     fill(store, records=0)
     consumer, sleeps = member(store, "t", **BUSY[name]), []
     consumer.poll()
-    wait = segstore.Store.wait
 
-    def counted(self: segstore.Store, seen: int, timeout_ms: float) -> None:
+    def counted(store: segstore.Store, timeout_ms: float) -> None:
         sleeps.append(timeout_ms)
         if len(sleeps) == 20:
             append(store, 1)
-        wait(self, seen, timeout_ms)
 
-    monkeypatch.setattr(segstore.Store, "wait", counted)
+    replace_waits(monkeypatch, counted, then=True)
     assert consumer.poll(1e9)
     assert statistics.median(sleeps) >= 5
     consumer.close()
@@ -134,11 +132,11 @@ def test_a_signal_handler_that_closes_ends_the_wait(
     fill(store)
     consumer = CONSUMERS[kind](store, "t")
 
-    def wait(_store: segstore.Store, _seen: int, _timeout_ms: float) -> None:
+    def wait(_store: segstore.Store, _timeout_ms: float) -> None:
         if consumer.assignment():
             signal.raise_signal(signal.SIGUSR1)
 
-    monkeypatch.setattr(segstore.Store, "wait", wait)
+    replace_waits(monkeypatch, wait)
     before = signal.signal(signal.SIGUSR1, lambda *_: consumer.close())
     try:
         if way == "iterated":

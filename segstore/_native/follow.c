@@ -1,0 +1,67 @@
+/* Waits for what comes at the ends of logs, and reads what that mostly is: one record in a batch of its own.
+ *
+ * This is the short way of storage/log/read.py, and knows no errors: whatever is not as it mostly is, Python
+ * looks at anew.
+ *
+ * Thread contract: no state; the structs belong to one caller. Another process may write the file, and cut it:
+ * only the copy that pread made is looked at, and it must agree with the published ends.
+ */
+#include "bytes.h"
+
+enum { KEY, START, END, STABLE, LAYOUT_AND_EPOCH };
+
+static int is_last(const seg_followed *f, int32_t committed)
+{
+    return f->fd >= 0 && f->offset >= 0 && f->offset < INT64_MAX && f->words[START] <= f->offset &&
+           f->words[END] == f->offset + 1 && (!committed || f->words[STABLE] == f->offset + 1);
+}
+
+/* One record of no codec and no transaction, written under the published leader epoch: under one epoch an
+ * offset never has two contents. */
+static int is_only(const seg_batch *b, const seg_followed *f)
+{
+    int32_t epoch = (int32_t)((uint64_t)f->words[LAYOUT_AND_EPOCH] >> 32);
+    return b->base_offset == f->offset && b->last_offset == f->offset && b->count == 1 &&
+           (b->attributes & ~APPEND_TIME) == 0 && b->leader_epoch == epoch;
+}
+
+/* at[0] is where the bytes begin: let at[1] be where they end. */
+static void put_end(int64_t *at, int64_t len)
+{
+    at[1] = len < 0 ? (at[0] = -1) : at[0] + len;
+}
+
+static void read_last(const seg_followed *f, seg_last_record *out)
+{
+    seg_batch b;
+    seg_scan_end end;
+    const uint8_t *bytes = (const uint8_t *)out->bytes;
+    int64_t at = HEADER, size, found, key_len, value_len, *numbers = out->numbers;
+    int64_t got = seg_pread(f->fd, (uint8_t *)out->bytes, SEG_LAST_ROOM, f->position);
+    if (got < HEADER ||
+        seg_scan(bytes, got, 0, f->offset, INT64_MAX, 0, out->check_crc, &b, 1, &end) != 1 || !is_only(&b, f))
+        return;
+    size = b.size - HEADER;
+    seg_decoded decoded;
+    if (seg_decode(bytes, got, &b, &at, &size, 1, 1, &found, numbers + SEG_LAST_TIMESTAMP,
+                   numbers + SEG_LAST_KEY, &key_len, numbers + SEG_LAST_VALUE, &value_len, NULL,
+                   &decoded) != 1 ||
+        decoded.with_headers)
+        return;
+    numbers[SEG_LAST_TYPE] = (b.attributes & APPEND_TIME) != 0;
+    numbers[SEG_LAST_EPOCH] = b.leader_epoch;
+    numbers[SEG_LAST_START] = f->words[START];
+    put_end(numbers + SEG_LAST_KEY, key_len);
+    put_end(numbers + SEG_LAST_VALUE, value_len);
+    numbers[SEG_LAST_SIZE] = b.size;
+}
+
+int64_t seg_await_record(const uint8_t *map, int64_t len, uint32_t nudges, int64_t timeout_ns,
+                         seg_followed *followed, int64_t n, int64_t spins, seg_last_record *out)
+{
+    out->numbers[SEG_LAST_SIZE] = 0;
+    int64_t i = seg_await_ends(map, len, nudges, timeout_ns, followed, n, spins);
+    if (i >= 0 && i < n && is_last(followed + i, out->committed))
+        read_last(followed + i, out);
+    return i;
+}

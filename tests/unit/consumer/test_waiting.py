@@ -1,0 +1,365 @@
+"""How a consumer waits: what wakes it, what it does when it is woken, and that it does nothing before."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consumers import LONG_MS, earliest, replace_waits, tp
+from struck import struck
+from waiting import PATIENCE, until
+
+import segstore
+from segstore._native import lib
+from segstore.storage.log.log_end import LastRecords
+from segstore.storage.meta.followed_ends import LATE, FollowedEnds
+from segstore.storage.store import reader
+
+
+@pytest.fixture(params=["rw", "r"])
+def sides(request: pytest.FixtureRequest, store_dir: Path) -> Iterator[tuple[segstore.Store, segstore.Store]]:
+    """The writer's store with a topic of two partitions, and the store that consumers get."""
+    with segstore.open(store_dir) as writer:
+        writer.create_topic("t", partitions=2)
+        if request.param == "rw":
+            yield writer, writer
+        else:
+            with segstore.open(store_dir, mode="r") as store:
+                yield writer, store
+
+
+def at_the_end(store: segstore.Store, **settings: Any) -> segstore.Consumer:
+    """Return a consumer of both partitions that has read all there is."""
+    consumer = earliest(store, **settings)
+    consumer.assign([tp(0), tp(1)])
+    while consumer.poll():
+        pass
+    return consumer
+
+
+@pytest.fixture
+def singles(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The offsets of records that were read within a wait."""
+    taken: list[int] = []
+    take = LastRecords.take
+
+    def counted(self: LastRecords, number: int, end: Any) -> Any:
+        found = take(self, number, end)
+        if found is not None:
+            taken.append(end.offset)
+        return found
+
+    monkeypatch.setattr(LastRecords, "take", counted)
+    return taken
+
+
+# --- what wakes ----------------------------------------------------------------------------------
+
+IDLE = """
+import sys, segstore
+path, mode, group = sys.argv[1:]
+with segstore.open(path, mode=mode) as store, segstore.Consumer(
+    store, group_id=group or None, enable_auto_commit=False
+) as consumer:
+    if mode == "rw":
+        store.create_topic("t", partitions=4)
+    if group:
+        consumer.subscribe(["t"])
+    else:
+        consumer.assign([segstore.TopicPartition("t", each) for each in range(4)])
+    while len(consumer.assignment()) < 4 or consumer.poll(timeout_ms=100):
+        consumer.poll()
+    print("ready", flush=True)
+    consumer.poll(timeout_ms=300_000)
+"""
+SETTLED, WATCHED = 4, 10  # seconds
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace here")
+@pytest.mark.judge("strace")
+@pytest.mark.parametrize(
+    ("mode", "group"), [("r", ""), ("rw", ""), ("rw", "g")], ids=["another process", "this one", "a group"]
+)
+def test_an_idle_consumer_makes_no_system_call(
+    store_dir: Path, tmp_path: Path, mode: str, group: str
+) -> None:
+    """Of a process that only reads all threads are watched, else the consumer's. A member of a group commits
+    by hand here: auto commit wakes it once in each interval. Heartbeats have a thread of their own.
+    """
+    writer = None
+    if mode == "r":
+        writer = segstore.open(store_dir)
+        writer.create_topic("t", partitions=4)
+    command = [sys.executable, "-c", IDLE, str(store_dir), mode, group]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"ready\n"
+        time.sleep(SETTLED)  # after a second a reader in another process looks for a live writer
+        trace = tmp_path / "trace"
+        watch = ["strace", "-ttt", *(["-f"] if mode == "r" else []), "-p", str(child.pid), "-o", str(trace)]
+        with subprocess.Popen(watch, stderr=subprocess.DEVNULL) as watching:
+            time.sleep(WATCHED)
+            watching.terminate()
+    finally:
+        child.kill()
+        child.communicate(timeout=PATIENCE)
+        if writer is not None:
+            writer.close()
+    calls = re.findall(r"^(?:\d+ +)?(\d+\.\d+) (\w+)\(", trace.read_text(), re.MULTILINE)
+    first = min(float(at) for at, _ in calls)  # what the attaching has interrupted begins anew
+    assert [name for at, name in calls if float(at) > first + 1] == []
+
+
+def test_other_partitions_do_not_wake_it(sides: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, store = sides
+    consumer, waits = earliest(store), []
+    consumer.assign([tp(0)])
+    consumer.poll()
+    monkeypatch.setattr(reader, "_BLIND_SECONDS", PATIENCE)
+    wait = FollowedEnds.wait
+    monkeypatch.setattr(FollowedEnds, "wait", lambda *args: (waits.append(args), wait(*args))[1])
+    got: list[Any] = []
+    thread = threading.Thread(target=lambda: got.append(consumer.poll(LONG_MS)))
+    thread.start()
+    until(lambda: waits)
+    for _ in range(500):
+        writer.partition("t", 1).append(b"foreign")
+    writer.partition("t", 0).append(b"own")
+    thread.join(PATIENCE)
+    assert [record.value for record in got[0][tp(0)]] == [b"own"]
+    assert len(waits) < 10  # a publication whose thread loses its core halfway looks like a nudge
+    consumer.close()
+
+
+def test_a_nudge_wakes_it(sides: Any) -> None:
+    writer, store = sides
+    with at_the_end(store) as consumer:
+        following = consumer._following
+        following.begin()
+        writer._nudge()
+        assert following.wait(LONG_MS) == []
+        following.begin()
+        writer.create_topic("u")  # other news come with a nudge
+        assert following.wait(LONG_MS) == []
+
+
+# --- what came -----------------------------------------------------------------------------------
+
+Append = Callable[[segstore.PartitionLog], object]
+CAME: dict[str, tuple[bool, Append]] = {
+    "a value": (True, lambda log: log.append(b"value")),
+    "a key": (True, lambda log: log.append(b"value", b"key")),
+    "nothing": (True, lambda log: log.append(None)),
+    "empty": (True, lambda log: log.append(b"", b"")),
+    "a stamp": (True, lambda log: log.append(b"value", timestamp=1)),
+    "4,000 bytes": (True, lambda log: log.append(b"x" * 4000)),
+    "5,000 bytes": (False, lambda log: log.append(b"x" * 5000)),
+    "headers": (False, lambda log: log.append(b"value", headers=[("a", b"b")])),
+    "two records": (False, lambda log: log.append_batch([b"a", b"b"])),
+    "two batches": (False, lambda log: log.append_batch([b"a" * 100, b"b"], batch_bytes=1)),
+    "compressed": (False, lambda log: log.append_batch([b"a" * 100], compression="zstd")),
+}
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("name", CAME)
+def test_what_came_is_what_is_read_later(
+    sides: Any, singles: list[int], monkeypatch: pytest.MonkeyPatch, name: str, level: str
+) -> None:
+    writer, store = sides
+    short, append = CAME[name]
+    log = writer.partition("t", 0)
+    with at_the_end(store, isolation_level=level) as consumer, at_the_end(store) as other:
+        for _ in range(3):
+            came = came_within_a_wait(consumer, monkeypatch, lambda: append(log))
+            assert singles == ([came[0].offset] if short else [])
+            later: list[Any] = []
+            while len(later) < len(came):
+                later += other.poll().get(tp(0), [])
+            assert later == came
+            assert consumer.position(tp(0)) == later[-1].offset + 1 == log.end_offset
+            singles.clear()
+
+
+def came_within_a_wait(
+    consumer: segstore.Consumer, monkeypatch: pytest.MonkeyPatch, append: Callable[[], object]
+) -> list[Any]:
+    """Call `append` when the consumer is about to wait; return the records that its poll gives."""
+    with monkeypatch.context() as patched:
+        replace_waits(patched, lambda _store, _ms: append(), then=True)
+        (records,) = consumer.poll(LONG_MS).values()
+    return records
+
+
+def test_append_time_and_a_roll(sides: Any, singles: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    writer, store = sides
+    config = {"message.timestamp.type": "LogAppendTime", "segment.bytes": 1000}
+    writer.create_topic("rolls", config=config)
+    log = writer.partition("rolls")
+    with earliest(store, "rolls") as consumer:
+        consumer.poll()
+        got = []
+        for at in range(40):
+            value = b"%d" % at
+            got += came_within_a_wait(consumer, monkeypatch, partial(log.append, value, timestamp=1))
+        assert [(record.value, record.timestamp_type) for record in got] == [
+            (b"%d" % at, 1) for at in range(40)
+        ]
+        assert 20 < len(singles) < 40  # the first of each segment takes the long way
+        assert {record.timestamp for record in got}.isdisjoint({1})
+        metrics = consumer.metrics()["consumer-fetch-manager-metrics"]
+        assert metrics["records-consumed-total"] == 40
+        assert metrics["rolls-0.records-lead"] == 40
+
+
+def test_aborted_records_are_not_returned(sides: Any) -> None:
+    writer, store = sides
+    with (
+        segstore.Producer(writer, transactional_id="x", linger_ms=0) as producer,
+        at_the_end(store, isolation_level="read_committed") as consumer,
+    ):
+        producer.init_transactions()
+        for way in (producer.abort_transaction, producer.commit_transaction):
+            producer.begin_transaction()
+            producer.send("t", way.__name__.encode(), partition=0).get(PATIENCE)
+            assert consumer.poll(20) == {}
+            way()
+        (records,) = consumer.poll(LONG_MS).values()
+        assert [record.value for record in records] == [b"commit_transaction"]
+
+
+# --- races and interrupts ------------------------------------------------------------------------
+
+TURNS, PLANTED_TURNS = 300, 20
+ENOUGH_MS, PLANTED_MS = 5_000, 100
+
+
+def race(writer: segstore.Store, consumer: segstore.Consumer, turns: int, wait_ms: int, pauses: Any) -> None:
+    """Append a record at a random moment around the beginning of each wait."""
+    log, next_one = writer.partition("t", 0), threading.Semaphore(0)
+
+    def append() -> None:
+        for _ in range(turns):
+            next_one.acquire()
+            time.sleep(next(pauses))
+            log.append(b"x")
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    for _ in range(turns):
+        next_one.release()
+        came = until(lambda: consumer.poll(wait_ms))
+        assert sum(map(len, came.values())) == 1
+    thread.join(PATIENCE)
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["as it is", "planted"])
+def test_no_wake_is_lost(
+    sides: Any, monkeypatch: pytest.MonkeyPatch, rng: random.Random, planted: bool
+) -> None:
+    """A wake was lost where a wait lasts to its end although there is a record. The planted fault takes what
+    is published just before a wait for seen, as if that had been looked at.
+    """
+    writer, store = sides
+    monkeypatch.setattr(reader, "_BLIND_SECONDS", PATIENCE)
+    pauses = iter(lambda: rng.uniform(0, 0.001), None)
+    wait_for, lost = segstore.Store._wait_for, list[int]()
+    turns, wait_ms = (PLANTED_TURNS, PLANTED_MS) if planted else (TURNS, ENOUGH_MS)
+
+    with at_the_end(store) as consumer:
+
+        def slowly(self: segstore.Store, followed: Any, nudges: int, seconds: float) -> int:
+            time.sleep(next(pauses))
+            for each in range(followed.n if planted else 0):
+                lib.seg_follow(followed._memory, followed._size, followed.content + each, 1000)
+            ended = wait_for(self, followed, nudges, seconds)
+            end = writer.partition("t", 0).end_offset
+            lost.extend(
+                [end] if ended == LATE and end > consumer._subscription.states[tp(0)].position else []
+            )
+            return ended
+
+        monkeypatch.setattr(segstore.Store, "_wait_for", slowly)
+        race(writer, consumer, turns, wait_ms, pauses)
+    assert bool(lost) is planted
+
+
+def test_ctrl_c_ends_a_wait_at_once(sides: Any) -> None:
+    writer, store = sides
+    with at_the_end(store) as consumer:
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(LONG_MS)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        writer.partition("t", 0).append(b"after")
+        assert [record.value for record in consumer.poll(LONG_MS)[tp(0)]] == [b"after"]
+
+
+def test_an_interrupt_anywhere_loses_no_record(sides: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record comes at the beginning of the wait, by another thread, and so within the wait. The last step
+    of a poll moves the position: only an interrupt of its return takes a record from the application.
+    """
+    writer, store = sides
+    log, place, raised, taken = writer.partition("t", 0), 0, 1, 0
+    with at_the_end(store) as consumer, ThreadPoolExecutor(1) as other:
+
+        def append(_store: segstore.Store, _ms: float) -> None:
+            other.submit(log.append, b"x").result(PATIENCE)
+
+        while raised:
+            place += 1
+            at, came = log.end_offset, list[Any]()
+            with monkeypatch.context() as patched:
+                replace_waits(patched, append, then=True)
+                raised = struck(partial(poll_into, came, consumer), place)
+            assert bool(came) is not bool(raised)
+            if raised and consumer.position(tp(0)) == log.end_offset > at:
+                taken += 1
+                continue
+            if raised and log.end_offset > at:
+                poll_into(came, consumer)
+            assert [record.offset for record in came] == list(range(at, log.end_offset))
+    assert place > 50
+    assert taken <= 5
+
+
+def poll_into(came: list[Any], consumer: segstore.Consumer) -> None:
+    came += consumer.poll(LONG_MS)[tp(0)]
+
+
+def test_a_handler_that_seeks_is_heard(sides: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record that came within the wait is not returned: the application wants others."""
+    writer, store = sides
+    log = writer.partition("t", 0)
+    log.append(b"first")
+    with at_the_end(store) as consumer:
+
+        def seek(*_: object) -> None:
+            consumer.seek(tp(0), 0)
+            log.append(b"second")
+
+        before = signal.signal(signal.SIGUSR1, seek)
+        try:
+            with monkeypatch.context() as patched:
+                replace_waits(patched, lambda _store, _ms: os.kill(os.getpid(), signal.SIGUSR1), then=True)
+                came = consumer.poll(LONG_MS)[tp(0)]
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert [record.value for record in came] == [b"first", b"second"]

@@ -1,0 +1,151 @@
+"""The wait of follow.c: what ends it, what it reads, and that it believes neither file nor numbers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segstore._native import ffi, lib
+from segstore.records import Template
+from segstore.records.encode import single
+
+SLOTS = 4
+SIZE = lib.SEG_ENDS_HEADER + SLOTS * lib.SEG_ENDS_SLOT
+KEY, EPOCH, OFFSET = 77, 0, 5
+
+
+class Followed:
+    """Ends in memory, a log with one record, and what is asked of C."""
+
+    def __init__(self, path: Path) -> None:
+        batch = single(b"value", b"key", (), 9, Template())
+        self.data = bytearray(bytes(batch.data)[: batch.size])
+        struct.pack_into(">q", self.data, 0, OFFSET)
+        self.path = path
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        self.memory = ffi.new("int64_t[]", SIZE // 8)
+        self.map = ffi.cast("uint8_t *", self.memory)
+        self.content = ffi.new("seg_followed[]", SLOTS)
+        self.last = ffi.new("seg_last_record *", {"check_crc": 1})
+        for slot in range(SLOTS):
+            self.content[slot].slot, self.content[slot].fd = slot, -1
+        self.publish(0, OFFSET)
+
+    def publish(self, slot: int, end: int) -> None:
+        values = [KEY + slot, 0, end, end, end, 0, 0, EPOCH]
+        assert lib.seg_publish(self.map, SIZE, [slot], values, 1) == 1
+
+    def expect(self, data: bytes, position: int = 0) -> None:
+        """Have the log hold `data`, and follow it from what is published now."""
+        os.truncate(self.path, 0)
+        os.pwrite(self.fd, data, 0)
+        for slot in range(SLOTS):
+            assert lib.seg_follow(self.map, SIZE, self.content + slot, 10) == 1
+        first = self.content[0]
+        first.fd, first.offset, first.position = self.fd, OFFSET, position
+
+    def wait(self, size: int = SIZE, timeout_ns: int = 0) -> int:
+        nudges = max(lib.seg_nudges(self.map, SIZE), 0)
+        return int(
+            lib.seg_await_record(self.map, size, nudges, timeout_ns, self.content, SLOTS, 10, self.last)
+        )
+
+    def found(self) -> tuple[int, ...]:
+        return tuple(self.last.numbers)
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Iterator[Followed]:
+    made = Followed(tmp_path / "log")
+    yield made
+    os.close(made.fd)
+
+
+def test_the_record_that_came_is_read(followed: Followed) -> None:
+    followed.expect(bytes(followed.data))
+    assert followed.wait() == -errno.ETIMEDOUT
+    followed.publish(0, OFFSET + 1)
+    assert followed.wait() == 0
+    size, stamp, kind, epoch, start, key, key_end, value, value_end = followed.found()
+    assert (size, stamp, kind, epoch, start) == (len(followed.data), 9, 0, EPOCH, 0)
+    assert followed.data[key:key_end] == b"key"
+    assert followed.data[value:value_end] == b"value"
+    assert followed.wait() == -errno.ETIMEDOUT  # it was seen
+    assert followed.found()[0] == 0
+
+
+@pytest.mark.parametrize("end", [OFFSET - 1, OFFSET + 2])
+def test_other_ends_leave_the_log_alone(followed: Followed, end: int) -> None:
+    followed.expect(bytes(followed.data))
+    followed.publish(0, end)
+    assert (followed.wait(), followed.found()[0]) == (0, 0)
+
+
+def test_other_partitions_are_told_by_number(followed: Followed) -> None:
+    followed.expect(b"")
+    followed.publish(2, 1)
+    followed.publish(3, 1)
+    assert [followed.wait() for _ in range(3)] == [2, 3, -errno.ETIMEDOUT]
+
+
+def test_a_nudge_is_no_publication(followed: Followed) -> None:
+    followed.expect(b"")
+    before = lib.seg_nudges(followed.map, SIZE)
+    followed.publish(3, 2)
+    assert lib.seg_nudges(followed.map, SIZE) == before
+    assert lib.seg_nudge(followed.map, SIZE) >= 0
+    assert lib.seg_nudges(followed.map, SIZE) != before
+    ended = lib.seg_await_ends(followed.map, SIZE, before, 0, followed.content, SLOTS, 10)
+    assert ended == SLOTS
+
+
+@pytest.mark.parametrize("slot", [-1, SLOTS, 1 << 62])
+def test_slots_outside_are_refused(followed: Followed, slot: int) -> None:
+    followed.expect(b"")
+    followed.content[1].slot = slot
+    assert followed.wait() == -errno.EINVAL
+    assert lib.seg_follow(followed.map, SIZE, followed.content + 1, 10) == -errno.EINVAL
+
+
+def test_short_maps_are_refused(followed: Followed) -> None:
+    followed.expect(b"")
+    assert followed.wait(SIZE - 1) == -errno.EINVAL
+    assert lib.seg_nudge(followed.map, 63) == lib.seg_nudges(followed.map, 63) == -errno.EINVAL
+
+
+def test_damaged_bytes_are_no_record(followed: Followed, rng: random.Random) -> None:
+    """The log is cut, a byte is changed, or it begins elsewhere: the record is not read."""
+    whole = bytes(followed.data)
+    cases: list[tuple[bytes, int]] = [(whole[:n], 0) for n in range(len(whole))]
+    cases += [(whole, position) for position in (-1, 1, 1 << 40, (1 << 63) - 1)]
+    for _ in range(500):
+        data = bytearray(whole + bytes(20))
+        data[rng.randrange(len(whole))] ^= rng.randrange(1, 256)
+        cases.append((bytes(data), 0))
+    for data, position in cases:
+        followed.publish(0, OFFSET)
+        followed.expect(data, position)
+        followed.publish(0, OFFSET + 1)
+        assert (followed.wait(), followed.found()[0]) == (0, 0), (data, position)
+
+
+def test_a_closed_descriptor_is_no_record(followed: Followed) -> None:
+    followed.expect(bytes(followed.data))
+    followed.content[0].fd = 1 << 20
+    followed.publish(0, OFFSET + 1)
+    assert (followed.wait(), followed.found()[0]) == (0, 0)
+
+
+def test_read_committed_wants_the_stable_offset(followed: Followed) -> None:
+    followed.expect(bytes(followed.data))
+    followed.last.committed = 1
+    values: list[Any] = [KEY, 0, OFFSET + 1, OFFSET + 1, OFFSET, 0, 0, EPOCH]
+    assert lib.seg_publish(followed.map, SIZE, [0], values, 1) == 1
+    assert (followed.wait(), followed.found()[0]) == (0, 0)
