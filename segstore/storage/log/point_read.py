@@ -70,7 +70,10 @@ def borrowed() -> Iterator[_Point]:
 def leave(error: OSError | CorruptRecordError) -> None:
     """Leave a fault of the disk to the long way, which meets it too; raise what a handler raised."""
     if isinstance(error, OSError) and not is_refusal(error):
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame
 
 
 def _find(view: LogView, offset: int) -> tuple[Segment, _Point] | None:

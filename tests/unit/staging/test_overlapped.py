@@ -22,7 +22,7 @@ from segstore import errors
 from segstore.storage.staging import Stager, seal
 
 LONG = 60_000  # records of 100 bytes: several chunks, the last of which is written behind the call
-TWO_CHUNKS = 18_000  # the thread writes one of them
+TWO_CHUNKS = 30_000  # the thread writes one of them
 PART = PARTS[0]
 
 
