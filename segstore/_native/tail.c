@@ -204,7 +204,7 @@ static int begin(seg_tail *t)
 {
     if (t->forks != forks || enter(t))
         return 0;
-    if (t->lent)
+    if (__atomic_load_n(&t->lent, __ATOMIC_ACQUIRE))
         return 1;
     leave(t);
     return 0;
@@ -266,6 +266,12 @@ static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *
 int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
 {
     return begin(t) ? end(t, write_batches(t, buf, len, batches, n)) : SEG_SLOW;
+}
+
+void seg_tail_begin(seg_tail *t)
+{
+    /* Releases: a thread that sees this sees the other fields, too. */
+    __atomic_store_n(&t->lent, 1, __ATOMIC_RELEASE);
 }
 
 int64_t seg_tail_stop(seg_tail *t)

@@ -17,6 +17,7 @@ import segstore
 from segstore import StorageError
 from segstore._native import ffi, lib
 from segstore.files import Handle
+from segstore.storage.log.visibility import Publisher, Visible
 from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
@@ -291,6 +292,101 @@ def begun_or_not(log: segstore.PartitionLog) -> segstore.PartitionLog:
     for n in range(2):
         log.append(b"%d" % n)
     return log
+
+
+class LetGoAtOnce(Handle):
+    """A file that the pool closes as soon as it knows who uses it."""
+
+    @property
+    def user(self) -> Any:
+        return None
+
+    @user.setter
+    def user(self, user: Any) -> None:
+        if user is not None:
+            user().stop()
+
+
+def test_files_that_the_pool_closes_while_a_tail_is_lent() -> None:
+    """The tail must not be lent behind that: C would write to a descriptor that is another file's by then."""
+    tail = NativeTail(handle := LetGoAtOnce("/dev/null", os.O_RDONLY), ffi.NULL, None)
+    tail.begin()
+    assert not tail.c.lent
+    handle.close()
+
+
+def test_a_sync_that_fails_while_a_tail_is_lent(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The append that lends the tail is written: the fence stops the tail, and raises nothing there."""
+    fenced = OSError(errno.EIO, "Input/output error")
+    lend = Visible.lend
+
+    def fail_first(self: Visible, tail: NativeTail) -> None:
+        self.segments.fence(fenced)
+        lend(self, tail)
+
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        log.append(b"first")
+        monkeypatch.setattr(Visible, "lend", fail_first)
+        assert log.append(b"written") == 1
+        assert not tail_of(log).c.lent
+        with pytest.raises(StorageError, match="fenced"):
+            log.append(b"no more")
+
+
+def test_a_file_that_the_pool_has_let_go_before_a_tail_is_lent(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool would not know of the descriptor, and hold as many others as it may."""
+
+    class Forgetting(CountingFiles):
+        def native_write(self, handle: Handle) -> Any:
+            log.partition_for_write().context.pool.forget(handle.path)
+            return super().native_write(handle)
+
+    with segstore.open(store_dir, files=Forgetting()) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        for n in range(2):
+            assert log.append(b"%d" % n) == n
+        assert not tail_of(log).c.lent
+        before = len(os.listdir("/proc/self/fd"))
+        log.partition_for_write().context.pool.close()
+        assert len(os.listdir("/proc/self/fd")) < before
+        assert log.append(b"2") == 2
+
+
+def test_the_published_end_never_goes_back(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush publishes the end that it sees: no append of C's may come between."""
+    seen, appended = threading.Event(), threading.Event()
+    flushing: list[threading.Thread] = []
+    begin, publish = NativeTail.begin, Publisher.publish
+
+    def begin_late(self: NativeTail) -> None:
+        flushing[0].start()
+        seen.wait(0.2)
+        begin(self)
+
+    def publish_late(self: Publisher, *args: Any) -> None:
+        if threading.current_thread() in flushing:
+            seen.set()
+            appended.wait(0.2)
+        publish(self, *args)
+
+    with segstore.open(store_dir) as store, segstore.open(store_dir, "r") as other:
+        store.create_topic("t")
+        log = store.partition("t")
+        log.append(b"first")
+        flushing.append(threading.Thread(target=log.partition_for_write().visible.publish))
+        monkeypatch.setattr(NativeTail, "begin", begin_late)
+        monkeypatch.setattr(Publisher, "publish", publish_late)
+        log.append(b"lends the tail")
+        assert log.append(b"by C") == 2
+        appended.set()
+        flushing[0].join()
+        assert tail_of(log).c.appends == 1
+        assert other.partition("t").end_offset == 3
 
 
 def test_a_handle_without_its_user() -> None:
