@@ -9,7 +9,8 @@ shift 2
 tests=(
     tests/unit/{native,records,index}/test_*.py
     tests/unit/files/test_{calls,sendfile}.py tests/unit/transfer/test_sinks.py tests/bench/test_zero_copy_exhibits.py
-    tests/unit/storage/test_sealed_files.py tests/unit/log/test_reader_indexes.py tests/unit/consumer/test_records.py
+    tests/unit/storage/test_sealed_files.py tests/unit/log/test_{native_tail,reader_indexes}.py tests/unit/consumer/test_records.py
+    tests/models/test_short_way.py
     tests/hostile/test_{damaged_indexes,ends_damaged,epoch_files,fuzz,small_files}.py
     tests/crash/test_faulty_files.py tests/processes/test_reader_ends.py tests/spark/test_source_columns.py
 )

@@ -158,7 +158,7 @@ static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg
     int64_t done = t->write ? t->write(t->fd, buf, len, t->position) : seg_pwrite(t->fd, buf, len, t->position);
     if (done < 0) {
         t->torn = (int32_t)-done;
-        t->lent = 0;
+        __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
         return done;
     }
     int64_t made = seg_index_entries(batches, n, t->base_offset, t->interval, t->state,
@@ -281,7 +281,7 @@ int64_t seg_tail_stop(seg_tail *t)
     int64_t error = enter(t);
     if (error)
         return error;
-    t->lent = 0;
+    __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
     leave(t);
     return 0;
 }
