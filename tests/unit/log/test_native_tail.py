@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +98,110 @@ def test_what_c_appends_is_seen_at_once(store_dir: Path, log: segstore.Partition
         log.flush()
         assert follower.end_offset == log.end_offset
     assert tail_of(log).c.appends == 20
+
+
+def test_nothing_is_seen_before_it_is_written(store_dir: Path) -> None:
+    ends: list[tuple[int, int]] = []
+
+    class Looking(CountingFiles):
+        def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if name == "pwrite" and watched:
+                ends.append((watched[0].end_offset, watched[1].end_offset))
+
+    watched: list[segstore.PartitionLog] = []
+    with segstore.open(store_dir, files=Looking()) as store, segstore.open(store_dir, "r") as other:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        watched += [log, other.partition("t")]
+        for n in range(2, 5):
+            assert log.append(b"%d" % n) == n
+        watched.clear()
+    assert ends == [(2, 2), (3, 3), (4, 4)]
+
+
+def test_a_view_has_one_segments_end(store_dir: Path) -> None:
+    """Another thread rolls, and C appends to the next segment, between a reader's looks at view and tail."""
+    between: list[Callable[[], object]] = []
+
+    class Late(Visible):
+        @property
+        def tail(self) -> NativeTail | None:  # type: ignore[override]
+            if between:
+                between.pop()()
+            return self.__dict__["tail"]  # type: ignore[no-any-return]
+
+        @tail.setter
+        def tail(self, tail: NativeTail | None) -> None:
+            self.__dict__["tail"] = tail
+
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        partition = log.partition_for_write()
+        partition.visible.__class__ = Late
+
+        def roll() -> None:
+            assert partition.roll_from(partition.view)
+            assert [log.append(b"%d" % n) for n in range(2, 5)] == [2, 3, 4]
+            assert tail_of(log).c.appends == 2
+
+        between.append(roll)
+        view = partition.view
+        assert not between
+        assert (view.bases, view.end_offset) == ((0, 2), 5)
+        assert view.end_position == tail_of(log).c.position
+
+
+def test_an_end_that_is_being_moved_is_not_read(log: segstore.PartitionLog) -> None:
+    """A thread of the parent is within an append when a child begins: there it never ends."""
+    c, position = tail_of(log).c, ffi.new("int64_t *")
+    assert lib.seg_tail_end(c, position) == 2
+    c.sequence += 1
+    c.forks -= 1
+    assert lib.seg_tail_end(c, position) == lib.SEG_SLOW
+    c.sequence += 1
+    assert lib.seg_tail_end(c, position) == 2
+    c.forks += 1
+
+
+def test_appends_beside_an_open_transaction(store_dir: Path, log: segstore.PartitionLog) -> None:
+    """These move the end, and not the last stable offset, in this process and in others."""
+    store = log._store
+    assert isinstance(store, segstore.Store)
+    with (
+        segstore.open(store_dir, "r") as other,
+        segstore.Producer(store, transactional_id="x") as producer,
+    ):
+        logs = log, other.partition("t")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"of the transaction")
+        producer.flush()
+        log.append(b"lends the tail")
+        for end in range(5, 8):
+            assert log.append(b"by C") == end - 1
+            assert [it.end_offset for it in logs] == [end] * 2
+            assert [it.last_stable_offset for it in logs] == [2] * 2
+        assert tail_of(log).c.appends == 3
+        log.flush()
+        assert [it.last_stable_offset for it in logs] == [2] * 2
+        producer.commit_transaction()
+        assert [it.last_stable_offset for it in logs] == [8] * 2
+
+
+def test_who_waits_is_woken(log: segstore.PartitionLog) -> None:
+    store = log._store
+    assert isinstance(store, segstore.Store)
+    c = tail_of(log).c
+    seen, told = store._side.publications, list[int]()  # type: ignore[union-attr]
+    waiting = threading.Thread(
+        target=lambda: told.append(lib.seg_await(c.ends, c.ends_len, seen, 5_000_000_000))
+    )
+    waiting.start()
+    waiting.join(0.1)  # long enough for it to sleep
+    log.append(b"by C")
+    waiting.join()
+    assert told == [0]
 
 
 def test_index_entries_of_c_are_found(log: segstore.PartitionLog) -> None:
@@ -241,6 +345,30 @@ def test_a_failed_sync_fences_c_too(store_dir: Path) -> None:
 
 
 # --- who takes the tail back ---------------------------------------------------------------------
+
+
+def test_a_stop_waits_for_an_append(store_dir: Path) -> None:
+    entered, order = threading.Event(), list[str]()
+    appending: threading.Thread | None = None
+
+    class Slow(CountingFiles):
+        def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if name == "pwrite" and threading.current_thread() is appending:
+                entered.set()
+                threading.Event().wait(0.2)
+                order.append("written")
+
+    with segstore.open(store_dir, files=Slow()) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        appending = threading.Thread(target=log.append, args=(b"slow",))
+        appending.start()
+        entered.wait()
+        tail_of(log).stop()
+        order.append("stopped")
+        appending.join()
+        assert order == ["written", "stopped"]
+        assert log.append(b"next") == 3
 
 
 def test_closing_and_deleting(store_dir: Path) -> None:
