@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -106,13 +107,16 @@ def test_nothing_is_seen_before_it_is_written(store_dir: Path) -> None:
     class Looking(CountingFiles):
         def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if name == "pwrite" and watched:
-                ends.append((watched[0].end_offset, watched[1].end_offset))
+                publisher = watched[0].partition_for_write().visible.publisher
+                told = publisher._ends.get(publisher._key)
+                assert told is not None
+                ends.append((watched[0].end_offset, told.end))
 
     watched: list[segstore.PartitionLog] = []
-    with segstore.open(store_dir, files=Looking()) as store, segstore.open(store_dir, "r") as other:
+    with segstore.open(store_dir, files=Looking()) as store:
         store.create_topic("t")
         log = begun(store.partition("t"))
-        watched += [log, other.partition("t")]
+        watched.append(log)
         for n in range(2, 5):
             assert log.append(b"%d" % n) == n
         watched.clear()
@@ -125,7 +129,7 @@ def test_a_view_has_one_segments_end(store_dir: Path) -> None:
 
     class Late(Visible):
         @property
-        def tail(self) -> NativeTail | None:  # type: ignore[override]
+        def tail(self) -> NativeTail | None:
             if between:
                 between.pop()()
             return self.__dict__["tail"]  # type: ignore[no-any-return]
@@ -189,11 +193,34 @@ def test_appends_beside_an_open_transaction(store_dir: Path, log: segstore.Parti
         assert [it.last_stable_offset for it in logs] == [8] * 2
 
 
+def test_c_publishes_what_python_would(store_dir: Path) -> None:
+    """Key, log start, recovery point, layout and leader epoch, which an unclean shutdown has raised."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.partition("t").append_batch([b"%d" % n for n in range(5)])
+        shutil.copytree(store_dir, killed := store_dir.parent / "killed")
+    with segstore.open(killed) as store:
+        log = store.partition("t")
+        partition = log.partition_for_write()
+        assert partition.roll_from(partition.view)
+        log.append(b"5")
+        log.flush()
+        log.delete_records(2)
+        assert [log.append(b"%d" % n) for n in range(6, 9)] == [6, 7, 8]
+        assert tail_of(log).c.appends == 2
+        publisher, layout = partition.visible.publisher, partition.segments.layout
+        told = publisher._ends.get(publisher._key)
+        assert told == publisher._ends_of(log.view, partition.flusher, layout)
+        assert told[1:] == (2, 9, 9, 9, 6, layout, 1)
+        assert layout
+        assert set(log.read(7).batches["leader_epoch"]) == {1}
+
+
 def test_who_waits_is_woken(log: segstore.PartitionLog) -> None:
     store = log._store
     assert isinstance(store, segstore.Store)
     c = tail_of(log).c
-    seen, told = store._side.publications, list[int]()  # type: ignore[union-attr]
+    seen, told = store._side.publications, list[int]()
     waiting = threading.Thread(
         target=lambda: told.append(lib.seg_await(c.ends, c.ends_len, seen, 5_000_000_000))
     )
@@ -215,9 +242,12 @@ def test_index_entries_of_c_are_found(log: segstore.PartitionLog) -> None:
         found = offsets.lookup(offset)
         assert found is None or 0 <= offset - found[0] <= 4
     assert times.entries
-    log.append_batch([b"behind"] * 3000)  # takes the tail back
-    assert active.segment.indexes[0].entries >= offsets.entries
-    assert values(log, MANY + 2) == [b"behind"] * 3000
+    before = offsets.entries, times.entries
+    log.append(b"takes the tail back", headers=[("name", b"value")])
+    assert before[0] <= offsets.entries <= before[0] + 1
+    assert before[1] <= times.entries <= before[1] + 1
+    log.append_batch([b"behind"] * 3000)
+    assert values(log, MANY + 3) == [b"behind"] * 3000
 
 
 def test_readers_see_whole_records_through_rolls(store_dir: Path) -> None:
