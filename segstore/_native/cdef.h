@@ -316,6 +316,8 @@ int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, co
 /* Append n encoded batches, `len` bytes in all, that no producer with an id wrote; these get their offsets
  * and positions. Returns the first offset; else as seg_tail_append. */
 int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n);
+/* Let appends begin; all other fields are set by then. */
+void seg_tail_begin(seg_tail *t);
 /* Let no append begin any more, and wait for one that is under way: 0, or -EINTR for a signal. */
 int64_t seg_tail_stop(seg_tail *t);
 /* Publish how much is synced, if the tail is lent: 1; 0 where it is not; -EINTR for a signal. */

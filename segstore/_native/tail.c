@@ -138,7 +138,7 @@ static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg
     int64_t done = t->write ? t->write(t->fd, buf, len, t->position) : seg_pwrite(t->fd, buf, len, t->position);
     if (done < 0) {
         t->torn = (int32_t)-done;
-        t->lent = 0;
+        __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
         return done;
     }
     int64_t made = seg_index_entries(batches, n, t->base_offset, t->interval, t->state,
@@ -184,7 +184,7 @@ static int begin(seg_tail *t)
 {
     if (!t->here[0] || enter(t))
         return 0;
-    if (t->lent)
+    if (__atomic_load_n(&t->lent, __ATOMIC_ACQUIRE))
         return 1;
     leave(t);
     return 0;
@@ -248,6 +248,12 @@ int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batche
     return begin(t) ? end(t, write_batches(t, buf, len, batches, n)) : SEG_SLOW;
 }
 
+void seg_tail_begin(seg_tail *t)
+{
+    /* Releases: a thread that sees this sees the other fields, too. */
+    __atomic_store_n(&t->lent, 1, __ATOMIC_RELEASE);
+}
+
 int64_t seg_tail_stop(seg_tail *t)
 {
     if (!t->here[0])
@@ -255,7 +261,7 @@ int64_t seg_tail_stop(seg_tail *t)
     int64_t error = enter(t);
     if (error)
         return error;
-    t->lent = 0;
+    __atomic_store_n(&t->lent, 0, __ATOMIC_RELAXED);
     leave(t);
     return 0;
 }

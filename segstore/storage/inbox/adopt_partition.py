@@ -146,7 +146,7 @@ class PartitionAdoption:
         """
         checked = [self._verified(file) for file in self._staged]
         self.partition.flush()
-        base, epoch = self._segments.next_offset, self._writer.epoch
+        base, epoch = self.partition.view.end_offset, self._writer.epoch
         written: list[Handle] = []
         for run in self._runs(checked):
             together = len(run) > 1 or (self._is_gathered(run[0]) and run[0].file.size >= self._segment_bytes)

@@ -59,8 +59,8 @@ class TailLoan:
         validator.lend(tail)
         tail.c.leader_epoch = writer.epoch
         self._visible.lend(tail)
-        tail.begin()
-        if writer.segments.fenced is not None:  # by a sync that failed meanwhile
+        # Meanwhile a sync may have failed, or the pool have let go of the file, of which it would not know.
+        if writer.segments.fenced is not None or self._log() is not handle:
             tail.stop()
 
     def _log(self) -> Handle | None:

@@ -125,11 +125,15 @@ class Visible:
     # --- the native tail ------------------------------------------------------------------
 
     def lend(self, tail: NativeTail) -> None:
-        """Let C move the end of the current view, and publish it; the caller holds the append token."""
+        """Let C move the end of the current view, and publish it, from now on; the caller holds the append
+        token.
+        """
+        # C begins under the lock: what another thread is about to publish would be older than C's first end.
         with self.publishing:
             assert isinstance(self.current, LogView)
             self.publisher.lend(tail, self.current, self.flusher, self.segments.layout)
             self.tail = tail
+            tail.begin()
 
     def take_back(self) -> None:
         """Let the view end where C's appends ended; the caller holds the append token, and C appends no more.

@@ -45,11 +45,16 @@ class NativeTail:
         self._owners += owners
 
     def begin(self) -> None:
-        """Let C append from now on. The pool may stop the tail to close the log's file."""
+        """Let C append from now on, unless the tail was stopped before. The pool may stop the tail to close
+        the log's file.
+        """
+        # First: once the handle has its user, the pool may close the file at any moment.
+        lib.seg_tail_begin(self.c)
         handle = self._handle
-        assert handle is not None
-        handle.user = weakref.ref(self)
-        self.c.lent = 1
+        if handle is None:
+            self.stop()
+        else:
+            handle.user = weakref.ref(self)
 
     @property
     def moved(self) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import segstore
 from segstore import StorageError
 from segstore._native import ffi, lib
 from segstore.files import Handle
+from segstore.storage.log.visibility import Publisher, Visible
 from segstore.storage.segment import native_tail
 from segstore.storage.segment.native_tail import NativeTail
 
 MANY = 3000
-HERE = ffi.new("uint8_t[]", b"\1")
+HERE, GONE = ffi.new("uint8_t[]", b"\1"), ffi.new("uint8_t[]", b"\0")
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +102,136 @@ def test_what_c_appends_is_seen_at_once(store_dir: Path, log: segstore.Partition
     assert tail_of(log).c.appends == 20
 
 
+def test_nothing_is_seen_before_it_is_written(store_dir: Path) -> None:
+    ends: list[tuple[int, int]] = []
+
+    class Looking(CountingFiles):
+        def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if name == "pwrite" and watched:
+                publisher = watched[0].partition_for_write().visible.publisher
+                told = publisher._ends.get(publisher._key)
+                assert told is not None
+                ends.append((watched[0].end_offset, told.end))
+
+    watched: list[segstore.PartitionLog] = []
+    with segstore.open(store_dir, files=Looking()) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        watched.append(log)
+        for n in range(2, 5):
+            assert log.append(b"%d" % n) == n
+        watched.clear()
+    assert ends == [(2, 2), (3, 3), (4, 4)]
+
+
+def test_a_view_has_one_segments_end(store_dir: Path) -> None:
+    """Another thread rolls, and C appends to the next segment, between a reader's looks at view and tail."""
+    between: list[Callable[[], object]] = []
+
+    class Late(Visible):
+        @property
+        def tail(self) -> NativeTail | None:
+            if between:
+                between.pop()()
+            return self.__dict__["tail"]  # type: ignore[no-any-return]
+
+        @tail.setter
+        def tail(self, tail: NativeTail | None) -> None:
+            self.__dict__["tail"] = tail
+
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        partition = log.partition_for_write()
+        partition.visible.__class__ = Late
+
+        def roll() -> None:
+            assert partition.roll_from(partition.view)
+            assert [log.append(b"%d" % n) for n in range(2, 5)] == [2, 3, 4]
+            assert tail_of(log).c.appends == 2
+
+        between.append(roll)
+        view = partition.view
+        assert not between
+        assert (view.bases, view.end_offset) == ((0, 2), 5)
+        assert view.end_position == tail_of(log).c.position
+
+
+def test_an_end_that_is_being_moved_is_not_read(log: segstore.PartitionLog) -> None:
+    """A thread of the parent is within an append when a child begins: there it never ends."""
+    c, position = tail_of(log).c, ffi.new("int64_t *")
+    assert lib.seg_tail_end(c, position) == 2
+    c.sequence += 1
+    here, c.here = c.here, GONE
+    assert lib.seg_tail_end(c, position) == lib.SEG_SLOW
+    c.sequence += 1
+    assert lib.seg_tail_end(c, position) == 2
+    c.here = here
+
+
+def test_appends_beside_an_open_transaction(store_dir: Path, log: segstore.PartitionLog) -> None:
+    """These move the end, and not the last stable offset, in this process and in others."""
+    store = log._store
+    assert isinstance(store, segstore.Store)
+    with (
+        segstore.open(store_dir, "r") as other,
+        segstore.Producer(store, transactional_id="x") as producer,
+    ):
+        logs = log, other.partition("t")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"of the transaction")
+        producer.flush()
+        log.append(b"lends the tail")
+        for end in range(5, 8):
+            assert log.append(b"by C") == end - 1
+            assert [it.end_offset for it in logs] == [end] * 2
+            assert [it.last_stable_offset for it in logs] == [2] * 2
+        assert tail_of(log).c.appends == 3
+        log.flush()
+        assert [it.last_stable_offset for it in logs] == [2] * 2
+        producer.commit_transaction()
+        assert [it.last_stable_offset for it in logs] == [8] * 2
+
+
+def test_c_publishes_what_python_would(store_dir: Path) -> None:
+    """Key, log start, recovery point, layout and leader epoch, which an unclean shutdown has raised."""
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        store.partition("t").append_batch([b"%d" % n for n in range(5)])
+        shutil.copytree(store_dir, killed := store_dir.parent / "killed")
+    with segstore.open(killed) as store:
+        log = store.partition("t")
+        partition = log.partition_for_write()
+        assert partition.roll_from(partition.view)
+        log.append(b"5")
+        log.flush()
+        log.delete_records(2)
+        assert [log.append(b"%d" % n) for n in range(6, 9)] == [6, 7, 8]
+        assert tail_of(log).c.appends == 2
+        publisher, layout = partition.visible.publisher, partition.segments.layout
+        told = publisher._ends.get(publisher._key)
+        assert told == publisher._ends_of(log.view, partition.flusher, layout)
+        assert told[1:] == (2, 9, 9, 9, 6, layout, 1)
+        assert layout
+        assert set(log.read(7).batches["leader_epoch"]) == {1}
+
+
+def test_who_waits_is_woken(log: segstore.PartitionLog) -> None:
+    store = log._store
+    assert isinstance(store, segstore.Store)
+    c = tail_of(log).c
+    seen, told = store._side.publications, list[int]()
+    waiting = threading.Thread(
+        target=lambda: told.append(lib.seg_await(c.ends, c.ends_len, seen, 5_000_000_000))
+    )
+    waiting.start()
+    waiting.join(0.1)  # long enough for it to sleep
+    log.append(b"by C")
+    waiting.join()
+    assert told == [0]
+
+
 def test_index_entries_of_c_are_found(log: segstore.PartitionLog) -> None:
     for n in range(MANY):
         log.append(b"%d" % n)
@@ -111,9 +243,12 @@ def test_index_entries_of_c_are_found(log: segstore.PartitionLog) -> None:
         found = offsets.lookup(offset)
         assert found is None or 0 <= offset - found[0] <= 4
     assert times.entries
-    log.append_batch([b"behind"] * 3000)  # takes the tail back
-    assert active.segment.indexes[0].entries >= offsets.entries
-    assert values(log, MANY + 2) == [b"behind"] * 3000
+    before = offsets.entries, times.entries
+    log.append(b"takes the tail back", headers=[("name", b"value")])
+    assert before[0] <= offsets.entries <= before[0] + 1
+    assert before[1] <= times.entries <= before[1] + 1
+    log.append_batch([b"behind"] * 3000)
+    assert values(log, MANY + 3) == [b"behind"] * 3000
 
 
 def test_readers_see_whole_records_through_rolls(store_dir: Path) -> None:
@@ -243,6 +378,30 @@ def test_a_failed_sync_fences_c_too(store_dir: Path) -> None:
 # --- who takes the tail back ---------------------------------------------------------------------
 
 
+def test_a_stop_waits_for_an_append(store_dir: Path) -> None:
+    entered, order = threading.Event(), list[str]()
+    appending: threading.Thread | None = None
+
+    class Slow(CountingFiles):
+        def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if name == "pwrite" and threading.current_thread() is appending:
+                entered.set()
+                threading.Event().wait(0.2)
+                order.append("written")
+
+    with segstore.open(store_dir, files=Slow()) as store:
+        store.create_topic("t")
+        log = begun(store.partition("t"))
+        appending = threading.Thread(target=log.append, args=(b"slow",))
+        appending.start()
+        entered.wait()
+        tail_of(log).stop()
+        order.append("stopped")
+        appending.join()
+        assert order == ["written", "stopped"]
+        assert log.append(b"next") == 3
+
+
 def test_closing_and_deleting(store_dir: Path) -> None:
     with segstore.open(store_dir) as store:
         store.create_topic("t")
@@ -292,6 +451,101 @@ def begun_or_not(log: segstore.PartitionLog) -> segstore.PartitionLog:
     for n in range(2):
         log.append(b"%d" % n)
     return log
+
+
+class LetGoAtOnce(Handle):
+    """A file that the pool closes as soon as it knows who uses it."""
+
+    @property
+    def user(self) -> Any:
+        return None
+
+    @user.setter
+    def user(self, user: Any) -> None:
+        if user is not None:
+            user().stop()
+
+
+def test_files_that_the_pool_closes_while_a_tail_is_lent() -> None:
+    """The tail must not be lent behind that: C would write to a descriptor that is another file's by then."""
+    tail = NativeTail(handle := LetGoAtOnce("/dev/null", os.O_RDONLY), ffi.NULL, None, HERE)
+    tail.begin()
+    assert not tail.c.lent
+    handle.close()
+
+
+def test_a_sync_that_fails_while_a_tail_is_lent(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The append that lends the tail is written: the fence stops the tail, and raises nothing there."""
+    fenced = OSError(errno.EIO, "Input/output error")
+    lend = Visible.lend
+
+    def fail_first(self: Visible, tail: NativeTail) -> None:
+        self.segments.fence(fenced)
+        lend(self, tail)
+
+    with segstore.open(store_dir) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        log.append(b"first")
+        monkeypatch.setattr(Visible, "lend", fail_first)
+        assert log.append(b"written") == 1
+        assert not tail_of(log).c.lent
+        with pytest.raises(StorageError, match="fenced"):
+            log.append(b"no more")
+
+
+def test_a_file_that_the_pool_has_let_go_before_a_tail_is_lent(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pool would not know of the descriptor, and hold as many others as it may."""
+
+    class Forgetting(CountingFiles):
+        def native_write(self, handle: Handle) -> Any:
+            log.partition_for_write().context.pool.forget(handle.path)
+            return super().native_write(handle)
+
+    with segstore.open(store_dir, files=Forgetting()) as store:
+        store.create_topic("t")
+        log = store.partition("t")
+        for n in range(2):
+            assert log.append(b"%d" % n) == n
+        assert not tail_of(log).c.lent
+        before = len(os.listdir("/proc/self/fd"))
+        log.partition_for_write().context.pool.close()
+        assert len(os.listdir("/proc/self/fd")) < before
+        assert log.append(b"2") == 2
+
+
+def test_the_published_end_never_goes_back(store_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush publishes the end that it sees: no append of C's may come between."""
+    seen, appended = threading.Event(), threading.Event()
+    flushing: list[threading.Thread] = []
+    begin, publish = NativeTail.begin, Publisher.publish
+
+    def begin_late(self: NativeTail) -> None:
+        flushing[0].start()
+        seen.wait(0.2)
+        begin(self)
+
+    def publish_late(self: Publisher, *args: Any) -> None:
+        if threading.current_thread() in flushing:
+            seen.set()
+            appended.wait(0.2)
+        publish(self, *args)
+
+    with segstore.open(store_dir) as store, segstore.open(store_dir, "r") as other:
+        store.create_topic("t")
+        log = store.partition("t")
+        log.append(b"first")
+        flushing.append(threading.Thread(target=log.partition_for_write().visible.publish))
+        monkeypatch.setattr(NativeTail, "begin", begin_late)
+        monkeypatch.setattr(Publisher, "publish", publish_late)
+        log.append(b"lends the tail")
+        assert log.append(b"by C") == 2
+        appended.set()
+        flushing[0].join()
+        assert tail_of(log).c.appends == 1
+        assert other.partition("t").end_offset == 3
 
 
 def test_a_handle_without_its_user() -> None:

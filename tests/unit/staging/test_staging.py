@@ -25,6 +25,7 @@ import segstore
 from segstore import errors
 from segstore.files import Files, Handle
 from segstore.storage.inbox.adopted_ids import within
+from segstore.storage.segment import native_tail
 from segstore.storage.staging import Staged, Stager, abort, seal
 
 Tell = Callable[[str], None]
@@ -113,6 +114,23 @@ def test_only_large_files_become_segments(
             assert store.partition("t", 1).read(at, 1).offsets[0] == at
         assert store.partition("t", 1).offset_for_time(2) == 0
     assert left_in_inbox(store_dir) == []
+
+
+def test_appends_by_c_are_counted_before_the_token_is_taken(
+    store_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each large file would be written to twice, the second time while appends wait."""
+    monkeypatch.setattr(native_tail, "enabled", True)
+    begin(store_dir, SMALL)
+    files, options = CountingFiles(), {"inbox.segment.bytes": 500}
+    message = stage(store_dir, "a")
+    with segstore.open(store_dir, files=files, config=options) as store:
+        for part in PARTS:
+            for n in range(5):
+                store.partition(*part).append(b"%d" % n)
+        seal(store_dir, "one", [message])
+        assert contents(store) == [[b"%d" % n for n in range(5)] + rows("a", 20)] * 2
+        assert (files.count("link"), files.count("restamp")) == (4, 4)
 
 
 def test_a_large_adoption_moves_few_bytes(store_dir: Path) -> None:
