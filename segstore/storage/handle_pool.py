@@ -46,8 +46,10 @@ class HandlePool:
                 if seen is not self._forgotten:
                     continue  # the name may have been another file's
                 handle = self._open.setdefault(key, handle)
-                while len(self._open) > self.limit:
-                    self._open.popitem(last=False)[1].let_go()
+                over = range(len(self._open) - self.limit)
+                dropped = [self._open.popitem(last=False)[1] for _ in over]
+            for each in dropped:  # without the lock: an append of C's on a slow disk is waited for
+                each.let_go()
             return handle
 
     def forget(self, path: str) -> None:
