@@ -144,6 +144,8 @@ class HandWorker:
     def end(self) -> None:
         """Nothing."""
 
+    leave = end
+
 
 class _Later:
     """In place of `time`: an hour from now, so that no file seems to have been changed in this very moment,
