@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from segstore._native import ffi
+from segstore import _native
 from segstore.files import Files, Handle
 
 WRITES = frozenset({"pwrite", "pwritev", "copy_range", "restamp"})
@@ -27,6 +27,9 @@ MUTATING = WRITES | SYNCS | NAMES | {"truncate", "allocate"}
 
 class HookedFiles(Files):
     """Files that call `before` ahead of every call."""
+
+    deaths_of_the_process: tuple[type[BaseException], ...] = ()
+    """What `before` raises from a death of the simulated process on."""
 
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Do nothing: subclasses override this hook, and the call raises what it raises."""
@@ -48,12 +51,14 @@ for _name, _function in inspect.getmembers(Files, inspect.isfunction):
 def _native_write(self: HookedFiles, handle: Handle) -> Any:
     """The short way's write goes through `pwrite`, so that every hook sees it."""
 
-    @ffi.callback("int64_t(int32_t, const uint8_t *, int64_t, int64_t)", error=-errno.EIO)
+    @_native.ffi.callback("int64_t(int32_t, const uint8_t *, int64_t, int64_t)", error=-errno.EIO)
     def write(fd: int, data: Any, size: int, position: int) -> int:
         try:
-            return self.pwrite(handle, ffi.buffer(data, size)[:], position)
+            return self.pwrite(handle, _native.ffi.buffer(data, size)[:], position)
         except OSError as error:
             return -(error.errno or errno.EIO)
+        except self.deaths_of_the_process:  # each later call raises it again
+            return -errno.EIO
 
     return write
 

@@ -39,6 +39,8 @@ class Killed(BaseException):
 class SimulatedFiles(FaultyFiles):
     """`plan` lets one call to come fail, or be the last. `digest` is of all calls so far."""
 
+    deaths_of_the_process = (Killed,)
+
     def __init__(self, root: str, seed: int) -> None:
         super().__init__(root, seed)
         self.digest = self.count = 0
