@@ -457,7 +457,7 @@ typedef struct seg_sendable {
     int64_t n, base_offset, end, end_offset;
     int64_t below;          /* all its offsets are; where that is less than end_offset, another segment follows */
     int64_t next_offset, next_position; /* where the last stretch ended: that offset's batch begins there, if any does */
-    int32_t pid;            /* of the one process that may send it; 0: any may */
+    const uint8_t *here;    /* 1 in the one process that may send it, 0 in its children; NULL: any may */
 } seg_sendable;
 
 /* What seg_send_stretch gives besides bytes and errors. SEG_SLOW: nothing was sent, and the caller has to look;

@@ -94,7 +94,7 @@ int64_t seg_send_stretch(int sink, int fd, seg_sendable *s, int64_t offset, int6
 {
     seg_found own, *at = found ? found : &own;
     at->reads = 0;
-    if (offset < s->base_offset || offset >= s->below || max_bytes < 0 || (s->pid && s->pid != getpid()))
+    if (offset < s->base_offset || offset >= s->below || max_bytes < 0 || (s->here && !s->here[0]))
         return SEG_SLOW;
     if (!find_from_last(fd, s, offset, max_bytes, at))
         return SEG_SLOW;

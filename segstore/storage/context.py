@@ -69,6 +69,9 @@ class Context:
 
     def __post_init__(self) -> None:
         self.here = forks.here()
+        self.here_for_c: Any = held("uint8_t[]", self.here) if isinstance(self.here, mmap.mmap) else None
+        """A pointer to a byte that is 1 in the process that opened the store and 0 in its children; None
+        where the kernel can't tell."""
         self.graveyard = Graveyard(self.files, self.clock, self.scheduler)
         self.mended: list[Repaired] = []
 
@@ -103,12 +106,6 @@ class Context:
     def inherited(self) -> bool:
         """Return whether this is a child of the process that opened the store."""
         return not self.here[0]
-
-    def here_for_c(self) -> Any:
-        """Return a pointer to a byte that is 1 in the process that opened the store and 0 in its children;
-        None where the kernel can't tell.
-        """
-        return held("uint8_t[]", self.here) if isinstance(self.here, mmap.mmap) else None
 
     @property
     def forked(self) -> bool:

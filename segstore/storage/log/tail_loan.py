@@ -37,7 +37,7 @@ class TailLoan:
         self.token = Mutex()
         """The append token, which is held where the log's end or its segments change."""
         self.token.on_taken = self.take_back
-        self._here = context.here_for_c()
+        self._here = context.here_for_c
         self._clock = None if context.clock is wall_clock else context.clock
         self.tail: NativeTail | None = None
         writer.segments.stop_appends = self.stop

@@ -276,7 +276,7 @@ class Store:
     def publications(self) -> int:
         """Return how often anything was published in this store: the number that `wait` takes."""
         context = self._context
-        if context.closed or (context.writable and os.getpid() != context.pid):
+        if context.closed or (context.writable and not context.here[0]):
             context.check_open()
         return self._side.publications
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 # `signal` makes an enum of what these give, which takes as long as the look-up.
 from _signal import SIG_IGN, getsignal  # type: ignore[import-not-found]
 from signal import SIGPIPE
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from segstore._native import ffi, lib
@@ -69,15 +69,15 @@ class Sendable:
     `below`. The log is not held open.
     """
 
-    __slots__ = ("_index", "below", "first", "handle", "segment")
+    __slots__ = ("_memory", "below", "first", "handle", "segment")
 
-    def __init__(self, view: LogView, slot: int, handle: Handle, index: View, pid: int) -> None:
+    def __init__(self, view: LogView, slot: int, handle: Handle, index: View, here: Any) -> None:
         segment = view.segments[slot]
         end, self.below = view.bounds(slot)
         self.first = max(segment.base_offset, view.start_offset)
         self.handle = ref(handle)
-        self._index = index  # its memory is there for as long as `segment` refers to it
-        fields = index.pointer, index.n, segment.base_offset, end, view.end_offset, self.below, -1, -1, pid
+        self._memory = index, here  # which are there for as long as `segment` refers to them
+        fields = index.pointer, index.n, segment.base_offset, end, view.end_offset, self.below, -1, -1, here
         self.segment = ffi.new(_SENDABLE, fields)
 
 
@@ -87,7 +87,8 @@ def _sendable(view: LogView, offset: int, context: Context) -> Sendable | None:
         return None
     slot = view.slot(offset)
     ready = view.segments[slot].ready()
-    return None if ready is None else Sendable(view, slot, *ready, context.pid if context.writable else 0)
+    here = context.here_for_c if context.writable else ffi.NULL
+    return None if ready is None or here is None else Sendable(view, slot, *ready, here)
 
 
 def _finish(

@@ -220,7 +220,7 @@ def test_no_batch_from_the_end_offset_on(segment: tuple[Path, bytes, list[tuple[
 # --- seg_send_stretch ---------------------------------------------------------------------------------
 
 
-def send(path: Path, index: bytes, sink: int, offset: int, most: int, **changed: int) -> int:
+def send(path: Path, index: bytes, sink: int, offset: int, most: int, **changed: Any) -> int:
     """What the call gives for a segment of 400 offsets."""
     buffer, end = held("uint8_t[]", index), path.stat().st_size
     fields = {"n": len(index) // 8, "end": end, "end_offset": 400, "below": 400, **changed}
@@ -246,14 +246,15 @@ def test_a_stretch_is_sent_as_it_is_found(
         assert sink.read() == expected
 
 
-SLOW: dict[str, tuple[int, int, dict[str, int]]] = {
+CHILD = ffi.new("uint8_t[]", 1)  # cleared by the fork
+SLOW: dict[str, tuple[int, int, dict[str, Any]]] = {
     "an offset behind the end": (400, 100, {}),
     "an offset of the next segment": (200, 100, {"below": 200}),
     "an offset below the segment's": (5, 100, {"base_offset": 6}),
     "a negative limit": (5, -1, {}),
     "a range that may go on in the next segment": (5, 1 << 30, {"end_offset": 500}),
     "nothing that may be seen": (5, 100, {"end": 60}),
-    "another process": (5, 100, {"pid": 1}),
+    "another process": (5, 100, {"here": CHILD}),
 }
 
 
