@@ -21,6 +21,7 @@ from segstore.cli.signals import ended_by_signals, status
 
 from . import report
 from .running import MAKERS, RUNS, SIZES, run
+from .turn import WORKS
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
@@ -34,10 +35,11 @@ DIRECTORY = click.Path(file_okay=False, path_type=Path)
 @click.option(
     "--size", "sizes", multiple=True, type=click.Choice([*map(str, SIZES)]), help="Only these values."
 )
+@click.option("--work", "works", multiple=True, type=click.Choice([*WORKS]), help="Only these works.")
 @click.option("--json", "as_json", is_flag=True, help="The results as JSON, and nothing else.")
 def main(
     directory: Path | None, out: Path | None, quick: bool, runs: int | None, peers: tuple[str, ...],
-    sizes: tuple[str, ...], as_json: bool,
+    sizes: tuple[str, ...], works: tuple[str, ...], as_json: bool,
 ) -> None:  # fmt: skip
     """segstore beside LMDB, SQLite, RocksDB, persist-queue, diskcache and a Kafka broker."""
     chosen = {int(size): SIZES[int(size)] for size in sizes}
@@ -49,8 +51,9 @@ def main(
             shown.update(task, completed=done, total=total, description=what)
 
         results = run(
-            directory, quick=quick, runs=runs, peers=peers or tuple(MAKERS), sizes=chosen, progress=progress
-        )
+            directory, quick=quick, runs=runs, peers=peers or tuple(MAKERS), sizes=chosen,
+            works=works or tuple(WORKS), progress=progress,
+        )  # fmt: skip
     if as_json:
         print(json.dumps(results.as_json()))
     else:

@@ -30,7 +30,7 @@ def tail(bench: Bench) -> Works:
         try:
             follower.wait(follower.ready)
             began, used = clock(), time.process_time()
-            sent = _paced(log, bench.records.batches(1, wanted))
+            sent = paced(log, bench.records.batches(1, wanted))
             follower.wait(follower.done)
             cpu = (time.process_time() - used) / (clock() - began)
         finally:
@@ -42,7 +42,7 @@ def tail(bench: Bench) -> Works:
     yield TAIL, {P50: float(np.percentile(took, 50)), P99: float(np.percentile(took, 99)), CPU: 100 * cpu}
 
 
-def _paced(log: Log, batches: list[Batch]) -> list[float]:
+def paced(log: Log, batches: list[Batch]) -> list[float]:
     """Append one every PAUSE: when each was begun."""
     sent, next_at = [], clock()
     for batch in batches:

@@ -58,6 +58,10 @@ class Log(ABC):
         """New records as they come, for ever; an empty list once it looks, and now and then another."""
         raise NotOfferedError("no follower beside a writer")
 
+    def apart(self) -> tuple[str, ...]:
+        """What follows the log in another process: module:function, and its arguments (see `apart`)."""
+        raise NotOfferedError("no follower in another process")
+
     @abstractmethod
     def close(self) -> None: ...
 

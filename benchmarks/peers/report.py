@@ -17,7 +17,7 @@ from segstore.bench import Figure, Finding, Results, winner
 from segstore.bench.plots import bars, label, panels, save
 from segstore.bench.terminal import figure_text, number_text
 
-from .turn import APPEND, DURABLE, DURABLE_ONE, ONE, P50, P99, RATE, READ, SCAN, TAIL, WORKS
+from .turn import APART, APPEND, DURABLE, DURABLE_ONE, ONE, P50, P99, RATE, READ, SCAN, TAIL, WORKS
 
 OURS, COLUMNS = "segstore", "segstore, columns"
 BARE = "LMDB, bare cursor", "bare file"
@@ -43,7 +43,14 @@ QUESTIONS = [
     Question(READ, P50, False),
     Question(TAIL, P50, False),
     Question(TAIL, P99, False),
+    Question(APART, P50, False),
+    Question(APART, P99, False),
 ]
+
+
+def questions(results: Results) -> list[Question]:
+    """Those of the works that were done."""
+    return [question for question in QUESTIONS if question.work in results.values("work")]
 
 
 def figures(results: Results, size: int, question: Question) -> dict[str, Figure]:
@@ -54,10 +61,11 @@ def figures(results: Results, size: int, question: Question) -> dict[str, Figure
 
 def grid(results: Results, size: int) -> Iterable[list[tuple[str, bool]]]:
     """A row a peer: its name, then (text, whether it wins) for each question."""
-    columns = [figures(results, size, question) for question in QUESTIONS]
-    wins = [winner(_stores(column), q.more_is_better) for column, q in zip(columns, QUESTIONS, strict=True)]
+    asked = questions(results)
+    columns = [figures(results, size, question) for question in asked]
+    wins = [winner(_stores(column), q.more_is_better) for column, q in zip(columns, asked, strict=True)]
     for peer in results.values("peer"):
-        texts = [_text(results, size, peer, question) for question in QUESTIONS]
+        texts = [_text(results, size, peer, question) for question in asked]
         yield [(peer, False), *((text, peer == won) for text, won in zip(texts, wins, strict=True))]
 
 
@@ -75,7 +83,7 @@ def table(results: Results, size: int) -> Table:
     """For a terminal; who wins is bold."""
     made = Table(title=f"values of {size:,} bytes", box=box.SIMPLE_HEAD, pad_edge=False)
     made.add_column("")
-    for question in QUESTIONS:
+    for question in questions(results):
         made.add_column(question.heading, justify="right", min_width=9)
     for row in grid(results, size):
         made.add_row(*(Text(text, style="bold green" if won else "") for text, won in row))
@@ -86,8 +94,8 @@ def markdown(results: Results) -> str:
     """A table for each size of values, and what is behind it."""
     parts = []
     for size in results.values("value bytes"):
-        lines = [[f"values of {size:,} bytes", *(question.heading for question in QUESTIONS)]]
-        lines.append([":--", *["--:"] * len(QUESTIONS)])
+        lines = [[f"values of {size:,} bytes", *(question.heading for question in questions(results))]]
+        lines.append([":--", *["--:"] * len(questions(results))])
         lines += [[f"**{text}**" if won else text for text, won in row] for row in grid(results, size)]
         parts.append("".join(f"| {' | '.join(line)} |\n" for line in lines))
     return "\n".join([*parts, legend(results)])
@@ -118,7 +126,7 @@ def _versions(of_it: dict[str, dict[str, str]]) -> str:
 def settings(results: Results) -> str:
     """As Markdown: what each work does, and what gives each peer its level of durability."""
     said = results.settings["works"]
-    lines = [f"- {work}: {said[work]}." for work in WORKS]
+    lines = [f"- {work}: {said[work]}." for work in WORKS if work in said]
     lines += ["", "| peer | page cache | synced | follower | other |", "| :-- | :-- | :-- | :-- | :-- |"]
     for peer, of_it in _peers(results):
         lines.append(f"| {' | '.join([peer, *(of_it[what] for what in LEVELS)])} |")
@@ -132,7 +140,7 @@ def findings(results: Results) -> list[Finding]:
             f"segstore is the best: {question.heading}, values of {size:,} bytes", _answer(found, question)
         )
         for size in results.values("value bytes")
-        for question in QUESTIONS
+        for question in questions(results)
         if OURS in (found := figures(results, size, question)) and len(_stores(found)) > 1
     ]
 
@@ -157,8 +165,8 @@ def _also(columns: Figure) -> str:
 
 def draw(results: Results, path: Path) -> list[str]:
     """`path`.png and `path`.svg: a panel a question, a group of bars a peer."""
-    with panels("The same work, side by side", len(QUESTIONS), columns=2) as axes:
-        for one, question in zip(axes, QUESTIONS, strict=True):
+    with panels("The same work, side by side", len(questions(results)), columns=2) as axes:
+        for one, question in zip(axes, questions(results), strict=True):
             better = "more" if question.more_is_better else "less"
             label(one, "", f"{question.figure} ({better} is better)", ylog=True)
             bars(one, _by_peer(results, question))

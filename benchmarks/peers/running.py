@@ -45,6 +45,7 @@ MAKERS = {
 }
 """Name -> module:function that gives the peer, or ImportError, or AbsentError."""
 
+Part = Callable[[Bench], Generator[tuple[str, Mapping[str, float]], None, None]]
 Key = tuple[int, str, str]
 """Bytes of a value, peer, work."""
 
@@ -89,9 +90,12 @@ def run(
     runs: int | None = None,
     peers: Sequence[str] = tuple(MAKERS),
     sizes: Mapping[int, int] | None = None,
+    works: Sequence[str] = tuple(WORKS),
     progress: Progress = lambda done, total, what: None,
 ) -> Results:
-    """All works of all peers, `runs` times, after one round that does not count."""
+    """All `works` of all peers, `runs` times, after one round that does not count. Works that share a log
+    with one of these are done too.
+    """
     runs = runs or (2 if quick else RUNS)
     sizes = sizes or (QUICK_SIZES if quick else SIZES)
     effort = QUICK if quick else EFFORT
@@ -107,8 +111,10 @@ def run(
             for peer in here
         ]
         here_it_was = machine(where)  # its load is that of others
-        found = _rounds(benches, runs, progress)
+        parts = [part for part, of_it in PARTS.items() if not set(of_it).isdisjoint(works)]
+        found = _rounds(benches, parts, runs, progress)
         settings = _settings(here, absent, effort, sizes, runs)
+        settings |= {"works": {work: WORKS[work] for part in parts for work in PARTS[part]}}
         results = Results("peers", QUESTION, here_it_was, settings, found.cells())
         return replace(results, findings=findings(results))
 
@@ -119,7 +125,7 @@ def _directory(where: Path, peer: Peer, size: int) -> Path:
     return made
 
 
-def _rounds(benches: list[Bench], runs: int, progress: Progress) -> Found:
+def _rounds(benches: list[Bench], parts: Sequence[Part], runs: int, progress: Progress) -> Found:
     """A round of the first size warms up; it does not count."""
     warming = [bench for bench in benches if bench.records is benches[0].records]
     rounds = [warming, *(_turned(benches, turn) for turn in range(runs))]
@@ -128,7 +134,7 @@ def _rounds(benches: list[Bench], runs: int, progress: Progress) -> Found:
         into = Found() if turn is warming else found
         for bench in turn:
             progress(done, total, f"{bench.peer.name}, {bench.records.value_bytes:,} bytes")
-            for part in PARTS:
+            for part in parts:
                 _one(part, bench, into)
             done += 1
     progress(total, total, "")
@@ -141,9 +147,7 @@ def _turned(benches: list[Bench], turn: int) -> list[Bench]:
     return benches[first:] + benches[:first]
 
 
-def _one(
-    part: Callable[[Bench], Generator[tuple[str, Mapping[str, float]], None, None]], bench: Bench, into: Found
-) -> None:
+def _one(part: Part, bench: Bench, into: Found) -> None:
     """A part that ends early leaves the works behind it without figures."""
     left = [work for work in PARTS[part] if bench.peer.does(work)]
     key = bench.records.value_bytes, bench.peer.name

@@ -19,7 +19,8 @@ from .records import Records, checksum
 
 RATE, P50, P99, CPU = "records/s", "p50 µs", "p99 µs", "CPU %"
 APPEND, SCAN, READ = "append", "scan", "point read"
-ONE, DURABLE, DURABLE_ONE, TAIL = "append by 1", "durable by 100", "durable by 1", "tail follow"
+ONE, DURABLE, DURABLE_ONE = "append by 1", "durable by 100", "durable by 1"
+TAIL, APART = "tail follow", "tail follow, other process"
 WORKS = {
     APPEND: "batches of 1,000, page cache; ends when all are acknowledged",
     SCAN: "all of them again, in order, warm: timestamp and value of each",
@@ -28,6 +29,7 @@ WORKS = {
     DURABLE: "batches of 100, each synced and acknowledged before the next",
     DURABLE_ONE: "batches of 1, each synced and acknowledged before the next",
     TAIL: "a record every ms, page cache; from just before its append until another thread has it",
+    APART: "the same, until another process has it",
 }
 """Name -> what is done. The first three share a log."""
 

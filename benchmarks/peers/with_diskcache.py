@@ -45,17 +45,29 @@ class CacheLog(Log):
     def read(self, offset: int) -> Row:
         return unpacked(self._cache[offset])
 
-    def _from(self, offset: int) -> list[Row]:
-        found = []
-        while (data := self._cache.get(offset + len(found))) is not None:
-            found.append(unpacked(data))
-        return found
-
     def follow(self) -> Iterator[list[Row]]:
-        return polled(self._from)
+        return followed(self._cache)
+
+    def apart(self) -> tuple[str, ...]:
+        return "with_diskcache:follow_apart", self._cache.directory
 
     def close(self) -> None:
         self._cache.close()
+
+
+def followed(cache: Cache) -> Iterator[list[Row]]:
+    def rows_from(offset: int) -> list[Row]:
+        found = []
+        while (data := cache.get(offset + len(found))) is not None:
+            found.append(unpacked(data))
+        return found
+
+    return polled(rows_from)
+
+
+def follow_apart(directory: str) -> Iterator[list[Row]]:
+    with Cache(directory) as cache:
+        yield from followed(cache)
 
 
 def peer(session: ExitStack, directory: Path) -> Peer:

@@ -6,6 +6,7 @@ is another consumer. The broker's CPU is not this process'.
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -101,17 +102,26 @@ class KafkaLog(Log):
     def follow(self) -> Iterator[list[Row]]:
         """From now on nothing lingers."""
         self._producer = self._lingering(0)
-        with closing(confluent_kafka.Consumer({**self._address, **CONSUMER, **FOLLOWER})) as consumer:
-            consumer.assign([self._at()])
-            consumer.poll(0.2)
-            yield []
-            while True:
-                found = consumer.poll(0.1)
-                yield [_row(found)] if found else []
+        return followed(json.dumps(self._address), self._topic)
+
+    def apart(self) -> tuple[str, ...]:
+        """From now on nothing lingers."""
+        self._producer = self._lingering(0)
+        return "with_kafka:followed", json.dumps(self._address), self._topic
 
     def close(self) -> None:
         for client in self._clients:
             client.close()
+
+
+def followed(address: str, topic: str) -> Iterator[list[Row]]:
+    with closing(confluent_kafka.Consumer({**json.loads(address), **CONSUMER, **FOLLOWER})) as consumer:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        consumer.poll(0.2)
+        yield []
+        while True:
+            found = consumer.poll(0.1)
+            yield [_row(found)] if found else []
 
 
 def _row(message: Any) -> Row:

@@ -49,18 +49,30 @@ class LmdbLog(Log):
         with self._env.begin() as transaction:
             return unpacked(transaction.get(offset.to_bytes(8, "big")))
 
-    def _from(self, offset: int) -> list[Row]:
-        with self._env.begin() as transaction:
+    def follow(self) -> Iterator[list[Row]]:
+        return followed(self._env)
+
+    def apart(self) -> tuple[str, ...]:
+        return "with_lmdb:follow_apart", self._env.path()
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def followed(env: lmdb.Environment) -> Iterator[list[Row]]:
+    def rows_from(offset: int) -> list[Row]:
+        with env.begin() as transaction:
             cursor = transaction.cursor()
             if not cursor.set_range(offset.to_bytes(8, "big")):
                 return []
             return [unpacked(value) for value in cursor.iternext(keys=False, values=True)]
 
-    def follow(self) -> Iterator[list[Row]]:
-        return polled(self._from)
+    return polled(rows_from)
 
-    def close(self) -> None:
-        self._env.close()
+
+def follow_apart(path: str) -> Iterator[list[Row]]:
+    with lmdb.open(path, map_size=MAP_BYTES, readonly=True) as env:
+        yield from followed(env)
 
 
 class BareLog(LmdbLog):

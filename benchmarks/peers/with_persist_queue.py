@@ -58,6 +58,9 @@ class FileLog(Log):
             except Empty:
                 yield []
 
+    def apart(self) -> tuple[str, ...]:
+        raise NotOfferedError("a queue sees what its own process has put")
+
     def close(self) -> None:
         del self._queue
 

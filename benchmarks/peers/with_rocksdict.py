@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from rocksdict import DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import AccessType, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
 from .peer import POLLS, Log, Peer, packed, polled, unpacked
 from .records import Batch, Row
@@ -54,8 +55,23 @@ class RocksLog(Log):
     def follow(self) -> Iterator[list[Row]]:
         return polled(lambda at: list(map(unpacked, self._db.values(from_key=at.to_bytes(8, "big")))))
 
+    def apart(self) -> tuple[str, ...]:
+        return "with_rocksdict:follow_apart", self._db.path()
+
     def close(self) -> None:
         self._db.close()
+
+
+def follow_apart(path: str) -> Iterator[list[Row]]:
+    """A secondary instance, which reads the primary's WAL when it is told to."""
+    with TemporaryDirectory() as own:
+        db = Rdict(path, Options(raw_mode=True), access_type=AccessType.secondary(own))
+
+        def rows_from(offset: int) -> list[Row]:
+            db.try_catch_up_with_primary()
+            return list(map(unpacked, db.values(from_key=offset.to_bytes(8, "big"))))
+
+        yield from polled(rows_from)
 
 
 def peer(session: ExitStack, directory: Path) -> Peer:

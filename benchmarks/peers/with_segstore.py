@@ -54,15 +54,27 @@ class SegstoreLog(Log):
         return record.timestamp, record.value
 
     def follow(self) -> Iterator[list[Row]]:
-        with segstore.Consumer(self._store, "t", auto_offset_reset="earliest") as consumer:
-            consumer.poll()
-            yield []
-            while True:
-                found = consumer.poll(timeout_ms=100)
-                yield [(record.timestamp, record.value) for records in found.values() for record in records]
+        return followed(self._store)
+
+    def apart(self) -> tuple[str, ...]:
+        return "with_segstore:follow_apart", self._store.path
 
     def close(self) -> None:
         self._store.close()
+
+
+def followed(store: segstore.Store) -> Iterator[list[Row]]:
+    with segstore.Consumer(store, "t", auto_offset_reset="earliest") as consumer:
+        consumer.poll()
+        yield []
+        while True:
+            found = consumer.poll(timeout_ms=100)
+            yield [(record.timestamp, record.value) for records in found.values() for record in records]
+
+
+def follow_apart(path: str) -> Iterator[list[Row]]:
+    with segstore.open(path, mode="r") as store:
+        yield from followed(store)
 
 
 class ColumnLog(SegstoreLog):

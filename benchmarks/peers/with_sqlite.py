@@ -33,12 +33,7 @@ class SqliteLog(Log):
         self._next = 0
 
     def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(self._path, isolation_level=None)
-        for pragma in ("journal_mode=wal", f"synchronous={'full' if self._synced else 'off'}"):
-            db.execute(f"pragma {pragma}")
-        for pragma in ("cache_size=-65536", "mmap_size=1073741824"):
-            db.execute(f"pragma {pragma}")
-        return db
+        return connected(self._path, self._synced)
 
     def append(self, batch: Batch) -> None:
         rows = zip(count(self._next), batch.timestamps, batch.values)
@@ -55,11 +50,27 @@ class SqliteLog(Log):
         return row
 
     def follow(self) -> Iterator[list[Row]]:
-        with closing(self._connect()) as db:
-            yield from polled(lambda at: db.execute(SELECT.format(">="), (at,)).fetchall())
+        return followed(self._path, self._synced)
+
+    def apart(self) -> tuple[str, ...]:
+        return "with_sqlite:followed", str(self._path)
 
     def close(self) -> None:
         self._db.close()
+
+
+def connected(path: Path | str, synced: bool) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None)
+    for pragma in ("journal_mode=wal", f"synchronous={'full' if synced else 'off'}"):
+        db.execute(f"pragma {pragma}")
+    for pragma in ("cache_size=-65536", "mmap_size=1073741824"):
+        db.execute(f"pragma {pragma}")
+    return db
+
+
+def followed(path: Path | str, synced: bool = False) -> Iterator[list[Row]]:
+    with closing(connected(path, synced)) as db:
+        yield from polled(lambda at: db.execute(SELECT.format(">="), (at,)).fetchall())
 
 
 def peer(session: ExitStack, directory: Path) -> Peer:

@@ -13,10 +13,12 @@ from random import Random
 
 import numpy as np
 
+from .apart import tail_apart
 from .following import tail
 from .peer import Log
 from .records import SEED, Batch
 from .turn import (
+    APART,
     APPEND,
     DURABLE,
     DURABLE_ONE,
@@ -60,7 +62,13 @@ def durable(bench: Bench) -> Works:
     yield DURABLE_ONE, _batches(bench, 1, bench.effort.synced, synced=True)
 
 
-PARTS = {bulk: (APPEND, SCAN, READ), by_one: (ONE,), durable: (DURABLE, DURABLE_ONE), tail: (TAIL,)}
+PARTS = {
+    bulk: (APPEND, SCAN, READ),
+    by_one: (ONE,),
+    durable: (DURABLE, DURABLE_ONE),
+    tail: (TAIL,),
+    tail_apart: (APART,),
+}
 """What is run, and the works that it gives figures of."""
 
 

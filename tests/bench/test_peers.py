@@ -25,9 +25,10 @@ pytest.importorskip("matplotlib")
 sys.path.append(str(REPOSITORY))
 
 import segstore
-from benchmarks.peers import following, report, running, turn, works
+from benchmarks.peers import apart, following, report, running, turn, works
 from benchmarks.peers.peer import Log, Peer
 from benchmarks.peers.records import Records, Row, checksum
+from benchmarks.peers.with_segstore import SegstoreLog
 from segstore.bench import Figure, Results, load, write
 from segstore.bench.terminal import number_text
 
@@ -35,11 +36,11 @@ BROKER = "Kafka"
 INSIDE = [name for name in running.MAKERS if name != BROKER]
 RECORDS = Records(1_000, 100)
 NOTEBOOK = REPOSITORY / "notebooks" / "peers.ipynb"
-NOT_OFFERED = {("persist-queue", turn.READ)}
+NOT_OFFERED = {("persist-queue", turn.READ), ("persist-queue", turn.APART)}
 FEWER = {
     report.COLUMNS: (turn.APPEND, turn.SCAN, turn.DURABLE),
     "LMDB, bare cursor": (turn.APPEND, turn.SCAN),
-    "bare file": tuple(work for work in turn.WORKS if work != turn.TAIL),
+    "bare file": tuple(work for work in turn.WORKS if work not in (turn.TAIL, turn.APART)),
 }
 LEVELS = {"page cache": False, "synced": True}
 STRACE = shutil.which("strace")
@@ -189,12 +190,46 @@ def test_no_figure_of_wrong_records(name: str, tmp_path: Path, monkeypatch: pyte
     # As many records as are asked for, however long they take: some faults are of the third.
     effort = replace(running.QUICK, seconds=PATIENCE)
     found, bench = running.Found(), turn.Bench(faulty, RECORDS, effort, tmp_path)
-    for part in works.PARTS:
+    in_this_process = [part for part in works.PARTS if part is not apart.tail_apart]
+    for part in in_this_process:
         running._one(part, bench, found)
     shown = {work for (_, _, work) in found.figures if (100, "faulty", work) not in found.why}
     # What comes back in another order is noticed once there are two.
-    assert shown == (set(turn.WORKS) if kind is None else {turn.APPEND} & shown - {turn.APPEND})
+    every = {work for part in in_this_process for work in works.PARTS[part]}
+    assert shown == (every if kind is None else {turn.APPEND} & shown - {turn.APPEND})
     assert {key for of_it in found.why.values() for key in of_it} == ({kind} if kind else set())
+    assert list(tmp_path.iterdir()) == []
+
+
+class Astray(SegstoreLog):
+    """A log whose follower in another process follows another one, which has the same records but one."""
+
+    def __init__(self, where: Path, synced: bool) -> None:
+        super().__init__(where, synced)
+        (where / "other").mkdir()
+        self._other = SegstoreLog(where / "other", synced)
+        self._count = 0
+
+    def append(self, batch: Any) -> None:
+        super().append(batch)
+        self._count += 1
+        self._other.append(RECORDS.batches(1)[7] if self._count == 5 else batch)
+
+    def apart(self) -> tuple[str, ...]:
+        return self._other.apart()
+
+    def close(self) -> None:
+        self._other.close()
+        super().close()
+
+
+@pytest.mark.parametrize("log", [SegstoreLog, Astray])
+def test_another_process_has_seen_the_same_records(log: type[Log], tmp_path: Path) -> None:
+    bench = turn.Bench(Peer("a", {}, {}, log), RECORDS, running.QUICK, tmp_path)
+    found = running.Found()
+    running._one(apart.tail_apart, bench, found)
+    wrong = found.why.get((100, "a", turn.APART), {})
+    assert list(wrong) == (["wrong"] if log is Astray else [])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -243,7 +278,7 @@ def test_table_and_findings() -> None:
     assert rows["segstore"][1] == (report.figure_text(Figure((10, 11, 12, 13, 14))), True)
     assert rows["LMDB"][1][1] is False
     assert rows["bare file"][1] == (report.figure_text(Figure((50, 51, 52, 53, 54))), False)
-    assert rows["persist-queue"][6] == ("not offered", False)
+    assert rows["persist-queue"][1:] == [("–", False), ("not offered", False)]  # no other work was done
     assert not any(won for row in rows.values() for _, won in row[6:7])  # LMDB and SQLite are alike
     answers = {finding.claim: finding.answer for finding in report.findings(results)}
     assert answers[f"segstore is the best: append, {turn.RATE}, values of 100 bytes"].startswith("Yes: ")

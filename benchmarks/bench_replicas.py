@@ -1,0 +1,154 @@
+"""What replicas cost against a plain store: appends with acks=all, catching up, and failover over partitions.
+
+In the page cache, all directories on one disk; each round has fresh topics, and everything is read back.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from harness import Results, as_list, by_turns, keep_ratios, new_log, random_values, reads
+
+import segstore
+
+BULK, CALL, ONE, ROUNDS = 500_000, 10_000, 500, 5
+names = count()
+
+
+@contextmanager
+def replicated(base: Path, directories: int, **config: Any) -> Iterator[segstore.ReplicatedStore]:
+    base.mkdir()
+    paths = [base / f"d{number}" for number in range(directories)]
+    settings = {"min.insync.replicas": min(2, directories), **config}
+    with segstore.open_replicated(paths, config=settings) as store:
+        yield store
+
+
+def new_replicated_log(store: segstore.ReplicatedStore, factor: int) -> Any:
+    name = f"t{next(names)}"
+    store.create_topic(name, replication_factor=factor)
+    return store.partition(name)
+
+
+def length(log: segstore.PartitionLog) -> int:
+    return sum(len(records) for records in reads(log))
+
+
+@pytest.mark.parametrize(("replicas", "target"), [(2, 0.6), (3, 0.35)])
+def test_bulk(
+    benchmark: Any, results: Results, store: segstore.Store, tmp_path: Path, replicas: int, target: float
+) -> None:
+    values = as_list(random_values(BULK))
+    calls = [values[at : at + CALL] for at in range(0, BULK, CALL)]
+    with replicated(tmp_path / "replicated", replicas) as other:
+        logs: list[Any] = []
+
+        def prepare() -> None:
+            logs[:] = [new_log(store, f"t{next(names)}"), new_replicated_log(other, replicas)]
+
+        def append(log: Any) -> None:
+            for call in calls:
+                log.append_batch(call)
+
+        ratio, plain, best = by_turns(
+            benchmark, lambda: append(logs[1]), lambda: append(logs[0]), prepare, ROUNDS
+        )
+        assert length(logs[1]) == BULK
+    note = f"of a plain store; {BULK / best / 1e6:.2f} to {BULK / plain / 1e6:.2f} M/s"
+    results.add(benchmark, f"bulk append, acks=all, {replicas} replicas", ratio, target, "x", True, note)
+
+
+@pytest.mark.parametrize(("replicas", "target"), [(2, 3.0), (3, 4.0)])
+def test_append_one(
+    benchmark: Any, results: Results, store: segstore.Store, tmp_path: Path, replicas: int, target: float
+) -> None:
+    """p50 of both, by turns."""
+    took: dict[str, list[float]] = {"plain": [], "replicated": []}
+    with replicated(tmp_path / "replicated", replicas) as other:
+        plain, log = new_log(store, "t"), new_replicated_log(other, replicas)
+
+        def run() -> None:
+            for name, each in (("plain", plain), ("replicated", log)):
+                for _ in range(ONE):
+                    began = time.perf_counter()
+                    each.append(b"v" * 100)
+                    took[name].append(time.perf_counter() - began)
+
+        benchmark.pedantic(run, rounds=ROUNDS)
+        assert length(log) == ROUNDS * ONE
+    ours, theirs = median(took["replicated"]), median(took["plain"])
+    keep_ratios(benchmark, [p / r for p, r in zip(took["plain"], took["replicated"], strict=True)][::50])
+    note = f"p50 of a plain store's; {ours * 1e6:.0f} to {theirs * 1e6:.1f} us"
+    results.add(
+        benchmark, f"append of one, acks=all, {replicas} replicas", ours / theirs, target, "x", False, note
+    )
+
+
+def test_catch_up(benchmark: Any, results: Results, tmp_path: Path) -> None:
+    """An empty directory takes the place of a lost one; against a copy by pread and pwrite of 1 MiB."""
+    ratios, ours, theirs, size = [], [], [], 0
+    for turn in range(3):
+        base = tmp_path / str(turn)
+        with replicated(base, 3, **{"broker.heartbeat.interval.ms": 50}) as store:
+            log = new_replicated_log(store, 3)
+            for _ in range(200):
+                log.append_batch([b"x" * 1_000] * 1_000)
+            os.rename(base / "d2", base / "lost")
+            while not store.describe_partition(log.topic, 0).offline:
+                time.sleep(0.01)
+            began = time.perf_counter()
+            store.replace_directory(2, base / "new")
+            while len(store.describe_partition(log.topic, 0).isr) < 3:
+                time.sleep(0.001)
+            ours.append(time.perf_counter() - began)
+            size = sum(path.stat().st_size for path in (base / "new" / f"{log.topic}-0").glob("*.log"))
+            theirs.append(copied(base / "d0" / f"{log.topic}-0", base / "copy"))
+        ratios.append(theirs[-1] / ours[-1])
+    benchmark.pedantic(lambda: None, rounds=1)
+    keep_ratios(benchmark, ratios)
+    note = f"of a raw copy; {size / min(ours) / 1e6:.0f} to {size / min(theirs) / 1e6:.0f} MB/s"
+    results.add(benchmark, "catch-up of a replica, CRCs checked", median(ratios), 0.6, "x", True, note)
+
+
+def copied(source: Path, target: Path) -> float:
+    """Return the seconds that a copy of a log takes."""
+    target.mkdir()
+    began = time.perf_counter()
+    for path in sorted(source.glob("*.log")):
+        one, other = os.open(path, os.O_RDONLY), os.open(target / path.name, os.O_WRONLY | os.O_CREAT)
+        at = 0
+        while data := os.pread(one, 1 << 20, at):
+            at += os.pwrite(other, data, at)
+        os.close(one)
+        os.close(other)
+    return time.perf_counter() - began
+
+
+@pytest.mark.parametrize("partitions", [10, 100, 1_000])
+def test_failover(benchmark: Any, results: Results, tmp_path: Path, partitions: int) -> None:
+    """From the loss of a disk until all partitions that it led take appends elsewhere."""
+    took = []
+    for turn in range(3):
+        base = tmp_path / str(turn)
+        with replicated(base, 3, **{"broker.heartbeat.interval.ms": 10}) as store:
+            store.create_topic("t", assignments={number: [0, 1, 2] for number in range(partitions)})
+            logs = [store.partition("t", number) for number in range(partitions)]
+            os.rename(base / "d0", base / "lost")
+            began = time.perf_counter()
+            while not store.describe_partition("t", 0).offline:
+                time.sleep(0.001)
+            for log in logs:
+                log.append(b"later", acks=1)
+            took.append(time.perf_counter() - began)
+    benchmark.pedantic(lambda: None, rounds=1)
+    keep_ratios(benchmark, [1 / seconds for seconds in took])
+    note = "s, to an append to each; the disk is found lost within 10 ms"
+    results.add(benchmark, f"failover of {partitions:,} partitions", median(took), 1.0, "s", False, note)
