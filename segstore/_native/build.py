@@ -14,6 +14,7 @@ from cffi import FFI
 HERE = Path(__file__).resolve().parent
 FOLDER = "segstore/_native"  # distutils wants sources relative to setup.py
 SOURCES = (
+    "commit.c",
     "compact.c",
     "crc32c.c",
     "decode.c",
@@ -37,7 +38,7 @@ SOURCES = (
     "uring.c",
     "zerocopy.c",
 )
-HEADERS = ("batch.h", "bytes.h", "cdef.h", "column.h", "reader.h", "record.h", "relax.h")
+HEADERS = ("batch.h", "bytes.h", "cdef.h", "claim.h", "column.h", "reader.h", "record.h", "relax.h")
 WARNINGS = ("-Wall", "-Wextra", "-Wshadow", "-Wno-unused-parameter", "-Wno-sign-compare")
 
 

@@ -33,6 +33,8 @@ enum {
     MAGIC = 2,
     CODEC_MASK = 0x07,
     APPEND_TIME = 0x08,
+    TRANSACTIONAL = 0x10,
+    CONTROL = 0x20,
     DELETE_HORIZON = 0x40
 };
 

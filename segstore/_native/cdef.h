@@ -234,8 +234,9 @@ int64_t seg_nudge(uint8_t *map, int64_t len);
 /* A number that only seg_nudge changes for good; a publication that is under way may change it for a moment.
  * To be read before what a nudge tells of is looked at. */
 int64_t seg_nudges(const uint8_t *map, int64_t len);
-enum { SEG_FOLLOWED = 5 };
-/* The end of a partition as it was when it was last looked at: key, log start offset, log end offset, last
+enum { SEG_FOLLOWED_KEY, SEG_FOLLOWED_START, SEG_FOLLOWED_END, SEG_FOLLOWED_STABLE, SEG_FOLLOWED_LAYOUT_AND_EPOCH,
+       SEG_FOLLOWED };
+/* The end of a partition as it was when it was last looked at: key, log start offset, high watermark, last
  * stable offset, and layout (low 32 bits) with leader epoch. The batch with `offset` will begin at `position`
  * of the file `fd`; -1: that is not known. */
 typedef struct seg_followed {
@@ -247,11 +248,33 @@ typedef struct seg_followed {
 } seg_followed;
 /* Fill f->words with what slot f->slot holds now: 1; 0 for a damaged slot, -EAGAIN as seg_snapshot. */
 int64_t seg_follow(const uint8_t *map, int64_t len, seg_followed *f, int64_t spins);
+/* The last record of a partition. `size`: bytes of its batch, 0 where there is no such record. Key and value
+ * lie in `bytes` from *_at up to *_end, both -1 of a null. */
+enum { SEG_LAST_ROOM = 4096 };
+enum { SEG_LAST_SIZE, SEG_LAST_OFFSET, SEG_LAST_TIMESTAMP, SEG_LAST_TYPE, SEG_LAST_EPOCH, SEG_LAST_START,
+       SEG_LAST_KEY, SEG_LAST_KEY_END, SEG_LAST_VALUE, SEG_LAST_VALUE_END, SEG_LAST_NUMBERS };
+typedef struct seg_last_record {
+    int64_t numbers[SEG_LAST_NUMBERS]; /* timestamp in ms; type 0 CreateTime, 1 LogAppendTime; log start offset */
+    int32_t committed;       /* in: the partition may have no open transaction */
+    int32_t check_crc;       /* in */
+    char bytes[SEG_LAST_ROOM];
+} seg_last_record;
+/* Who waits: for the ends of n partitions in a mapping. `spins`: tries at a publication that is under way.
+ * `turn`: the partition that is looked at first; the one found last is looked at last, so that none starves. */
+typedef struct seg_follower {
+    const uint8_t *map;
+    int64_t len;
+    seg_followed *followed;
+    int64_t n;
+    int64_t spins;
+    seg_last_record *last;
+    int64_t turn;
+} seg_follower;
 /* Wait until one of n slots differs from what is known of it, and make that known: its number. n: seg_nudge
  * was called, or by this process seg_rouse. -EAGAIN as seg_snapshot, or a damaged slot; -ETIMEDOUT, -EINTR
- * as seg_await. Publications of other partitions cost a look at the n slots, and are no reason to return. */
-int64_t seg_await_ends(const uint8_t *map, int64_t len, uint32_t nudges, int64_t timeout_ns,
-                       seg_followed *followed, int64_t n, int64_t spins);
+ * as seg_await; a timeout of 0 is a look without a system call. Publications of other partitions cost a look
+ * at the n slots, and are no reason to return. */
+int64_t seg_await_ends(seg_follower *f, uint32_t nudges, int64_t timeout_ns);
 /* A consistent copy of n slots' values; -EAGAIN where a publication is under way after `spins` tries.
  * The key of a slot whose check is wrong is SEG_ENDS_DAMAGED. */
 int64_t seg_snapshot(const uint8_t *map, int64_t len, const int64_t *slots, int64_t *values,
@@ -269,6 +292,34 @@ int32_t seg_unchanged(const seg_seen *seen);
 
 /* --- tail.c: the tail of a log, at which C appends while Python lends it ------------------------------- */
 enum { SEG_NOW = -65538 };  /* in place of a time in ms: that of the clock */
+enum { SEG_CLAIMS = 4, SEG_RETAINED = 5 };
+
+/* A batch of a producer: what is kept of it. */
+typedef struct seg_retained {
+    int64_t last_offset;
+    int64_t timestamp;
+    int32_t last_sequence;
+    int32_t offset_delta;
+} seg_retained;
+
+/* A producer with an id, whose next batches may be written: they follow the last one, in the same epoch. */
+typedef struct seg_claim {
+    int64_t producer_id;
+    int64_t appended_ms;     /* the clock at its last append */
+    int64_t taken;           /* its batches since the tail was lent, of which `last` has the last ones: */
+    seg_retained last[SEG_RETAINED]; /* batch i is last[i % SEG_RETAINED] */
+    int32_t next_sequence;
+    int16_t producer_epoch;
+    int16_t attributes;      /* the transactional bit: set while its transaction is open here */
+} seg_claim;
+
+/* Which part of a log is durable, and who makes it so. */
+typedef struct seg_commit {
+    uint32_t word;           /* a futex; odd: C syncs. It changes at the end of each sync */
+    int32_t closed;          /* 1: Python syncs, and C does not */
+    int32_t *failed;         /* errno of a sync that failed */
+    int64_t synced;          /* the recovery point: all below is durable */
+} seg_commit;
 
 typedef struct seg_tail {
     int32_t lock;
@@ -306,16 +357,24 @@ typedef struct seg_tail {
     int64_t stable_offset;   /* -1: the log end offset */
     int64_t synced;
     int64_t layout;
+    int64_t claimed;         /* claims that are lent */
+    seg_claim claims[SEG_CLAIMS];
     int64_t (*write)(int32_t fd, const uint8_t *buf, int64_t len, int64_t position); /* NULL: seg_pwrite */
+    int64_t (*sync)(int32_t fd, int32_t *failed); /* NULL: seg_fdatasync; SEG_SLOW: not tried */
+    seg_commit *commit;
+    int64_t flush_messages;  /* 0: none */
+    int32_t log_only;        /* 1: once the active log is synced, all below its end is durable */
 } seg_tail;
 
-/* Append a record without headers (a length of -1: null) as a batch of its own, index it and publish the
- * end. Returns its offset; SEG_SLOW; -errno: the tail is torn, and lent no more. */
+/* Append a record without headers (a length of -1: null) as a batch of its own, index it, publish the end, and
+ * flush, if it is due and C may. `b` has producer id, epoch, sequence and attributes of that batch, and gets its
+ * other fields; NULL: no producer with an id wrote it. Returns its offset; SEG_SLOW; -errno: the tail is torn,
+ * and lent no more. */
 int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
-                        int64_t key_len, int64_t timestamp, int64_t now);
-/* Append n encoded batches, `len` bytes in all, that no producer with an id wrote; these get their offsets
- * and positions. Returns the first offset; else as seg_tail_append. */
-int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n);
+                        int64_t key_len, int64_t timestamp, int64_t now, seg_batch *b);
+/* Append n encoded batches of one producer, `len` bytes in all; these get their offsets and positions. `now`
+ * is the clock (ms), or SEG_NOW. Returns the first offset; else as seg_tail_append. */
+int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now);
 /* Let appends begin; all other fields are set by then. */
 void seg_tail_begin(seg_tail *t);
 /* Let no append begin any more, and wait for one that is under way: 0, or -EINTR for a signal. */
@@ -325,22 +384,21 @@ int64_t seg_tail_synced(seg_tail *t, int64_t synced);
 /* The next offset, and the position that belongs to it. SEG_SLOW in a child that was forked meanwhile. */
 int64_t seg_tail_end(const seg_tail *t, int64_t *position);
 
+/* --- commit.c: group commit ------------------------------------------- */
+/* Return when all below offset `upto` is durable: 0; 1: readers were not told of it. Else -EINTR for a signal,
+ * or SEG_SLOW: Python must sync, or has to tell of a sync that failed. */
+int64_t seg_tail_flush(seg_tail *t, int64_t upto);
+/* Wait for the end of a sync: 1; 0 where none is under way; SEG_SLOW after a second, -EINTR for a signal. */
+int64_t seg_commit_wait(seg_commit *c);
+/* Let no sync of C's begin, and wait for one that is under way: 0, or -EINTR for a signal; then let them. */
+int64_t seg_commit_close(seg_commit *c);
+void seg_commit_open(seg_commit *c);
+
 /* --- follow.c -------------------------------------------------------- */
-enum { SEG_LAST_ROOM = 4096 };
-/* The last record of a partition. `size`: bytes of its batch, 0 where there is no such record. Key and value
- * lie in `bytes` from *_at up to *_end, both -1 of a null. */
-enum { SEG_LAST_SIZE, SEG_LAST_TIMESTAMP, SEG_LAST_TYPE, SEG_LAST_EPOCH, SEG_LAST_START, SEG_LAST_KEY,
-       SEG_LAST_KEY_END, SEG_LAST_VALUE, SEG_LAST_VALUE_END, SEG_LAST_NUMBERS };
-typedef struct seg_last_record {
-    int64_t numbers[SEG_LAST_NUMBERS]; /* timestamp in ms; type 0 CreateTime, 1 LogAppendTime; log start offset */
-    int32_t committed;       /* in: the partition may have no open transaction */
-    int32_t check_crc;       /* in */
-    char bytes[SEG_LAST_ROOM];
-} seg_last_record;
 /* Wait as seg_await_ends. If the partition's last record is the one with its `offset`, alone in a plain, sound
- * batch of at most SEG_LAST_ROOM bytes, that is *out. Else, or where the read fails, the size is 0. */
-int64_t seg_await_record(const uint8_t *map, int64_t len, uint32_t nudges, int64_t timeout_ns,
-                         seg_followed *followed, int64_t n, int64_t spins, seg_last_record *out);
+ * batch of at most SEG_LAST_ROOM bytes, that is *f->last, and the next one is expected behind it. Else, or
+ * where the read fails, the size is 0. */
+int64_t seg_await_record(seg_follower *f, uint32_t nudges, int64_t timeout_ns);
 
 /* What stat(2) tells; times in ns since the epoch. */
 typedef struct seg_status {

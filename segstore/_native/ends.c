@@ -169,8 +169,8 @@ int64_t seg_nudges(const uint8_t *map, int64_t len)
     return outside(map, len, 0, 0) ? -EINVAL : (int64_t)nudges_of(map);
 }
 
-/* The packed words of a slot that a follower looks at. */
-static const int FOLLOWED[SEG_FOLLOWED] = {0, 1, 2, 4, LAYOUT};
+/* The packed words of a slot that a follower looks at: what readers see ends at the high watermark. */
+static const int FOLLOWED[SEG_FOLLOWED] = {0, 1, 3, 4, LAYOUT};
 
 /* The words may be of two moments: then a publication is under way, and its count will tell. */
 static int differs(const uint8_t *map, const seg_followed *f)
@@ -196,32 +196,59 @@ int64_t seg_follow(const uint8_t *map, int64_t len, seg_followed *f, int64_t spi
     return 1;
 }
 
-int64_t seg_await_ends(const uint8_t *map, int64_t len, uint32_t nudges, int64_t timeout_ns,
-                       seg_followed *followed, int64_t n, int64_t spins)
+/* Whether a wait for these slots may begin. */
+static int is_within(const seg_follower *f)
 {
-    if (outside(map, len, 0, 0) || timeout_ns < 0 || n < 0)
-        return -EINVAL;
-    for (int64_t i = 0; i < n; i++)
-        if (outside(map, len, &followed[i].slot, 1))
-            return -EINVAL;
-    const uint32_t *publications = (const uint32_t *)(map + 8);
-    uint32_t before = __atomic_load_n(&roused, __ATOMIC_ACQUIRE);
+    if (outside(f->map, f->len, 0, 0) || f->n < 0 || f->turn < 0)
+        return 0;
+    for (int64_t i = 0; i < f->n; i++)
+        if (outside(f->map, f->len, &f->followed[i].slot, 1))
+            return 0;
+    return 1;
+}
+
+static struct timespec from_now(int64_t ns)
+{
     struct timespec end;
     clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += timeout_ns / 1000000000;
-    end.tv_nsec += timeout_ns % 1000000000;
+    end.tv_sec += ns / 1000000000;
+    end.tv_nsec += ns % 1000000000;
     if (end.tv_nsec >= 1000000000) {
         end.tv_sec++;
         end.tv_nsec -= 1000000000;
     }
+    return end;
+}
+
+/* The next partition in turn whose ends have changed, or -1. */
+static int64_t next_changed(seg_follower *f)
+{
+    for (int64_t k = 0; k < f->n; k++) {
+        int64_t i = f->turn < f->n ? f->turn : 0;
+        f->turn = i + 1;
+        if (differs(f->map, f->followed + i))
+            return i;
+    }
+    return -1;
+}
+
+int64_t seg_await_ends(seg_follower *f, uint32_t nudges, int64_t timeout_ns)
+{
+    if (timeout_ns < 0 || !is_within(f))
+        return -EINVAL;
+    const uint32_t *publications = (const uint32_t *)(f->map + 8);
+    uint32_t before = __atomic_load_n(&roused, __ATOMIC_ACQUIRE);
+    struct timespec end = from_now(timeout_ns);
     for (;;) {
         /* The count first: what is published from here on changes it. */
         uint32_t seen = __atomic_load_n(publications, __ATOMIC_ACQUIRE);
-        if (nudged(map, nudges, spins) || __atomic_load_n(&roused, __ATOMIC_ACQUIRE) != before)
-            return n;
-        for (int64_t i = 0; i < n; i++)
-            if (differs(map, followed + i))
-                return seg_follow(map, len, followed + i, spins) == 1 ? i : -EAGAIN;
+        if (nudged(f->map, nudges, f->spins) || __atomic_load_n(&roused, __ATOMIC_ACQUIRE) != before)
+            return f->n;
+        int64_t i = next_changed(f);
+        if (i >= 0)
+            return seg_follow(f->map, f->len, f->followed + i, f->spins) == 1 ? i : -EAGAIN;
+        if (timeout_ns == 0)
+            return -ETIMEDOUT;
         /* With a bitset the time is an absolute one, so that other publications don't make it longer. */
         if (syscall(SYS_futex, publications, FUTEX_WAIT_BITSET, seen, &end, 0, FUTEX_BITSET_MATCH_ANY) &&
             errno != EAGAIN)

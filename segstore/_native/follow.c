@@ -8,19 +8,19 @@
  */
 #include "bytes.h"
 
-enum { KEY, START, END, STABLE, LAYOUT_AND_EPOCH };
-
 static int is_last(const seg_followed *f, int32_t committed)
 {
-    return f->fd >= 0 && f->offset >= 0 && f->offset < INT64_MAX && f->words[START] <= f->offset &&
-           f->words[END] == f->offset + 1 && (!committed || f->words[STABLE] == f->offset + 1);
+    const int64_t *words = f->words;
+    return f->fd >= 0 && f->offset >= 0 && f->offset < INT64_MAX && words[SEG_FOLLOWED_START] <= f->offset &&
+           words[SEG_FOLLOWED_END] == f->offset + 1 &&
+           (!committed || words[SEG_FOLLOWED_STABLE] == f->offset + 1);
 }
 
 /* One record of no codec and no transaction, written under the published leader epoch: under one epoch an
  * offset never has two contents. */
 static int is_only(const seg_batch *b, const seg_followed *f)
 {
-    int32_t epoch = (int32_t)((uint64_t)f->words[LAYOUT_AND_EPOCH] >> 32);
+    int32_t epoch = (int32_t)((uint64_t)f->words[SEG_FOLLOWED_LAYOUT_AND_EPOCH] >> 32);
     return b->base_offset == f->offset && b->last_offset == f->offset && b->count == 1 &&
            (b->attributes & ~APPEND_TIME) == 0 && b->leader_epoch == epoch;
 }
@@ -31,7 +31,8 @@ static void put_end(int64_t *at, int64_t len)
     at[1] = len < 0 ? (at[0] = -1) : at[0] + len;
 }
 
-static void read_last(const seg_followed *f, seg_last_record *out)
+/* Read the record, and expect the next one behind it. */
+static void read_last(seg_followed *f, seg_last_record *out)
 {
     seg_batch b;
     seg_scan_end end;
@@ -48,20 +49,23 @@ static void read_last(const seg_followed *f, seg_last_record *out)
                    &decoded) != 1 ||
         decoded.with_headers)
         return;
+    numbers[SEG_LAST_OFFSET] = f->offset;
     numbers[SEG_LAST_TYPE] = (b.attributes & APPEND_TIME) != 0;
     numbers[SEG_LAST_EPOCH] = b.leader_epoch;
-    numbers[SEG_LAST_START] = f->words[START];
+    numbers[SEG_LAST_START] = f->words[SEG_FOLLOWED_START];
     put_end(numbers + SEG_LAST_KEY, key_len);
     put_end(numbers + SEG_LAST_VALUE, value_len);
     numbers[SEG_LAST_SIZE] = b.size;
+    f->offset++;
+    f->position += b.size;
 }
 
-int64_t seg_await_record(const uint8_t *map, int64_t len, uint32_t nudges, int64_t timeout_ns,
-                         seg_followed *followed, int64_t n, int64_t spins, seg_last_record *out)
+int64_t seg_await_record(seg_follower *f, uint32_t nudges, int64_t timeout_ns)
 {
-    out->numbers[SEG_LAST_SIZE] = 0;
-    int64_t i = seg_await_ends(map, len, nudges, timeout_ns, followed, n, spins);
-    if (i >= 0 && i < n && is_last(followed + i, out->committed))
-        read_last(followed + i, out);
+    seg_last_record *last = f->last;
+    last->numbers[SEG_LAST_SIZE] = 0;
+    int64_t i = seg_await_ends(f, nudges, timeout_ns);
+    if (i >= 0 && i < f->n && is_last(f->followed + i, last->committed))
+        read_last(f->followed + i, last);
     return i;
 }

@@ -1,4 +1,4 @@
-/* The tail of a log: appends of one record, each by one call (DESIGN.md, section 6).
+/* The tail of a log: appends of a record, or of encoded batches, each by one call (DESIGN.md, section 6).
  *
  * Python lends a tail (`seg_tail`) while nothing unusual is the case, and takes it back before it
  * changes anything of what the tail says. Whatever a tail does not provide for gives SEG_SLOW, and
@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "bytes.h"
+#include "claim.h"
 #include "relax.h"
 
 enum { OFFSET_ENTRY = 8, TIME_ENTRY = 12, LARGEST = 16384, NUMBERS = 36, SPINS = 200, FREE = 0, TAKEN = 1, WAITED_FOR = 2 };
@@ -131,8 +132,16 @@ static void put_batch(const uint8_t *value, int64_t value_len, const uint8_t *ke
     seg_put_crc(out, b);
 }
 
+static int64_t clock_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
 /* Write batches that have their offsets; where they lie in the log, index them and move the end behind. */
-static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_batch *batches, int64_t n)
+static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg_batch *batches, int64_t n,
+                         seg_claim *claim, int64_t now)
 {
     int64_t timed = 0;
     int64_t done = t->write ? t->write(t->fd, buf, len, t->position) : seg_pwrite(t->fd, buf, len, t->position);
@@ -148,35 +157,32 @@ static int64_t write_out(seg_tail *t, const uint8_t *buf, int64_t len, const seg
         __atomic_store_n(&t->offset_entries, t->offset_entries + made, __ATOMIC_RELEASE);
         __atomic_store_n(&t->time_entries, t->time_entries + timed, __ATOMIC_RELEASE);
     }
+    if (claim)
+        claim_take(claim, batches, n, now == SEG_NOW ? clock_ms() : now);
     move_end(t, t->position + len, batches[n - 1].last_offset + 1);
     t->appends++;
     publish(t);
     return batches[0].base_offset;
 }
 
+/* One record, by the producer that b tells of. */
 static int64_t append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
-                      int64_t key_len, int64_t timestamp, int64_t now)
+                      int64_t key_len, int64_t timestamp, int64_t now, seg_batch *b)
 {
     int64_t body = 3 + payload(key_len) + payload(value_len) + 1;
-    seg_batch b = {
-        .position = t->position,
-        .base_offset = t->next_offset,
-        .last_offset = t->next_offset,
-        .base_timestamp = timestamp,
-        .max_timestamp = timestamp,
-        .producer_id = -1,
-        .size = (int32_t)(HEADER + varint_size(body) + body),
-        .leader_epoch = t->leader_epoch,
-        .base_sequence = -1,
-        .count = 1,
-        .producer_epoch = -1,
-    };
+    b->position = t->position;
+    b->base_offset = b->last_offset = t->next_offset;
+    b->base_timestamp = b->max_timestamp = timestamp;
+    b->size = (int32_t)(HEADER + varint_size(body) + body);
+    b->leader_epoch = t->leader_epoch;
+    b->count = 1;
     uint8_t out[LARGEST];
-    if (b.size > t->largest_batch || !is_near(t, timestamp, now) || !is_young(t, timestamp) ||
-        !has_room(t, b.size, 1, 1))
+    seg_claim *claim = NULL;
+    if (b->size > t->largest_batch || !is_near(t, timestamp, now) || !is_young(t, timestamp) ||
+        !has_room(t, b->size, 1, 1) || !claim_of(t, b, 1, &claim))
         return SEG_SLOW;
-    put_batch(value, value_len, key, key_len, body, out, &b);
-    return write_out(t, out, b.size, &b, 1);
+    put_batch(value, value_len, key, key_len, body, out, b);
+    return write_out(t, out, b->size, b, 1, claim, now);
 }
 
 /* Take the tail for an append; 0 where it is not lent. */
@@ -190,31 +196,33 @@ static int begin(seg_tail *t)
     return 0;
 }
 
-/* Give the tail back after an append, and wake those who wait for records. */
+/* Give the tail back after an append, wake those who wait for records, and keep flush.messages. Where that
+ * fails, Python sees it in the recovery point. */
 static int64_t end(seg_tail *t, int64_t offset)
 {
+    int64_t after = t->next_offset;
     leave(t);
-    if (offset >= 0)
-        seg_wake(t->ends, t->ends_len);
+    if (offset < 0)
+        return offset;
+    seg_wake(t->ends, t->ends_len);
+    if (t->flush_messages && after - __atomic_load_n(&t->commit->synced, __ATOMIC_RELAXED) >= t->flush_messages)
+        seg_tail_flush(t, after);
     return offset;
 }
 
-static int64_t clock_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 int64_t seg_tail_append(seg_tail *t, const uint8_t *value, int64_t value_len, const uint8_t *key,
-                        int64_t key_len, int64_t timestamp, int64_t now)
+                        int64_t key_len, int64_t timestamp, int64_t now, seg_batch *b)
 {
-    if (value_len > LARGEST - HEADER - NUMBERS || key_len > LARGEST - HEADER - NUMBERS - value_len ||
+    seg_batch plain = {.producer_id = -1, .base_sequence = -1, .producer_epoch = -1};
+    b = b ? b : &plain;
+    if (b->attributes & (b->producer_id < 0 ? ~0 : ~TRANSACTIONAL) || value_len > LARGEST - HEADER - NUMBERS || key_len > LARGEST - HEADER - NUMBERS - value_len ||
         (key_len < 0 && t->needs_key) || !t->plain || !begin(t))
         return SEG_SLOW;
     if (now == SEG_NOW)
         now = clock_ms();
-    return end(t, append(t, value, value_len, key, key_len, timestamp == SEG_NOW ? now : timestamp, now));
+    if (timestamp == SEG_NOW)
+        timestamp = now;
+    return end(t, append(t, value, value_len, key, key_len, timestamp, now, b));
 }
 
 /* Bytes of n batches, and their offsets; -1 where these are more than a segment has. */
@@ -232,20 +240,21 @@ static int64_t measure(const seg_batch *batches, int64_t n, int64_t *offsets)
     return size;
 }
 
-static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
+static int64_t write_batches(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)
 {
     int64_t offsets = 0;
+    seg_claim *claim = NULL;
     if (n <= 0 || measure(batches, n, &offsets) != len || !is_young(t, batches[0].max_timestamp) ||
-        !has_room(t, len, offsets, n))
+        !has_room(t, len, offsets, n) || !claim_of(t, batches, n, &claim))
         return SEG_SLOW;
     if (seg_assign(buf, len, batches, n, t->next_offset, t->leader_epoch, -1, t->position) < 0)
         return SEG_SLOW;
-    return write_out(t, buf, len, batches, n);
+    return write_out(t, buf, len, batches, n, claim, now);
 }
 
-int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n)
+int64_t seg_tail_write(seg_tail *t, uint8_t *buf, int64_t len, seg_batch *batches, int64_t n, int64_t now)
 {
-    return begin(t) ? end(t, write_batches(t, buf, len, batches, n)) : SEG_SLOW;
+    return begin(t) ? end(t, write_batches(t, buf, len, batches, n, now)) : SEG_SLOW;
 }
 
 void seg_tail_begin(seg_tail *t)
@@ -274,7 +283,7 @@ int64_t seg_tail_synced(seg_tail *t, int64_t synced)
     if (error)
         return error;
     int64_t lent = t->lent;
-    if (lent) {
+    if (lent && (synced < 0 || synced > t->synced)) { /* a later sync may have told before */
         t->synced = synced;
         publish(t);
     }

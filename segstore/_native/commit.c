@@ -1,0 +1,108 @@
+/* Group commit: one thread syncs a log for all that wait for it.
+ *
+ * `word` is odd while a thread syncs in `seg_tail_flush`, and changes at the end of each sync, Python's too.
+ * Python syncs between `seg_commit_close` and `seg_commit_open`, when no other sync is under way: the kernel
+ * tells of a failed one once for each open file, and the second of two may succeed over lost pages.
+ *
+ * Thread contract: any thread of the process that made the struct.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cdef.h"
+
+/* After so long a waiting thread looks again: an interrupt, or the interpreter's end, may have left the sync
+ * of a thread untold. */
+static const struct timespec LONGEST = {.tv_sec = 1};
+
+static int is_under_way(const seg_commit *c, uint32_t word)
+{
+    return (word & 1) || __atomic_load_n(&c->closed, __ATOMIC_SEQ_CST);
+}
+
+/* 0 once the word may have changed; SEG_SLOW after a second; -EINTR for a signal. */
+static int64_t await(seg_commit *c, uint32_t word)
+{
+    if (syscall(SYS_futex, &c->word, FUTEX_WAIT_PRIVATE, word, &LONGEST, 0, 0) == 0 || errno == EAGAIN)
+        return 0;
+    return errno == EINTR ? -EINTR : SEG_SLOW;
+}
+
+/* Tell of the end of a sync; n makes the word even. */
+static void tell(seg_commit *c, uint32_t n)
+{
+    __atomic_fetch_add(&c->word, n, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &c->word, FUTEX_WAKE_PRIVATE, INT_MAX, 0, 0, 0);
+}
+
+int64_t seg_commit_wait(seg_commit *c)
+{
+    uint32_t word = __atomic_load_n(&c->word, __ATOMIC_SEQ_CST);
+    if (!is_under_way(c, word))
+        return 0;
+    int64_t code = await(c, word);
+    return code ? code : 1;
+}
+
+int64_t seg_commit_close(seg_commit *c)
+{
+    __atomic_store_n(&c->closed, 1, __ATOMIC_SEQ_CST);
+    for (;;) {
+        uint32_t word = __atomic_load_n(&c->word, __ATOMIC_SEQ_CST);
+        if (!(word & 1))
+            return 0;
+        if (await(c, word) == -EINTR)
+            return -EINTR;
+    }
+}
+
+void seg_commit_open(seg_commit *c)
+{
+    __atomic_store_n(&c->closed, 0, __ATOMIC_SEQ_CST);
+    tell(c, 2);
+}
+
+/* Sync the log of a tail up to its end, by the thread that has made the word odd. 0; SEG_SLOW where the sync
+ * failed, or the log ends below `upto`; 1 where the tail was taken back meanwhile: readers are not told. */
+static int64_t sync_log(seg_tail *t, seg_commit *c, int64_t upto)
+{
+    int64_t told, end = __atomic_load_n(&t->next_offset, __ATOMIC_ACQUIRE);
+    int64_t code = t->sync ? t->sync(t->fd, c->failed) : seg_fdatasync(t->fd, c->failed);
+    if (code < 0 && code != SEG_SLOW)
+        *c->failed = (int32_t)-code;
+    if (code < 0)
+        return SEG_SLOW;
+    __atomic_store_n(&c->synced, end, __ATOMIC_SEQ_CST);
+    do
+        told = seg_tail_synced(t, end);
+    while (told == -EINTR);
+    return end < upto ? SEG_SLOW : !told;
+}
+
+int64_t seg_tail_flush(seg_tail *t, int64_t upto)
+{
+    seg_commit *c = t->commit;
+    while (t->here[0] && !*c->failed && __atomic_load_n(&t->lent, __ATOMIC_ACQUIRE) &&
+           __atomic_load_n(&t->log_only, __ATOMIC_ACQUIRE)) {
+        uint32_t word = __atomic_load_n(&c->word, __ATOMIC_SEQ_CST);
+        int64_t code = 0;
+        if (__atomic_load_n(&c->synced, __ATOMIC_SEQ_CST) >= upto)
+            return 0;
+        if (is_under_way(c, word)) {
+            code = await(c, word);
+        } else if (__atomic_compare_exchange_n(&c->word, &word, word + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+            /* Whoever closes it now waits for the word; who has closed it before is seen here. */
+            code = __atomic_load_n(&c->closed, __ATOMIC_SEQ_CST) ? 0 : sync_log(t, c, upto);
+            tell(c, 1);
+        }
+        if (code)
+            return code;
+    }
+    return SEG_SLOW;
+}
