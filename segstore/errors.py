@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import TypeGuard, TypeVar
 
 _Error = TypeVar("_Error", bound=BaseException)
@@ -43,18 +42,24 @@ class MissingPackageError(SegstoreError, ImportError):
     """The call needs a package that is not installed; the message says how to install it."""
 
 
-@contextmanager
-def needing(package: str, extra: str, what: str) -> Iterator[None]:
-    """Guard a block that imports `package`. Raises MissingPackageError where it is not installed, whose
-    message says that `what` needs it, and that the extra `extra` of segstore brings it.
+class Needing:
+    """A block that imports `package`. Raises MissingPackageError where it is not installed, whose message
+    says that `what` needs it, and that the extra `extra` of segstore brings it.
+
+    It is no generator of `contextmanager`: see `segstore.storage.context.OsErrors`.
     """
-    try:
-        yield
-    except ImportError as error:
-        if error.name and error.name.partition(".")[0] != package:
-            raise
-        message = f"{what} needs {package}, which is not installed: pip install 'segstore[{extra}]'"
-        raise MissingPackageError(message, name=package) from error
+
+    def __init__(self, package: str, extra: str, what: str) -> None:
+        self._package, self._extra, self._what = package, extra, what
+
+    def __enter__(self) -> None:
+        """Nothing is to be done."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        package, extra, what = self._package, self._extra, self._what
+        if isinstance(error, ImportError) and (not error.name or error.name.partition(".")[0] == package):
+            message = f"{what} needs {package}, which is not installed: pip install 'segstore[{extra}]'"
+            raise MissingPackageError(message, name=package) from error
 
 
 class TopicAlreadyExistsError(SegstoreError):
@@ -357,6 +362,115 @@ class OffsetMetadataTooLargeError(InvalidArgumentError):
 
 class UnsupportedVersionError(SegstoreError):
     """A record of a group or transaction has a version that is not known here; the message names it."""
+
+
+# --- replicas -------------------------------------------------------------------------------------
+
+
+class NotEnoughReplicasError(SegstoreError):
+    """Fewer replicas are in sync than `min.insync.replicas` asks for; nothing was written."""
+
+
+class NotEnoughReplicasAfterAppendError(SegstoreError):
+    """Records were written, but meanwhile fewer replicas are in sync than `min.insync.replicas` asks for."""
+
+
+class RequestTimedOutError(SegstoreError, TimeoutError):
+    """The answer did not come in time. The outcome is unknown: what was asked for may be done, or may be done
+    later.
+    """
+
+
+class NotLeaderOrFollowerError(SegstoreError):
+    """The replica does not lead the partition, or does no longer; records that waited for other replicas may
+    be lost, or may be kept by the new leader.
+    """
+
+
+class FencedLeaderEpochError(SegstoreError):
+    """A question or a proposal carries a lower leader epoch than the partition has."""
+
+
+class UnknownLeaderEpochError(SegstoreError):
+    """A question carries a higher leader epoch than is known here, or comes from a replica that is not known
+    here yet: it may be asked again.
+    """
+
+
+class OffsetNotAvailableError(SegstoreError):
+    """The new leader of a partition does not know yet which records were committed: the question may be asked
+    again.
+    """
+
+
+class ReplicaOfflineError(SegstoreError):
+    """The directory of a replica has failed, or the replica was taken away (Kafka: KafkaStorageException)."""
+
+
+class QuorumLostError(SegstoreError):
+    """Fewer than a majority of a replicated store's directories can be written: its metadata can't change."""
+
+
+class StaleDirectoryError(SegstoreError):
+    """A directory belongs to another replicated store, or to another place in this one."""
+
+
+class NotControllerError(SegstoreError):
+    """A leader knows a newer state of its partition than this controller has."""
+
+
+class InvalidRequestError(InvalidArgumentError):
+    """A proposal of in-sync replicas is not allowed; the message says why."""
+
+
+class InvalidUpdateVersionError(SegstoreError):
+    """A proposal of in-sync replicas carries a lower partition epoch than the partition has."""
+
+
+class IneligibleReplicaError(SegstoreError):
+    """A proposal of in-sync replicas has a member that is fenced, is shutting down, is not registered, or is
+    registered anew since.
+    """
+
+
+class OperationNotAttemptedError(SegstoreError):
+    """The controller did not try to do what was asked."""
+
+
+class NewLeaderElectedError(SegstoreError):
+    """The proposal of in-sync replicas has completed a reassignment, and another replica leads now."""
+
+
+class StaleBrokerEpochError(SegstoreError):
+    """A broker epoch is not that of the present registration: the broker has to register anew."""
+
+
+class DuplicateBrokerRegistrationError(SegstoreError):
+    """A broker id is in use: its last incarnation has a valid session."""
+
+
+class ElectionNotNeededError(SegstoreError):
+    """The partition has the leader that was asked for."""
+
+
+class PreferredLeaderNotAvailableError(SegstoreError):
+    """The preferred leader is not in sync, or not alive."""
+
+
+class EligibleLeadersNotAvailableError(SegstoreError):
+    """No replica can be elected."""
+
+
+class InvalidReplicaAssignmentError(InvalidArgumentError):
+    """Replicas can't be assigned to a partition as asked; the message says why."""
+
+
+class InvalidReplicationFactorError(InvalidArgumentError):
+    """A replication factor is below 1, or above the number of directories that work."""
+
+
+class NoReassignmentInProgressError(SegstoreError):
+    """The partition is not being reassigned, so nothing can be cancelled."""
 
 
 # --- Spark ----------------------------------------------------------------------------------------

@@ -10,18 +10,17 @@ Threads: any; settings are immutable.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from segstore.config.options import (
     MAX_INT,
     MAX_LONG,
     OptionRow,
-    Value,
     choice,
     never,
     only,
     real,
+    switch,
     whole,
     words,
 )
@@ -30,6 +29,12 @@ from segstore.config.settings import KafkaSettings
 __all__ = ["OptionRow", "StoreConfig", "TopicConfig"]
 
 _MIB = 1 << 20
+
+# Of topics, and of a store for the topics that don't have them. A store without replicas ignores them.
+_MIN_ISR = (
+    'in-sync replicas that acks="all" needs, at most the number of replicas; without replicas that is one'
+)
+_UNCLEAN = "whether a replica that may lack committed records may lead where there is no other"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,12 +91,7 @@ class TopicConfig(KafkaSettings):
         0.5, 0, 1, "", "compact when so large a part of the log was not compacted yet"
     )
     min_compaction_lag_ms: int = whole(0, 0, MAX_LONG, "ms", "compact a record at the earliest after so long")
-    min_insync_replicas: int = only(
-        1,
-        "replicas",
-        "since a store without replicas has one of each partition",
-        'in-sync replicas that acks="all" needs',
-    )
+    min_insync_replicas: int = whole(1, 1, MAX_INT, "replicas", _MIN_ISR)
     preallocate: bool = never("segments are never allocated ahead of their records")
     retention_bytes: int = whole(
         -1, 0, MAX_LONG, "bytes", "delete the oldest segments of a partition above this size; -1: never", -1
@@ -106,15 +106,7 @@ class TopicConfig(KafkaSettings):
         0, 0, MAX_LONG, "ms", "at most so much, drawn at random, is taken off segment.ms"
     )
     segment_ms: int = whole(604_800_000, 1, MAX_LONG, "ms", "roll a segment that is older")
-
-    @classmethod
-    def parse_kept(cls, mapping: Mapping[str, Value]) -> TopicConfig:
-        """Parse settings from a file of the store, as `parse` does. In earlier versions min.insync.replicas
-        could be above 1, without an effect; such a value is left out.
-        """
-        if isinstance(mapping, dict | Mapping) and mapping.get("min.insync.replicas", 1) not in (1, "1"):
-            mapping = {name: value for name, value in mapping.items() if name != "min.insync.replicas"}
-        return cls.parse(mapping)
+    unclean_leader_election_enable: bool = switch(False, _UNCLEAN)
 
     @property
     def max_segment_ms(self) -> int:
@@ -253,3 +245,32 @@ class StoreConfig(KafkaSettings):
         11, 1, MAX_INT, "windows", "how many windows' worth of a byte rate an idle client may use at once"
     )
     quota_window_size_seconds: int = whole(1, 1, MAX_INT, "s", "how long a window of a byte rate is")
+
+    # --- replicas; a store without them ignores these ---
+    auto_leader_rebalance_enable: bool = switch(True, "whether preferred replicas are elected regularly")
+    broker_heartbeat_interval_ms: int = whole(
+        2_000, 1, MAX_INT, "ms", "how often a directory tells the controller that it works"
+    )
+    broker_session_timeout_ms: int = whole(
+        9_000, 1, MAX_INT, "ms", "a directory that has told nothing for so long is fenced"
+    )
+    default_replication_factor: int = whole(
+        1, 1, 32_767, "replicas", "of a topic's partitions, where it is not said when it is made"
+    )
+    leader_imbalance_check_interval_seconds: int = whole(
+        300, 1, MAX_INT, "s", "how often preferred replicas are elected"
+    )
+    min_insync_replicas: int = whole(1, 1, MAX_INT, "replicas", _MIN_ISR)
+    replica_fetch_backoff_ms: int = whole(
+        1_000, 0, MAX_INT, "ms", "how long a replica waits after a fetch that failed"
+    )
+    replica_fetch_max_bytes: int = whole(
+        _MIB, 0, MAX_INT, "bytes", "most that one fetch of a replica brings; at least one batch"
+    )
+    replica_high_watermark_checkpoint_interval_ms: int = whole(
+        5_000, 1, MAX_LONG, "ms", "how often high watermarks of replicas are written"
+    )
+    replica_lag_time_max_ms: int = whole(
+        30_000, 1, MAX_LONG, "ms", "a replica that has lagged for so long is not in sync"
+    )
+    unclean_leader_election_enable: bool = switch(False, _UNCLEAN)

@@ -23,6 +23,7 @@ Value = str | int | float | bool
 
 MAX_INT, MAX_LONG = INT32_MAX, INT64_MAX
 
+_SWITCHED = {"true": True, "false": False}
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
@@ -108,6 +109,19 @@ def words(default: str, allowed: tuple[str, ...], doc: str) -> Any:
         return ",".join(dict.fromkeys(given))
 
     return made(default, "one or more, by commas, of " + ", ".join(allowed), doc, read)
+
+
+def switch(default: bool, doc: str) -> Any:
+    """Return a field for true or false, as a bool or as a word in any case."""
+
+    def read(value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        if not isinstance(value, str) or value.strip().lower() not in _SWITCHED:
+            raise ValueError
+        return _SWITCHED[value.strip().lower()]
+
+    return made(default, "true or false", doc, read)
 
 
 def never(doc: str) -> Any:

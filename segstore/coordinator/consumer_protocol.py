@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from segstore.coordinator.group.assignors.base import Subscription
-from segstore.coordinator.kafka_schema import Reader, array, byte_string, int16, int32, string
 from segstore.coordinator.structs import TopicPartition
 from segstore.errors import InvalidArgumentError
+from segstore.kafka_schema import Reader, array, byte_string, int16, int32, string
 
 LAST_VERSION = 3
 PROTOCOL_TYPE = "consumer"

@@ -50,7 +50,7 @@ def open(
     store = storage.open(path, mode, config=config, clock=clock, files=files, file_mode=file_mode)
     if store.mode == "rw":
         store.on_topic_deleted(forget_offsets)
-        _end_transactions(store)
+        end_transactions(store)
     return store
 
 
@@ -62,7 +62,7 @@ def forget_offsets(store: Store, topic: str) -> None:
         forget_topic(store, topic)
 
 
-def _end_transactions(store: Store) -> None:
+def end_transactions(store: Store) -> None:
     """Make the coordinator, which ends the open transactions. Where that fails it is tried again later; the
     store is open all the same.
     """
@@ -85,6 +85,6 @@ def _again(ref: Callable[[], Store | None]) -> Callable[[], None]:
     def run() -> None:
         store = ref()
         if store is not None and not store._context.closed:
-            _end_transactions(store)
+            end_transactions(store)
 
     return run

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 import errno
 
-from segstore.errors import ConcurrentTransactionsError, StorageError
+from segstore.errors import (
+    ConcurrentTransactionsError,
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    ReplicaOfflineError,
+    RequestTimedOutError,
+    StorageError,
+)
 
 _PASSING = frozenset(
     {
@@ -17,10 +25,20 @@ _PASSING = frozenset(
 )
 
 
+_RETRIABLE = (
+    ConcurrentTransactionsError,
+    NotEnoughReplicasError,
+    NotEnoughReplicasAfterAppendError,
+    NotLeaderOrFollowerError,
+    ReplicaOfflineError,
+    RequestTimedOutError,
+)
+
+
 def passes(error: BaseException) -> bool:
-    """Return whether a retry may help: nothing was written, and the cause, such as a full disk, may go
-    away.
+    """Return whether a retry may help, since the cause, such as a full disk, may go away. Nothing was written
+    then, but where other replicas did not answer in time, or leadership moved: that is not known.
     """
-    if isinstance(error, ConcurrentTransactionsError):
+    if isinstance(error, _RETRIABLE):
         return True
     return isinstance(error, StorageError) and error.errno in _PASSING

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from segstore import names
-from segstore.coordinator.kafka_schema import (
+from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
+from segstore.kafka_schema import (
     Reader,
     array,
     begin_key,
@@ -25,7 +26,6 @@ from segstore.coordinator.kafka_schema import (
     string,
     tags,
 )
-from segstore.coordinator.structs import OffsetAndMetadata, TopicPartition
 
 OFFSET_VERSION, GROUP_VERSION = 3, 3  # as Kafka 4.1 writes them
 FIRST_FLEXIBLE = LAST_VERSION = 4

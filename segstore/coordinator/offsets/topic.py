@@ -14,7 +14,6 @@ from typing import Any
 
 from segstore.config import arguments
 from segstore.coordinator.java_hash import partition_of
-from segstore.coordinator.kafka_schema import LONGEST_STRING
 from segstore.coordinator.offsets.schema import Commit, GroupRecord
 from segstore.coordinator.offsets.state import Held, OffsetsState, load
 from segstore.coordinator.structs import UNKNOWN_EPOCH, OffsetAndMetadata, TopicPartition
@@ -29,6 +28,7 @@ from segstore.errors import (
     UnknownTopicOrPartitionError,
 )
 from segstore.integers import INT32_MAX
+from segstore.kafka_schema import LONGEST_STRING
 from segstore.records import CODECS, HEADER_SIZE, Columns, Template
 from segstore.records.encode import batch_cap
 from segstore.records.encoded import PLAIN

@@ -22,8 +22,8 @@ from segstore.errors import InvalidArgumentError, InvalidTypeError
 from segstore.mutex import Mutex
 from segstore.storage.context import os_errors
 from segstore.storage.meta.client_quotas import DEFAULT, RATES, read_limits, write_limits
+from segstore.storage.store.reader import StoreReader
 from segstore.storage.store.store import Store
-from segstore.storage.store.writer import StoreWriter
 
 _Key = tuple[str, str]
 
@@ -51,7 +51,7 @@ class Quotas:
         """
         side = store._side
         self._context = store._context
-        self._config = side.config if isinstance(side, StoreWriter) else StoreConfig()
+        self._config = StoreConfig() if isinstance(side, StoreReader) else side.config
         self._lock = Mutex()
         self._live: weakref.WeakValueDictionary[_Key, Throttle] = weakref.WeakValueDictionary()
         # Those with less than all of their credit: who closes a client and makes it anew gets none back.

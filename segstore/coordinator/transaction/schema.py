@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from segstore.coordinator.kafka_schema import (
+from segstore.coordinator.structs import TopicPartition
+from segstore.coordinator.transaction.metadata import State, TransactionMetadata
+from segstore.errors import CorruptRecordError
+from segstore.kafka_schema import (
     Reader,
     array,
     begin_key,
@@ -22,9 +25,6 @@ from segstore.coordinator.kafka_schema import (
     string,
     tags,
 )
-from segstore.coordinator.structs import TopicPartition
-from segstore.coordinator.transaction.metadata import State, TransactionMetadata
-from segstore.errors import CorruptRecordError
 from segstore.records.header import NO_PRODUCER_ID
 
 FIRST_FLEXIBLE = LAST_VERSION = 1

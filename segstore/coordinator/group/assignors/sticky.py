@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from segstore.coordinator.group.assignors.base import Assignment, Members, Partitions
-from segstore.coordinator.kafka_schema import Reader, array, int32, string
 from segstore.coordinator.structs import TopicPartition
+from segstore.kafka_schema import Reader, array, int32, string
 
 # --- claims ------------------------------------------------------------------------------------
 

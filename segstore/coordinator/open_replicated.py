@@ -1,0 +1,45 @@
+"""`segstore.open_replicated`: opens a replicated store, and ends the transactions that were left open.
+
+On disk: through `replication`, and as `segstore.open` does. Threads: any.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from segstore.coordinator.open import end_transactions, forget_offsets
+from segstore.files import Files
+from segstore.replication import opening
+from segstore.replication.store import ReplicatedStore
+from segstore.storage.context import Clock, wall_clock
+
+
+def open_replicated(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    witness: str | os.PathLike[str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    clock: Clock = wall_clock,
+    files: Files | None = None,
+    file_mode: int | None = None,
+) -> ReplicatedStore:
+    """Open one store over several directories, each partition of which may have a replica in several of them:
+    the first path is directory 0, and so on. They are made where they are missing at the first time. This
+    process becomes the only writer of all of them.
+
+    A majority of the directories, and of the `witness`, which holds the metadata only, must be there; what is
+    missing then stays offline. `config` has settings by Kafka's names, of the store and of its replicas;
+    `clock` and `file_mode` are as in `open`. Transactions are ended as in `open`. docs/replication.md says
+    what an acknowledgement is worth.
+
+    Raises QuorumLostError without a majority; StaleDirectoryError for a directory of another store, or in the
+    place of another; StoreLockedError, StorageError, ConfigError, InvalidArgumentError, InvalidTypeError.
+    """
+    store = opening.open_replicated(
+        paths, witness=witness, config=config, clock=clock, files=files, file_mode=file_mode
+    )
+    store.on_topic_deleted(forget_offsets)
+    end_transactions(store)
+    return store
