@@ -8,8 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,17 +40,29 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-@contextmanager
-def os_errors() -> Iterator[None]:
+class OsErrors:
+    """A block in which an OSError becomes a StorageError with its errno.
+
+    It is no generator of `contextmanager`: from Python 3.12 on, the traceback of an OSError that such a
+    generator caught leads to the frame of contextlib that threw it in, which refers to the OSError.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Nothing is to be done."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, SegstoreError) and is_refusal(error):
+            raise StorageError(error.errno, error.strerror, error.filename) from error
+
+
+_os_errors = OsErrors()
+
+
+def os_errors() -> OsErrors:
     """Run a block in which an OSError becomes a StorageError with its errno."""
-    try:
-        yield
-    except SegstoreError:
-        raise
-    except OSError as error:
-        if not is_refusal(error):
-            raise
-        raise StorageError(error.errno, error.strerror, error.filename) from error
+    return _os_errors
 
 
 @dataclass

@@ -85,7 +85,8 @@ class PartitionCopy:
         self._files, self._source, self._target, self._progress = files, source, target, progress
         self._held = held
         view = held.view if held else source.view
-        self.start, self.end = (ends.start, ends.end) if ends else (view.start_offset, view.end_offset)
+        shown = (ends.start, ends.high_watermark) if ends else (view.start_offset, view.end_offset)
+        self.start, self.end = shown
         self.segments = self.size = 0
 
     def run(self) -> bool:

@@ -11,31 +11,27 @@ from collections.abc import Hashable
 from segstore.errors import copy_of
 
 
-class Told:
-    """The last failure under each key since its last success. A cause is a class of errors and an errno."""
-
-    def __init__(self) -> None:
-        self._last: dict[Hashable, tuple[BaseException, float]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._last)
+class Told(dict[Hashable, "tuple[BaseException, float]"]):
+    """The last failure under each key since its last success, and when it came, in monotonic seconds. A cause
+    is a class of errors and an errno.
+    """
 
     def is_new(self, key: Hashable, error: BaseException) -> bool:
         """Note a failure; returns whether it has another cause than the last one, and is to be reported."""
-        before = self._last.get(key)
-        self._last[key] = copy_of(error), time.monotonic()
+        before = self.get(key)
+        self[key] = copy_of(error), time.monotonic()
         return before is None or _cause(before[0]) != _cause(error)
 
     def since(self, key: Hashable, moment: float) -> BaseException | None:
         """Return the last failure under a key, where it came at or after `moment` in monotonic seconds."""
-        last = self._last.get(key)
+        last = self.get(key)
         return None if last is None or last[1] < moment else last[0]
 
     def over(self, key: Hashable) -> bool:
         """Note that a key succeeded, or is not tried any more; returns whether a failure was reported
         before.
         """
-        return self._last.pop(key, None) is not None
+        return self.pop(key, None) is not None
 
 
 def _cause(error: BaseException) -> tuple[type[BaseException], int | None]:

@@ -143,11 +143,14 @@ def _check_ends(path: str, one: PartitionCheck, ends: Ends | None, said: Said) -
         yield Finding(path, None, None, f"{one.name}: its ends are not published")
         return
     latest = None if one.epochs is None else one.epochs.latest
+    # Only in a replica, readers don't see all of the log; then the last stable offset is bounded by that.
+    hidden = ends.high_watermark < ends.end
+    stable = ends.stable if hidden or one.stable_offset is None else one.stable_offset
     expected = {
         "log start offset": (ends.start, said[names.LOG_STARTS].get(one.key, 0)),
         "log end offset": (ends.end, one.end_offset),
-        "high watermark": (ends.high_watermark, one.end_offset),
-        "last stable offset": (ends.stable, ends.stable if one.stable_offset is None else one.stable_offset),
+        "high watermark": (ends.high_watermark, ends.high_watermark if hidden else one.end_offset),
+        "last stable offset": (ends.stable, stable),
         "recovery point": (ends.synced, said[names.RECOVERY_POINTS].get(one.key, 0)),
         "checkpointed high watermark": (ends.high_watermark, said[names.HIGH_WATERMARKS].get(one.key, 0)),
         "leader epoch": (ends.epoch, ends.epoch if latest is None else latest),

@@ -31,9 +31,9 @@ Look = Callable[[SegmentCheck], Iterator[Finding]]
 
 
 class PartitionCheck:
-    """The check of one partition. After `run`, which is called once, `end_offset` is where the log ends,
-    `stable_offset` Kafka's last stable offset (None where it is not known) and `epochs` the content of the
-    leader epoch file.
+    """The check of one partition, up to the log end offset. After `run`, which is called once, `end_offset`
+    is where the log ends, `stable_offset` Kafka's last stable offset (None where it is not known) and
+    `epochs` the content of the leader epoch file.
 
     `cleaned` is the cleaner's offset, `log_start` that of the root's checkpoint. `look` checks each segment.
     """
@@ -52,7 +52,8 @@ class PartitionCheck:
         self._files, self.directory, self.info, self.at_rest = files, follower.directory, info, at_rest
         self._look = look
         self.key, self.name = (info.name, partition), names.partition_dir(info.name, partition)
-        self._view = follower.refresh()
+        follower.refresh()
+        self._view = follower.written()
         self._gaps_end = info.gaps_end(partition, cleaned)
         self._log_start = max(self._view.start_offset, log_start)
         self.epochs: LeaderEpochs | None = None
@@ -67,7 +68,7 @@ class PartitionCheck:
         return empty and not self._files.exists(view.segments[-1].path)
 
     def run(self, progress: Callable[[int], None]) -> Iterator[Finding]:
-        """Yield the findings on the partition, up to the visible end."""
+        """Yield the findings on the partition, up to the published log end offset."""
         self.epochs, findings = _epochs(self._files, self.directory)
         yield from findings
         yield from _check_metadata(self._files, self.directory, self.info, self.at_rest)

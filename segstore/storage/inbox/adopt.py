@@ -33,6 +33,7 @@ from segstore.storage.inbox.intent import Intent, Place, remove_intent, write_in
 from segstore.storage.inbox.layout import Folder
 from segstore.storage.inbox.manifest import Manifest
 from segstore.storage.inbox.staged_file import StagedFile
+from segstore.storage.log.acks import ALL
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.visibility import Visible
 from segstore.storage.meta.topics import TopicInfo, find_topic
@@ -70,13 +71,24 @@ class Adopter:
         if known is not None:
             return known
         try:
-            with Gatherer(self._folder, self._segment_bytes) as gatherer:
-                work = self._of_partitions(manifest)
-                _each(lambda one: one.prepare(gatherer), work)
-                tokens = [one.partition.queue.token for one in work]
-                return holding(tokens, lambda: self._write(manifest, work))
+            return self._adopt(manifest)
         except StoreClosedError as error:
             raise UnknownTopicOrPartitionError(f"a topic was deleted meanwhile: {error}") from error
+
+    def _adopt(self, manifest: Manifest) -> Adoption:
+        with Gatherer(self._folder, self._segment_bytes) as gatherer:
+            work = self._of_partitions(manifest)
+            for one in work:
+                if one.partition.acks is not None:
+                    one.partition.acks.check(ALL.acks)
+            _each(lambda one: one.prepare(gatherer), work)
+            tokens = [one.partition.queue.token for one in work]
+            adoption = holding(tokens, lambda: self._write(manifest, work))
+        for one in work:
+            if one.partition.acks is not None:
+                _, end = adoption.offsets[one.topic.topic, one.topic.partition]
+                one.partition.acks.wait(end, *ALL)
+        return adoption
 
     # --- step 1 -----------------------------------------------------------------------------
 

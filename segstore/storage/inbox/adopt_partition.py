@@ -146,7 +146,7 @@ class PartitionAdoption:
         """
         checked = [self._verified(file) for file in self._staged]
         self.partition.flush()
-        base, epoch = self.partition.view.end_offset, self._writer.epoch
+        base, epoch = self.partition.visible.log_end_offset, self._writer.epoch
         written: list[Handle] = []
         for run in self._runs(checked):
             together = len(run) > 1 or (self._is_gathered(run[0]) and run[0].file.size >= self._segment_bytes)
@@ -213,9 +213,9 @@ class PartitionAdoption:
     def place(self) -> Place:
         """Return where the log ends; the caller holds the append token from now on."""
         topic = self.topic
-        self._writer.check()
+        self._writer.check_leads()
         active = self._segments.active
-        self._restore, self._last = Restore(self._segments, None), len(self._segments) - 1
+        self._restore, self._last = Restore(self._segments), len(self._segments) - 1
         segment = active.segment
         where = segment.base_offset, segment.size, active.next_offset
         return Place(topic.topic, topic.topic_id, topic.partition, *where)
@@ -343,17 +343,20 @@ class PartitionAdoption:
         gone = segments.cut_from(self._last, active.segment)
         segments.activate(active)
         active.recall(restore.mark)
+
+        def put_back() -> None:
+            for segment in gone[1:]:
+                self.partition.producers.forget_snapshot(segment.base_offset)
+            for segment in reversed(gone):
+                remove_segment(segment)
+            base = active.segment.base_offset
+            segment = create_segment(self._pool, active.segment.directory, base, self.partition.config)
+            segments.replace_last(segment)
+            segments.activate(ActiveSegment(segment, self.partition.config, restore.mark.next_offset))
+            self.partition.flusher.names_changed()
+
         try:
-            with self.partition.flusher.without_syncs():
-                for segment in gone[1:]:
-                    self.partition.producers.forget_snapshot(segment.base_offset)
-                for segment in reversed(gone):
-                    remove_segment(segment)
-                base = active.segment.base_offset
-                segment = create_segment(self._pool, active.segment.directory, base, self.partition.config)
-                segments.replace_last(segment)
-                segments.activate(ActiveSegment(segment, self.partition.config, restore.mark.next_offset))
-                self.partition.flusher.names_changed()
+            self.partition.flusher.without_syncs(put_back)
         except BaseException as error:
             segments.fence(error)
 

@@ -94,12 +94,15 @@ def _cut(files: Files, directory: str, place: Place) -> None:
         for suffix in sorted(gone):
             files.unlink(os.path.join(directory, names.segment_file(base, suffix)))
     path = os.path.join(directory, names.segment_file(place.segment, names.LOG))
-    if not place.position:
-        if not files.exists(path) or files.size(path):
-            files.write_atomic(path, b"")
-    elif files.exists(path) and files.size(path) > place.position:
-        files.take_own(path)
+    size = files.size(path) if files.exists(path) else -1
+    if not place.position and size:
+        files.write_atomic(path, b"")
+    elif size >= 0:
+        if size > place.position:
+            files.take_own(path)
+        # A log that is short enough may have been cut by the process that failed, whose sync failed too.
         with files.open(path, write=True) as handle:
-            files.truncate(handle, place.position)
+            if size > place.position:
+                files.truncate(handle, place.position)
             files.sync(handle)
     files.sync_dir(directory)

@@ -8,7 +8,8 @@ its place in the queue (`append_queue`), of which `writer` writes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,11 +17,14 @@ import numpy as np
 
 from segstore._native import ffi, lib
 from segstore.config import arguments
-from segstore.errors import RecordTooLargeError
+from segstore.errors import RecordTooLargeError, StorageError
 from segstore.integers import INT64_MAX
+from segstore.mutex import check_apart
 from segstore.records import HEADER_SIZE, Columns, Encoded, Template, check_sizes, encode, single
 from segstore.records.encoded import PLAIN
+from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.validator import LogValidator
+from segstore.storage.meta.small_files import NO_ROOM
 from segstore.storage.producers.append_info import Claim, claim_of
 
 if TYPE_CHECKING:
@@ -28,19 +32,40 @@ if TYPE_CHECKING:
     from segstore.storage.log.tail_loan import TailLoan
 
 
-def append(partition: Partition, chunks: list[Encoded], n: int, claim: Claim | None = None) -> int:
+def append(
+    partition: Partition, chunks: list[Encoded], n: int, claim: Claim | None = None, acks: Acks = ALL
+) -> int:
     """Append `n` records with contiguous offsets, visible together; return the first offset. With a `claim`
-    Kafka's rules for a producer with an id are applied first. `flush.messages` is kept.
+    Kafka's rules for a producer with an id are applied first. `flush.messages` is kept, then `acks`.
 
     Raises StorageError, and the errors of `append_info.judge`; nothing is appended then, unless it was the
-    flush that failed.
+    flush that failed. Raises the errors of `Acknowledger`.
     """
-    if claim is None and len(chunks) == 1:
-        first = _write_short(partition, chunks[0])
-        if first >= 0:
-            return first
-    first = partition.queue.put(chunks, claim)
+    if partition.acks is not None:
+        return _acknowledged(partition, acks, n, lambda: partition.queue.put(chunks, claim))
+    short = len(chunks) == 1 and (claim is None or claim.sequenced)
+    first = _write_short(partition, chunks[0]) if short else SLOW
+    if first < 0:
+        first = partition.queue.put(chunks, claim)
     partition.flushing.flush_if_due(first + n)
+    return first
+
+
+def _acknowledged(partition: Partition, acks: Acks, n: int, write: Callable[[], int]) -> int:
+    """Append `n` records by `write`, which returns the first offset, and wait for other replicas. A repeated
+    append waits for what it repeats.
+    """
+    acknowledger = partition.acks
+    assert acknowledger is not None
+    acknowledger.check(acks.acks)
+    try:
+        first = write()
+        partition.flushing.flush_if_due(first + n)
+    except StorageError as error:
+        if partition.segments.fenced is not None or error.errno not in NO_ROOM:
+            acknowledger.failed(error)
+        raise
+    acknowledger.wait(first + n, acks.acks, acks.timeout_ms)
     return first
 
 
@@ -53,9 +78,10 @@ _NULL = ffi.NULL
 _append_at, _write_at = lib.seg_tail_append, lib.seg_tail_write
 
 
-def append_short(loan: TailLoan, value: Any, key: Any, timestamp: int | None) -> int:
+def append_short(loan: TailLoan, value: Any, key: Any, timestamp: int | None, batch: Any = _NULL) -> int:
     """Append a record without headers by one call of C, where nothing unusual is the case; returns its
-    offset, or SLOW. Raises StorageError: the record is not in the log.
+    offset, or SLOW. `batch` (a `seg_batch *`) says which producer with an id wrote it, and gets the other
+    fields of its batch. Raises StorageError: the record is not in the log.
     """
     tail = loan.tail
     if tail is None:
@@ -76,10 +102,17 @@ def append_short(loan: TailLoan, value: Any, key: Any, timestamp: int | None) ->
         timestamp = _NOW
     elif type(timestamp) is not int or not 0 <= timestamp <= INT64_MAX:
         return SLOW
-    offset = _append_at(
-        tail.c, value, size, key, key_size, timestamp, _NOW if tail.clock is None else tail.clock()
+    due, _file = tail.due, tail.handle  # which stays open
+    if due is not None:
+        check_apart("append()")
+    offset: int = _append_at(
+        tail.c, value, size, key, key_size, timestamp, _NOW if tail.clock is None else tail.clock(), batch
     )
-    return offset if offset >= 0 or offset == SLOW else _torn(loan, -offset)
+    if offset < 0:
+        return offset if offset == SLOW else _torn(loan, -offset)
+    if due is not None:
+        due(offset + 1)
+    return offset
 
 
 def _write_short(partition: Partition, chunk: Encoded) -> int:
@@ -88,7 +121,11 @@ def _write_short(partition: Partition, chunk: Encoded) -> int:
     tail = loan.tail
     if tail is None:
         return SLOW
-    first = _write_at(tail.c, chunk.ptr, chunk.size, chunk.headers, len(chunk.batches))
+    _file = tail.handle  # which stays open
+    if tail.due is not None:
+        check_apart("append()")
+    now = _NOW if tail.clock is None else tail.clock()
+    first = _write_at(tail.c, chunk.ptr, chunk.size, chunk.headers, len(chunk.batches), now)
     if first >= 0:
         chunk.release()
     return first if first >= 0 or first == SLOW else _torn(loan, -first)
@@ -108,7 +145,12 @@ AHEAD_COMPRESSED = 64 << 20
 
 
 def append_one(
-    partition: Partition, value: bytes | None, key: bytes | None, headers: Any, timestamp: int | None
+    partition: Partition,
+    value: bytes | None,
+    key: bytes | None,
+    headers: Any,
+    timestamp: int | None,
+    acks: Acks = ALL,
 ) -> int:
     """Append a record; returns its offset."""
     validator, now = partition.validator, partition.context.clock()
@@ -117,7 +159,7 @@ def append_one(
     encoded = single(value, key, headers, stamp, PLAIN, validator.codec, validator.level)
     if encoded.size > validator.largest_batch:
         raise RecordTooLargeError(validator.too_large(encoded.size))
-    return append(partition, [encoded], 1)
+    return append(partition, [encoded], 1, None, acks)
 
 
 def append_columns(
@@ -128,20 +170,25 @@ def append_columns(
     headers: Any,
     compression: str | None,
     batch_bytes: int,
+    acks: Acks = ALL,
 ) -> range:
     """Append columns of records; returns their offsets."""
     validator, now = partition.validator, partition.context.clock()
     n, chunks = encode_columns(validator, now, values, keys, timestamps, headers, compression, batch_bytes)
     if not n:
-        end = partition.view.end_offset
+        end = partition.visible.log_end_offset
         return range(end, end)
     chunk, second = next(chunks), next(chunks, None)
     if second is None:
-        first = append(partition, [chunk], n)
+        first = append(partition, [chunk], n, None, acks)
         return range(first, first + n)
     codec, _ = validator.named_codec(compression)
     ahead = AHEAD_COMPRESSED if codec else AHEAD_PLAIN
-    first = partition.queue.append(chain((chunk, second), chunks), ahead)
+    batches = chain((chunk, second), chunks)
+    if partition.acks is not None:
+        first = _acknowledged(partition, acks, n, lambda: partition.queue.append(batches, ahead))
+        return range(first, first + n)
+    first = partition.queue.append(batches, ahead)
     partition.flushing.flush_if_due(first + n)
     return range(first, first + n)
 
@@ -192,6 +239,9 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
+_appended: Callable[[tuple[Any, ...]], Appended] = partial(tuple.__new__, Appended)  # a call of C
+
+
 def append_batches(
     log: Writable,
     columns: Columns,
@@ -200,6 +250,7 @@ def append_batches(
     template: Template = PLAIN,
     *,
     sequenced: bool = True,
+    acks: Acks = ALL,
 ) -> Appended:
     """Append all records with contiguous offsets, or none. A batch ends before each record numbered in
     `cuts`.
@@ -217,7 +268,7 @@ def append_batches(
     claim = claim_of(template, sequenced)
     partition = log.partition_for_write()
     if not columns.n:
-        return Appended(partition.view.end_offset, -1, 0)
+        return Appended(partition.visible.log_end_offset, -1, 0)
     validator, stamps = partition.validator, columns.timestamps
     codec, level = validator.codec_for(compression)
     least, most = (-1, -1) if stamps is None else (int(stamps.min()), int(stamps.max()))
@@ -225,7 +276,7 @@ def append_batches(
     limit = validator.largest_batch
     check_sizes(columns, codec, level, limit)
     chunks = list(encode(columns, codec, level, limit, template, _room(columns, len(cuts) + 1), limit, cuts))
-    return _append(partition, chunks, columns.n, claim)
+    return _append(partition, chunks, columns.n, claim, acks)
 
 
 def append_record(
@@ -238,22 +289,30 @@ def append_record(
     template: Template = PLAIN,
     *,
     sequenced: bool = True,
+    acks: Acks = ALL,
 ) -> Appended:
-    """Append one record, as `append_batches` does, in a third of the time."""
-    claim = claim_of(template, sequenced)
+    """Append one record, as `append_batches` does, in less time: mostly by one call of C."""
     partition = log.partition_for_write()
+    if compression is None and not headers and (sequenced or template.producer_id < 0):
+        batch = ffi.new("seg_batch *")
+        batch.producer_id, batch.producer_epoch = template.producer_id, template.producer_epoch
+        batch.base_sequence, batch.attributes = template.base_sequence, template.attributes
+        first = append_short(partition.loan, value, key, timestamp, batch)
+        if first >= 0:
+            return _appended((first, -1, batch.size, False))
+    claim = claim_of(template, sequenced)
     validator = partition.validator
     codec, level = validator.codec_for(compression)
     validator.check(timestamp, timestamp, key is None, partition.context.clock())
     encoded = single(value, key, headers, timestamp, template, codec, level)
     if encoded.size > validator.largest_batch:
         raise RecordTooLargeError(validator.too_large(encoded.size))
-    return _append(partition, [encoded], 1, claim)
+    return _append(partition, [encoded], 1, claim, acks)
 
 
-def _append(partition: Partition, chunks: list[Encoded], n: int, claim: Claim | None) -> Appended:
+def _append(partition: Partition, chunks: list[Encoded], n: int, claim: Claim | None, acks: Acks) -> Appended:
     size = sum(chunk.size for chunk in chunks)
-    first = append(partition, chunks, n, claim)
+    first = append(partition, chunks, n, claim, acks)
     append_time = -1
     if partition.config.message_timestamp_type == "LogAppendTime":
         repeated = claim is not None and claim.repeated

@@ -90,7 +90,7 @@ class AppendQueue:
                     self.drain()
                 elif self._hidden:  # an interrupt came to the thread that wrote it
                     self.show()
-                if claim is None and not self._hidden and not self._queue:
+                if not self._hidden and not self._queue:
                     self._lend()
         except BaseException:
             pending.abandoned = True  # nobody waits for this append: it must not be written later

@@ -24,11 +24,15 @@ from segstore.storage.segment.batch_scan import walk_past_damage
 from segstore.storage.segment.segment import Segment
 
 
-def load_epochs(files: Files, path: str, opened: Opened) -> tuple[LeaderEpochs, str]:
+def load_epochs(
+    files: Files, path: str, opened: Opened, *, replicated: bool = False
+) -> tuple[LeaderEpochs, str]:
     """Return the leader epochs of a log, and what is wrong with the checkpoint file, "" for nothing. Raises
-    OSError.
+    OSError. The file of a log that is `replicated` has no entry where no batch has an epoch.
     """
     empty = opened.end_offset == opened.segments[0].base_offset
+    if replicated and not empty:
+        empty = not derive(files, opened.segments[-1:])[0]
     try:
         epochs = LeaderEpochs.load(files, path)
         wrong = _contradiction(epochs, opened) if epochs.entries or empty else "no epoch is in it"

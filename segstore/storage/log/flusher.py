@@ -1,20 +1,22 @@
 """The flusher makes a partition's log durable: group commit, recovery point, fencing after a failed sync.
 
 On disk it syncs logs, the files that a roll has sealed beside them, and the directory; it writes nothing.
-Threads: any. The thread that holds the lock syncs for all. The others don't wait for the lock, but for the
-end of the flush under way: a thread whose records it has made durable goes on at once, whoever flushes next.
-The append token is never taken here.
+Threads: any. One syncs for all; the others wait for the end of that sync: a thread whose records it has made
+durable goes on at once, whoever syncs next. While the native tail is lent and nothing but the active
+segment's log is to be synced, C does both (`_native/commit.c`). The append token is never taken here.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
+from functools import partial
 
 from segstore import names
-from segstore._native import ffi
+from segstore._native import ffi, lib
 from segstore.errors import StorageError, is_refusal
 from segstore.files import Handle
 from segstore.mutex import Mutex
@@ -22,13 +24,10 @@ from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.log_segments import LogSegments
 from segstore.storage.segment import index_files
 from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.native_tail import NativeTail
 from segstore.storage.segment.segment import Segment
-from segstore.threads import Latch
 
 _NEVER = (-1, 0)
-_LONGEST_WAIT = 1.0
-"""Seconds after which a thread looks again for the flush under way: an interrupt may have ended it untold.
-"""
 
 
 class Flusher:
@@ -43,43 +42,87 @@ class Flusher:
         advanced: Callable[[int], None],
     ) -> None:
         self._pool, self._segments, self._view, self._advanced = pool, segments, view, advanced
-        self.recovery_point = recovery_point
+        # A file of the pool refers to this, and may outlive the flusher.
+        self._failure = ffi.new("int32_t *")  # errno of a sync that failed
+        self._commit = ffi.new("seg_commit *", {"synced": recovery_point, "failed": self._failure})
         self.lock = Mutex()
+        self.lock.on_taken = self._close
         self._names_synced = _NEVER
         self._sealed: list[tuple[Segment, int]] = []  # sealed by rolls at these offsets, and not synced
-        self._failure = ffi.new("int32_t *")  # errno of a sync that failed
-        self._under_way: Latch | None = None  # opened at the end of the flush that is under way
+        self._tail: NativeTail | None = None  # the last that was lent
         self.failed = False  # whether a sync has failed: what the kernel holds of the log may not be on disk
+
+    @property
+    def recovery_point(self) -> int:
+        """Return the offset below which all is synced."""
+        return int(self._commit.synced)
+
+    # --- the short way --------------------------------------------------------------------
+
+    def lend(self, tail: NativeTail, view: LogView) -> None:
+        """Lend a tail what a flush needs; the caller holds the append token."""
+        tail.c.commit = self._commit
+        tail.keep(self._commit, self._failure)
+        if tail.syncs:
+            self._tail = tail  # first: a sync that fails from here on finds the tail in `names_changed`
+            tail.c.log_only = 1  # before the look, so that what `names_changed` says meanwhile stays
+            if not self._needs_log_only(view):
+                tail.c.log_only = 0
+
+    def take_back(self) -> None:
+        """Sync by the tail no more; the caller holds the append token."""
+        self._tail = None
+
+    def _needs_log_only(self, view: LogView) -> bool:
+        """Return whether nothing but the active segment's log is to be synced."""
+        return (
+            view.slot(self.recovery_point) == len(view.segments) - 1
+            and not self._sealed
+            and not view.segments[-1].unsynced_aborts
+            and self._names_synced == (view.bases[-1], self._segments.removals)
+        )
+
+    def _flush_short(self, tail: NativeTail, upto: int) -> bool:
+        """Flush by one call of C; False where the long way must be taken."""
+        handle = tail.handle  # keeps the file open
+        if handle is None:
+            return False
+        while (code := lib.seg_tail_flush(tail.c, upto)) == -errno.EINTR:
+            """A signal's handler has run."""
+        if code == 1:
+            self._advanced(upto)
+        return bool(code >= 0)
+
+    # --- flushing -------------------------------------------------------------------------
 
     def flush(self, upto: int) -> None:
         """Return when all below `upto` is durable. Raises StorageError where the sync failed; the partition
         is fenced then.
         """
+        tail = self._tail
+        if tail is not None and self._flush_short(tail, upto):
+            return
         while not self._is_done(upto):
-            flush = self._under_way
-            if flush is None:
-                self._flush(upto)
+            code = lib.seg_commit_wait(self._commit)
+            if code == 0 or code == lib.SEG_SLOW:
+                self.without_syncs(partial(self._flush, upto))
                 break
-            flush.wait(_LONGEST_WAIT)
 
     def _flush(self, upto: int) -> None:
-        with self.lock:
-            if self._is_done(upto):
-                return
-            if self._segments.fenced is not None:
-                raise StorageError(
-                    f"{self._segments.directory} is fenced for writing: {self._segments.reason}"
-                )
-            flush = self._under_way = Latch()
-            try:
-                time.sleep(0)  # threads that the last flush was for may append what this one can make durable
-                view = self._view()
-                self._sync_or_fence(view)
-                self.recovery_point = view.end_offset
-                self._advanced(view.end_offset)
-            finally:
-                self._under_way = None
-                flush.open()
+        if self._is_done(upto):
+            return
+        self._check_fenced()
+        time.sleep(0)  # threads that the last flush was for may append what this one can make durable
+        tail, view = self._tail, self._view()
+        self._sync_or_fence(view)
+        self._commit.synced = view.end_offset
+        self._advanced(view.end_offset)
+        if tail is not None:
+            tail.c.log_only = self._needs_log_only(view)
+
+    def _check_fenced(self) -> None:
+        if self._segments.fenced is not None:
+            raise StorageError(f"{self._segments.directory} is fenced for writing: {self._segments.reason}")
 
     def _is_done(self, upto: int) -> bool:
         # A failed append removes its new segment, whose name a sync may have made durable: then the directory
@@ -91,18 +134,24 @@ class Flusher:
         """Make durable what is in `view` and not visible yet. Raises StorageError where the sync failed; the
         partition is fenced then.
         """
-        with self.lock:
-            if self._segments.fenced is not None:
-                raise StorageError(
-                    f"{self._segments.directory} is fenced for writing: {self._segments.reason}"
-                )
+
+        def sync() -> None:
+            self._check_fenced()
             self._sync_or_fence(view)
+
+        self.without_syncs(sync)
+
+    def set_recovery_point(self, offset: int) -> None:
+        """Note that all below `offset` is durable, or that the log was cut there; the caller holds the append
+        token.
+        """
+        self._commit.synced = offset
 
     def _sync_or_fence(self, view: LogView) -> None:
         try:
             if self._failure[0]:  # an earlier sync failed, and an interrupt came then
                 number = self._failure[0]
-                raise OSError(number, os.strerror(number), self._segments.directory)
+                raise OSError(number, os.strerror(number), self._segments.active.segment.path)
             self._sync(view)
         except OSError as error:
             if not is_refusal(error):
@@ -121,7 +170,7 @@ class Flusher:
             # Where a signal handler has raised the error, the next sync does again what this one may have
             # missed.
             self._sealed = sealed + self._sealed
-            self._names_synced = _NEVER
+            self.names_changed()
             raise
 
     def _sync_files(self, view: LogView, sealed: list[tuple[Segment, int]]) -> None:
@@ -159,11 +208,21 @@ class Flusher:
         handle.failed = self._failure
         self._pool.files.sync(handle)
 
-    def without_syncs(self) -> AbstractContextManager[object]:
-        """Return a block in which nothing is synced: the active segment's file may be renamed away in it, and
-        come back.
-        """
-        return self.lock
+    def without_syncs(self, run: Callable[[], None]) -> None:
+        """Call `run` while nothing else is synced: it may rename the active segment's file away and back."""
+        with self.lock:
+            try:
+                run()
+            finally:
+                lib.seg_commit_open(self._commit)
+
+    def _close(self) -> None:
+        try:
+            while lib.seg_commit_close(self._commit) == -errno.EINTR:
+                """A signal's handler has run."""
+        except BaseException:
+            lib.seg_commit_open(self._commit)
+            raise
 
     def rolled(self, sealed: Segment, offset: int) -> None:
         """Let the next flush also sync the indexes and the producer snapshot that a roll at `offset`
@@ -175,3 +234,6 @@ class Flusher:
     def names_changed(self) -> None:
         """Let the next flush also sync the directory, since a file was made."""
         self._names_synced = _NEVER
+        tail = self._tail
+        if tail is not None:
+            tail.c.log_only = 0

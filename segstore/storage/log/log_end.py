@@ -8,7 +8,7 @@ On disk the log is only read. Threads: any; both never change.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,9 +31,6 @@ class LogEnd(NamedTuple):
     handle: Handle
 
 
-_log_end: Callable[[tuple[Any, ...]], LogEnd] = partial(tuple.__new__, LogEnd)  # a call of C
-
-
 def end_of(view: LogView) -> LogEnd:
     """Return the end of what is visible. Raises OSError where the active segment can't be opened."""
     return LogEnd(view.end_offset, view.end_position, view.segments[-1].handle)
@@ -41,17 +38,17 @@ def end_of(view: LogView) -> LogEnd:
 
 class LastRecord(NamedTuple):
     """A record without headers; `timestamp` in ms, `timestamp_type` 0: CreateTime, 1: LogAppendTime. `size`
-    is that of its batch, in bytes, `start` the log start offset, and `end` is behind the record.
+    is that of its batch, in bytes, and `start` the log start offset.
     """
 
     leader_epoch: int
+    offset: int
     timestamp: int
     timestamp_type: int
     key: bytes | None
     value: bytes | None
     size: int
     start: int
-    end: LogEnd
 
 
 _last_record: Callable[[tuple[Any, ...]], LastRecord] = partial(tuple.__new__, LastRecord)
@@ -63,32 +60,41 @@ class LastRecords:
     def __init__(self, followed: FollowedEnds, committed: bool, check_crcs: bool) -> None:
         """`committed`: records are only read where no transaction is open in the partition."""
         self.followed = followed
-        self._ends: list[LogEnd | None] = [None] * followed.n
+        self._ends: Sequence[LogEnd | None] = ()
         followed.last.committed, followed.last.check_crc = committed, check_crcs
-        self._numbers, self._bytes = followed.last.numbers, followed.last.bytes
+        self._numbers = followed.last.numbers
+        self._bytes = ffi.buffer(followed.last.bytes, lib.SEG_LAST_ROOM)
 
-    def expect(self, number: int, end: LogEnd | None) -> None:
-        """Let the next wait read the record that comes at `end` of a partition; None: leave it to others."""
-        if self._ends[number] is end:
-            return
-        place = self.followed.content[number]
-        place.fd = -1  # first: an interrupt may come between these lines
-        self._ends[number] = end  # which keeps the file open
-        if end is not None:
-            place.offset, place.position = end.offset, end.position
-            place.fd = end.handle.fd
-
-    def take(self, number: int, end: LogEnd) -> LastRecord | None:
-        """Return the record of partition `number` that the last wait has read at `end`; None where it has
-        read none: then the long way must be taken.
+    def expect(self, ends: Sequence[LogEnd | None]) -> None:
+        """Let the next waits read a record that comes at the end of each partition; None: leave it to others.
+        Behind a record that was read the next one is expected.
         """
-        size, timestamp, kind, epoch, start, key_at, key_end, value_at, value_end = _unpack(
+        places = self.followed.content
+        for number in range(self.followed.n):
+            places[number].fd = -1  # first: an interrupt may come between these lines
+        self._ends = ends  # which keep the files open
+        for number, end in enumerate(ends):
+            if end is not None:
+                place = places[number]
+                place.offset, place.position, place.fd = end.offset, end.position, end.handle.fd
+
+    def read_up_to(self, ends: Sequence[LogEnd]) -> bool:
+        """Expect records at these ends, up to which all was read, and let the next wait end at once where
+        more is published already. Returns False where that can't be told now.
+        """
+        self.expect(ends)
+        return self.followed.see([end.offset for end in ends])
+
+    def take(self) -> LastRecord | None:
+        """Return the record that the last wait has read; None where it has read none: then the long way must
+        be taken.
+        """
+        size, offset, timestamp, kind, epoch, start, key, key_end, value, value_end = _unpack(
             self._numbers, _NUMBERS
         )
-        if not size or self._ends[number] is not end:
+        if not size:
             return None
         content = self._bytes
-        key = None if key_at < 0 else _unpack(content + key_at, key_end - key_at)
-        value = None if value_at < 0 else _unpack(content + value_at, value_end - value_at)
-        after = _log_end((end.offset + 1, end.position + size, end.handle))
-        return _last_record((epoch, timestamp, kind, key, value, size, start, after))
+        key = None if key < 0 else content[key:key_end]
+        value = None if value < 0 else content[value:value_end]
+        return _last_record((epoch, offset, timestamp, kind, key, value, size, start))

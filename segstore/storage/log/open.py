@@ -13,7 +13,13 @@ from segstore.index.sparse import MOST
 from segstore.storage.handle_pool import HandlePool
 from segstore.storage.log.recovery import PartitionRecovery, Recovered, behind_last, last_whole
 from segstore.storage.segment.segment import Segment
-from segstore.storage.segment.segment_files import bury_segment, create_segment, finish_renames, list_segments
+from segstore.storage.segment.segment_files import (
+    bury_segment,
+    create_segment,
+    finish_renames,
+    list_segments,
+    remove_segment,
+)
 
 
 class Expected(NamedTuple):
@@ -22,7 +28,8 @@ class Expected(NamedTuple):
     `recovery_point_checked`, `log_start_checked`: whether the source of the number has a checksum. A
     recovery point without one that is behind the log's end is ignored, and a log start offset without one
     lets no file be touched; `log_start_claimed`: that was so at an earlier open, and was reported then.
-    `now_ms` is the store's clock. `told` says which of the checkpoints disagree.
+    `now_ms` is the store's clock. `told` says which of the checkpoints disagree. `replicated`: this is a
+    replica's log, which ends where it has no more (R7): its leader has the rest.
     """
 
     clean: bool
@@ -36,6 +43,7 @@ class Expected(NamedTuple):
     log_start_claimed: bool = False
     now_ms: int = 0
     told: tuple[str, ...] = ()
+    replicated: bool = False
 
 
 class Opened(NamedTuple):
@@ -61,13 +69,22 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
     messages: list[str] = []
     least = _recovery_point(segments, expected, messages)
     if not segments:
-        segments = [create_segment(pool, directory, max(least, expected.log_start), config)]
+        begin = expected.log_start if expected.replicated else max(least, expected.log_start)
+        segments = [create_segment(pool, directory, begin, config)]
+    if expected.replicated:
+        segments = _begun_anew(segments, config, expected)
     recovered = None
     last = segments[-1]
     position, end = behind_last(last) if expected.clean else (-1, -1)
     if position != last.size or end < least:
         recovered = PartitionRecovery(
-            segments, config, least, expected.quarantine, expected.gaps_end, expected.suspect
+            segments,
+            config,
+            least,
+            expected.quarantine,
+            expected.gaps_end,
+            expected.suspect,
+            expected.replicated,
         ).run()
         end = recovered.end_offset
     segments[-1].sealed = False
@@ -83,6 +100,19 @@ def open_partition(pool: HandlePool, directory: str, config: TopicConfig, expect
         )
     durable = min(least, end) if recovered is None else end
     return Opened(segments, start, end, durable, recovered, tuple(messages), (*buried, *aside_paths), claimed)
+
+
+def _begun_anew(segments: list[Segment], config: TopicConfig, expected: Expected) -> list[Segment]:
+    """Return the segments of a replica's log; a new one where a crash came after it was decided to begin the
+    log anew (R6): only then the log start offset lies above the log's end.
+    """
+    last, start = segments[-1], expected.log_start
+    if not expected.log_start_checked or start <= behind_last(last)[1]:
+        return segments
+    for segment in reversed(segments):
+        remove_segment(segment)
+    last.pool.files.sync_dir(last.directory)
+    return [create_segment(last.pool, last.directory, start, config)]
 
 
 def _recovery_point(segments: list[Segment], expected: Expected, messages: list[str]) -> int:

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from segstore.config import TopicConfig
-from segstore.errors import StorageError, StoreClosedError, copy_of
-from segstore.integers import INT64_MAX
+from segstore.errors import StorageError, copy_of
 from segstore.mutex import Mutex
 from segstore.storage.context import Context
 from segstore.storage.log import retention
+from segstore.storage.log.acks import Acknowledger
 from segstore.storage.log.append_queue import AppendQueue
 from segstore.storage.log.flusher import Flusher
+from segstore.storage.log.flushing import Flushing
 from segstore.storage.log.log_segments import LogSegments
 from segstore.storage.log.tail_loan import TailLoan
 from segstore.storage.log.validator import LogValidator
@@ -129,82 +129,6 @@ class LogStart:
             partition.context.files.sync_dir(partition.directory)
 
 
-# --- flushing ----------------------------------------------------------------------------------
-
-NEVER = INT64_MAX  # Kafka's default for flush.ms
-
-
-class Flushing:
-    """Decides when a partition is flushed: by flush.messages and flush.ms, behind a roll, and on request.
-
-    The append token is never held here, but for `adopted`. `changed` says whether anything was written that
-    the next open should find in a producer snapshot.
-    """
-
-    def __init__(
-        self, context: Context, writer: LogWriter, flusher: Flusher, visible: Visible, changed: bool
-    ) -> None:
-        self._context, self._writer, self._flusher, self._visible = context, writer, flusher, visible
-        self.changed = changed
-        self._planned = False
-        self.untold: StorageError | None = None
-        """Why a sync in the background failed; closing the partition raises this."""
-
-    def flush(self) -> None:
-        """Make all that is visible durable. Raises StorageError."""
-        self._flusher.flush(self._visible.view.end_offset)
-
-    def flush_if_due(self, after: int) -> None:
-        """Keep `flush.messages` and `flush.ms` for an append that ends at offset `after`. Raises
-        StorageError.
-        """
-        config = self._writer.config
-        if after - self._flusher.recovery_point >= config.flush_messages:
-            self._flusher.flush(after)
-        elif not self._planned and config.flush_ms < NEVER:
-            self._plan(config.flush_ms / 1000)
-        self.changed = True
-
-    def needs_nothing(self) -> bool:
-        """Return whether `flush_if_due` has nothing to do after the next appends."""
-        config = self._writer.config
-        return self.changed and config.flush_messages == NEVER and config.flush_ms >= NEVER
-
-    def _plan(self, seconds: float) -> None:
-        self._planned = True
-        try:
-            self._context.scheduler.after(seconds, self._as_planned)
-        except BaseException:  # Ctrl-C: the next append plans the flush anew
-            self._planned = False
-            raise
-
-    def adopted(self, end: int) -> None:
-        """Note that all below `end` is durable, and about to become visible; the caller holds the append
-        token.
-        """
-        self._flusher.recovery_point = end
-        self.changed = True
-
-    def soon(self, upto: int) -> None:
-        """Make all below `upto` durable in the background."""
-        self._context.scheduler.soon(partial(self._quietly, upto))
-
-    def _as_planned(self) -> None:
-        self._planned = False
-        self._quietly(NEVER)
-
-    def _quietly(self, upto: int) -> None:
-        if not self._context.closed and self._visible.current is not None:
-            try:
-                self._flusher.flush(min(upto, self._visible.view.end_offset))
-            except StoreClosedError:
-                pass  # the topic was deleted meanwhile
-            except StorageError as error:
-                if error.errno is not None:  # an error without errno is a fence that was raised before
-                    self.untold = copy_of(error)
-                raise
-
-
 # --- partition ------------------------------------------------------------
 
 
@@ -230,7 +154,9 @@ class Partition:
         publisher: Publisher,
         start_moved: Callable[[int], None],
         layout: int = 0,
+        high_watermark: int | None = None,
     ) -> None:
+        """With a `high_watermark` this is a replica, which takes no application's appends before it leads."""
         self.context, self.config, self.producers = context, config, producers
         self.directory = opened.segments[0].directory
         self.segments = LogSegments(self.directory, opened.segments, config, opened.end_offset, layout)
@@ -238,19 +164,23 @@ class Partition:
             context.pool, config, self.segments, epochs.current, context.clock, self._rolled, producers
         )
         self.flusher = Flusher(
-            context.pool, self.segments, lambda: self.view, opened.durable_offset, self._flushed
+            context.pool, self.segments, lambda: self.visible.written, opened.durable_offset, self._flushed
         )
-        self.visible = Visible(self.writer, self.flusher, publisher, opened.start_offset)
+        self.writer.follows = high_watermark is not None
+        self.visible = Visible(self.writer, self.flusher, publisher, opened.start_offset, high_watermark)
         needed = self.visible.publishing, self.flusher.lock, publisher.lock
         changed = opened.recovered is not None
         self.flushing = Flushing(context, self.writer, self.flusher, self.visible, changed)
-        self.loan = TailLoan(context, self.writer, self.visible, self.flushing.needs_nothing)
+        self.loan = TailLoan(context, self.writer, self.visible, self.flushing)
         self.queue = AppendQueue(
             self.writer, self.visible.show, self._show_soon, self.loan.token, needed, self._lend
         )
+        self.epochs = epochs
         self.log_start = LogStart(self, epochs, start_moved)
         self.admin, self.naming = Mutex(), Mutex()
         self.validator = LogValidator(config)
+        self.acks: Acknowledger | None = None
+        """The other replicas, which an application's append waits for; None without any."""
         self.unsettled: str | None = None
         """Why a compaction's swap was left half done: reopening finishes it, and no other runs before."""
         self.visible.publish()
@@ -390,9 +320,10 @@ class Partition:
             self.segments.closed = True
         if self.writer.is_whole():
             self.flush()
+            self.visible.publish()  # a sync of C's that just ended may have told nobody
             self.segments.active.trim()
             if self.flushing.changed:
-                self.producers.snapshot(self.view.end_offset)
+                self.producers.snapshot(self.visible.log_end_offset)
         elif self.flushing.untold is not None:
             raise copy_of(self.flushing.untold)
 

@@ -55,6 +55,7 @@ class Follower:
         self.lock = Mutex()
         self._seen: Ends | None = None
         self._view: LogView | None = None
+        self._written: LogView | None = None  # what is published, up to the log end offset
         self._was_published = False
         self._stamp = -1
 
@@ -68,6 +69,14 @@ class Follower:
             return self._refresh(ends)
         return self.refresh()
 
+    def written(self) -> LogView:
+        """Return the view that `refresh` gave last, but up to the log end offset, which lies above the high
+        watermark in a replica.
+        """
+        view = self.view
+        with self.lock:
+            return view if self._seen is None or self._written is None else self._written
+
     def refresh(self) -> LogView:
         """List the files anew, since a file that was expected is gone. Raises StoreClosedError where all
         files are gone.
@@ -77,7 +86,7 @@ class Follower:
             # removed.
             self._pool.forget_directory(self.directory)
             for _ in range(_TRIES):
-                self._seen = self._view = None
+                self._seen = self._view = self._written = None
                 try:
                     return self._refresh(self._published())
                 except FileNotFoundError:
@@ -102,9 +111,10 @@ class Follower:
         if ends is None:
             after = self._unpublished(segments, view if seen is None else None)
         else:
-            after = _view(segments, ends.start, ends.end, ends.stable)
-            if view is None or seen is None or view.end_offset != seen.end:
-                after = self._within(after, ends)
+            written = _view(segments, ends.start, ends.end, ends.stable)
+            if self._written is None or seen is None or self._written.end_offset != seen.end:
+                written = self._within(written, ends)
+            self._written, after = written, _shown(written, ends.high_watermark)
         self._seen, self._view, self._was_published = ends, after, ends is not None
         return after
 
@@ -223,6 +233,14 @@ class Follower:
         if found is None or found.position != position:
             return 0, last.base_offset
         return position, int(found.base_offset)
+
+
+def _shown(written: LogView, high_watermark: int) -> LogView:
+    """Return what readers see."""
+    if high_watermark >= written.end_offset:
+        return written
+    stable = min(written.stable_offset, high_watermark)
+    return written._replace(end_offset=high_watermark, stable_offset=stable)
 
 
 def _view(segments: tuple[Segment, ...], start: int, end: int, stable: int) -> LogView:

@@ -14,8 +14,9 @@ half done.
    batches; then later segments are removed, the last one first; then the log is cut and synced. A crash in
    between leaves the same first bad batch to the next recovery.
 4. Where even bytes below the recovery point are missing, the log goes on in a new segment at the recovery
-   point: an offset that was durable once is not given again.
-5. The new end is synced, and the caller begins a new leader epoch there.
+   point: an offset that was durable once is not given again. Not so the log of a replica: it is cut behind
+   its last whole batch, and its leader gives it the rest (R7).
+5. The new end is synced, and the caller begins a new leader epoch there, but for a replica.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from segstore.logger import Logger
 from segstore.storage.segment import index_files
 from segstore.storage.segment.active import ActiveSegment
 from segstore.storage.segment.batch_scan import BAD, CHUNK, next_whole, walk, walk_past_damage
-from segstore.storage.segment.quarantine import keep
+from segstore.storage.segment.quarantine import keep_batches
 from segstore.storage.segment.segment import Segment
 from segstore.storage.segment.segment_files import create_segment, remove_segment
 
@@ -99,11 +100,12 @@ class PartitionRecovery:
         quarantine: str,
         gaps_end: int,
         suspect: bool = False,
+        replicated: bool = False,
     ) -> None:
         """Below `gaps_end` compaction may have left gaps between batches (-1: anywhere). `suspect`: a sync
-        has failed, and the kernel may call pages clean that are not on disk.
+        has failed, and the kernel may call pages clean that are not on disk. `replicated`: see step 4.
         """
-        self.suspect = suspect
+        self.suspect, self.replicated = suspect, replicated
         self.segments, self.config, self.recovery_point = segments, config, recovery_point
         self.quarantine, self.gaps_end = quarantine, gaps_end
         self.pool = segments[0].pool
@@ -126,7 +128,8 @@ class PartitionRecovery:
                 break
             below = bases[slot + 1] if slot + 1 < len(bases) else names.MAX_OFFSET
             valid, end, reason = self._recover_segment(segment, below)
-            if valid < segment.size and end >= self.recovery_point:
+            is_last = self.replicated and slot + 1 == len(self.segments)
+            if valid < segment.size and (end >= self.recovery_point or is_last):
                 done = self._cut(slot, valid, end, reason)
                 break
             slot += 1
@@ -204,7 +207,7 @@ class PartitionRecovery:
         """Step 3: remove all from byte `valid` of segment `slot` on."""
         later = self.segments[slot + 1 :]
         pieces = [(self.segments[slot], valid), *((s, 0) for s in later)]
-        kept = [path for s, at in pieces if (path := self._keep(s, at)) is not None]
+        kept = [path for s, at in pieces if (path := keep_batches(self.quarantine, s, at)) is not None]
         cut = sum(s.size - at for s, at in pieces)
         for segment in reversed(later):
             remove_segment(segment)
@@ -223,15 +226,9 @@ class PartitionRecovery:
         )
         return Recovered(self.name, self.recovery_point, end, cut, len(later), tuple(kept), reason)
 
-    def _keep(self, segment: Segment, position: int) -> str | None:
-        """Copy what is about to be cut, if there are whole batches in it; returns the copy's path."""
-        if next_whole(self.files, segment.handle, position, segment.size, 0) is None:
-            return None
-        return keep(self.quarantine, segment, position, segment.size)
-
     def _finish(self, done: Recovered, end: int) -> Recovered:
         """Do steps 4 and 5."""
-        if end < self.recovery_point:
+        if end < self.recovery_point and not self.replicated:
             self.segments.append(create_segment(self.pool, self.directory, self.recovery_point, self.config))
             end = self.recovery_point
         for following, segment in zip([*self.segments[1:], None], self.segments, strict=True):

@@ -8,12 +8,12 @@ the holder of the append token; any thread may `stop` the tail, and append by it
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from segstore.errors import StorageError, is_refusal
 from segstore.mutex import Mutex
 from segstore.storage.context import Context, wall_clock
+from segstore.storage.log.flushing import Flushing
 from segstore.storage.log.validator import LogValidator
 from segstore.storage.log.writer import LogWriter, Restore
 from segstore.storage.segment import native_tail
@@ -25,15 +25,10 @@ if TYPE_CHECKING:
 
 
 class TailLoan:
-    """The loan of one partition; `tail` is what C appends at, None where it may not. `needs_nothing` says
-    whether an append needs nothing behind it, such as a flush.
-    """
+    """The loan of one partition; `tail` is what C appends at, None where it may not."""
 
-    def __init__(
-        self, context: Context, writer: LogWriter, visible: Visible, needs_nothing: Callable[[], bool]
-    ) -> None:
-        self._files, self._writer, self._visible = context.files, writer, visible
-        self._needs_nothing = needs_nothing
+    def __init__(self, context: Context, writer: LogWriter, visible: Visible, flushing: Flushing) -> None:
+        self._files, self._writer, self._visible, self._flushing = context.files, writer, visible, flushing
         self.token = Mutex()
         """The append token, which is held where the log's end or its segments change."""
         self.token.on_taken = self.take_back
@@ -54,9 +49,11 @@ class TailLoan:
             return
         writer = self._writer
         # Noted first: whatever an interrupt leaves undone here, the tail is taken back.
-        tail = self.tail = NativeTail(handle, write, self._clock, here)
+        tail = self.tail = NativeTail(handle, write, self._files.native_sync(handle), self._clock, here)
+        self._flushing.lend(tail)
         writer.segments.active.lend(tail)
         validator.lend(tail)
+        writer.producers.lend(tail)
         tail.c.leader_epoch = writer.epoch
         self._visible.lend(tail)
         # Meanwhile a sync may have failed, or the pool have let go of the file, of which it would not know.
@@ -77,11 +74,13 @@ class TailLoan:
     def _is_usual(self) -> bool:
         segments = self._writer.segments
         return (
-            self._needs_nothing()
+            self._flushing.changed
             and self._writer.owed is None
             and segments.fenced is None
             and not segments.closed
+            and not self._visible.is_replica
             and self._visible.is_all
+            and self._visible.stays_stable
             and self._writer.config.message_timestamp_type == "CreateTime"
         )
 
@@ -97,8 +96,9 @@ class TailLoan:
         tail.stop()
         writer = self._writer
         writer.segments.active.take_back(tail)
+        writer.producers.take_back(tail)
         if tail.c.torn and writer.owed is None:
-            writer.owed = Restore(writer.segments, None)
+            writer.owed = Restore(writer.segments)
         self._visible.take_back()
         self.tail = None
 

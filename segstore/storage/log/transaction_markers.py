@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from segstore.errors import InvalidArgumentError, StorageError, first_of
+from segstore.errors import InvalidArgumentError, SegstoreError, StorageError, first_of
 from segstore.records.control import ABORT, COMMIT, Marker
 from segstore.storage.context import os_errors
+from segstore.storage.log.acks import ALL
 from segstore.storage.log.partition import Partition, Writable
 from segstore.storage.log.visibility import Visible
 from segstore.storage.producers.append_info import check_epoch
@@ -73,6 +74,9 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
             f"producer {marker.producer_id}, epoch {marker.producer_epoch}: both must be 0 or more"
         )
     found = [log.partition_for_write() for log in logs]
+    for partition in found:
+        if partition.acks is not None:
+            partition.acks.check(ALL.acks)
     partitions = sorted(set(found), key=lambda partition: partition.directory)
     offsets = dict.fromkeys(partitions, -1)
 
@@ -90,23 +94,41 @@ def show_end(logs: Sequence[Writable], marker: Marker, transaction_epoch: int) -
                 [partition.visible for partition in partitions if not partition.visible.is_all], written
             )
 
-    with os_errors():
-        holding([partition.queue.token for partition in partitions], end)
+    try:
+        with os_errors():
+            holding([partition.queue.token for partition in partitions], end)
+    except StorageError as error:
+        for partition in partitions:
+            if partition.acks is not None and partition.segments.fenced is not None:
+                partition.acks.failed(error)
+        raise
     return [Shown(partition, offsets[partition]) for partition in found]
 
 
 def flush_markers(shown: Sequence[Shown]) -> None:
-    """Keep the flush settings of all the partitions, then raise the first error. Raises StorageError.
+    """Keep the flush settings of all the partitions, wait for their other replicas, then raise the first
+    error. Raises StorageError, and the errors of `Acknowledger.wait`.
 
     All are flushed, also those that need no marker: markers written before may not be durable yet, where a
     sync has failed.
     """
-    errors: list[StorageError] = []
+    errors: list[SegstoreError] = []
+    waiting: list[tuple[Partition, int]] = []
     with os_errors():
         for partition, offset in dict(shown).items():
+            end = offset + 1 or partition.visible.log_end_offset
             try:
-                partition.flushing.flush_if_due(offset + 1 or partition.view.end_offset)
+                partition.flushing.flush_if_due(end)
+                waiting.append((partition, end))
             except StorageError as error:
+                if partition.acks is not None:
+                    partition.acks.failed(error)
+                errors.append(error)
+    for partition, end in waiting:
+        if partition.acks is not None:
+            try:
+                partition.acks.wait(end, *ALL)
+            except SegstoreError as error:
                 errors.append(error)
     if errors:
         raise first_of(errors)

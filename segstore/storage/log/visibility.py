@@ -1,8 +1,12 @@
 """What readers may see of a partition: segments, log start offset and high watermark, in one view.
 
 The view is replaced whole. On disk each view is told to other processes through the partition's slot in
-`.segstore/ends`. Threads: any may look. A thread that replaces the view holds the append token, and the bytes
-are written by then. A view and its publication change together, under `publishing`.
+`.segstore/ends`. Threads: any may look. A thread that replaces the view because the log has changed holds the
+append token, and the bytes are written by then. A view and its publication change together, under
+`publishing`.
+
+Readers see a log up to its high watermark. That is the log end offset, unless the partition is a replica:
+then replication sets it, and `written` shows the log up to its end (Kafka: UnifiedLog.highWatermark).
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from segstore.mutex import Mutex
 from segstore.storage.log.flusher import Flusher
 from segstore.storage.log.writer import LogWriter
 from segstore.storage.meta.published_ends import EndsWriter, Numbers
+from segstore.storage.producers.producer_state import Ended
 from segstore.storage.segment.log_view import LogView, Together, Turning
 from segstore.storage.segment.native_tail import NativeTail
 from segstore.threads import holding
@@ -38,9 +43,13 @@ class Publisher:
         self.lock = ends.lock  # under which the ends of all partitions are published
         self._slot = ends.claim(key)
 
-    def publish(self, view: LogView, flusher: Flusher, layout: int) -> None:
-        """Publish a partition's view."""
-        self._ends.publish_one(self._slot, self._ends_of(view, flusher, layout))
+    def begin_epoch(self, epoch: int) -> None:
+        """Publish under this leader epoch from now on."""
+        self._epoch = epoch
+
+    def publish(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> None:
+        """Publish a partition's view, which is that of all that was `written`, or a part of it."""
+        self._ends.publish_one(self._slot, self._ends_of(view, written, flusher, layout))
 
     def lend(self, tail: NativeTail, view: LogView, flusher: Flusher, layout: int) -> None:
         """Lend a tail the partition's slot, in which C publishes as `publish` does."""
@@ -58,18 +67,21 @@ class Publisher:
 
     @staticmethod
     def publish_all(partitions: Sequence[Visible]) -> None:
-        """Publish the views of several partitions of one store at once."""
-        publishers = [partition.publisher for partition in partitions]
-        ends = [
-            publisher._ends_of(each.view, each.flusher, each.segments.layout)
-            for publisher, each in zip(publishers, partitions, strict=True)
-        ]
-        if publishers:
-            publishers[0]._ends.publish([publisher._slot for publisher in publishers], ends)
+        """Publish the views of several partitions at once: of those that lie in one directory, that is; a
+        replicated store has several.
+        """
+        by_directory: dict[EndsWriter, tuple[list[int], list[Numbers]]] = {}
+        for each in partitions:
+            publisher = each.publisher
+            slots, ends = by_directory.setdefault(publisher._ends, ([], []))
+            slots.append(publisher._slot)
+            ends.append(publisher._ends_of(each.view, each.written, each.flusher, each.segments.layout))
+        for writer, (slots, ends) in by_directory.items():
+            writer.publish(slots, ends)
 
-    def _ends_of(self, view: LogView, flusher: Flusher, layout: int) -> Numbers:
-        end, synced = view.end_offset, self.synced(flusher)
-        return self._key, view.start_offset, end, end, view.stable_offset, synced, layout, self._epoch
+    def _ends_of(self, view: LogView, written: LogView, flusher: Flusher, layout: int) -> Numbers:
+        end, shown, synced = written.end_offset, view.end_offset, self.synced(flusher)
+        return self._key, view.start_offset, end, shown, view.stable_offset, synced, layout, self._epoch
 
 
 _view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)  # a call of C
@@ -81,14 +93,27 @@ _view: Callable[[tuple[Any, ...]], LogView] = partial(tuple.__new__, LogView)  #
 class Visible:
     """What is visible of one partition, whose log start offset is `start_offset`."""
 
-    def __init__(self, writer: LogWriter, flusher: Flusher, publisher: Publisher, start_offset: int) -> None:
+    def __init__(
+        self,
+        writer: LogWriter,
+        flusher: Flusher,
+        publisher: Publisher,
+        start_offset: int,
+        high_watermark: int | None = None,
+    ) -> None:
+        """With a `high_watermark` this is a replica from the beginning."""
         self._writer, self.flusher, self.publisher = writer, flusher, publisher
         self.segments, self.start_offset = writer.segments, start_offset
         self.publishing = Mutex()  # held to replace the view or to publish it
         self._untold = False  # whether an interrupt may have prevented the view's publication
         self.tail: NativeTail | None = None  # at which C appends
+        self._high_watermark: int | None = None  # None: the log end offset
+        self._ended: tuple[Ended, ...] = ()  # transactions whose markers may lie behind the high watermark
         self._extended: tuple[LogView, LogView] | None = None  # a view, and what C's appends made of it
-        self.current: LogView | Turning | None = self._look()
+        self._written = view = self._look_at_all()
+        if high_watermark is not None:
+            view = self._begin_replica(view, min(high_watermark, view.end_offset))
+        self.current: LogView | Turning | None = view
 
     @property
     def view(self) -> LogView:
@@ -112,6 +137,20 @@ class Visible:
         return view.view
 
     @property
+    def written(self) -> LogView:
+        """Return the view of all that was written and shown, up to the log end offset: what followers fetch
+        and a flush syncs. Raises StoreClosedError where the topic was deleted.
+        """
+        is_all = self._high_watermark is None or self.current is None
+        return self.view if is_all else self._written
+
+    @property
+    def log_end_offset(self) -> int:
+        """Return the end of `written`. Raises StoreClosedError where the topic was deleted."""
+        tail = self.tail
+        return self.written.end_offset if tail is None else int(tail.c.next_offset)
+
+    @property
     def is_all(self) -> bool:
         """Return whether all that was written is visible, in this process and to others; the caller holds the
         append token.
@@ -119,10 +158,22 @@ class Visible:
         view = self.current
         if view is None:
             return True
-        shown = isinstance(view, LogView) and view.end_offset == self.segments.next_offset
-        return shown and not self._untold
+        shown = view if self._high_watermark is None else self._written
+        all_is = isinstance(shown, LogView) and shown.end_offset == self.segments.next_offset
+        return all_is and not self._untold
 
     # --- the native tail ------------------------------------------------------------------
+
+    @property
+    def stays_stable(self) -> bool:
+        """Return whether the view alone says where the last stable offset is after the next appends: at the
+        end, or where it is now. In a log of which all records are deleted that is not so while a transaction
+        is open. The caller holds the append token.
+        """
+        view = self.view
+        return (
+            view.stable_offset < view.end_offset or self._writer.producers.state.first_unstable_offset is None
+        )
 
     def lend(self, tail: NativeTail) -> None:
         """Let C move the end of the current view, and publish it, from now on; the caller holds the append
@@ -132,6 +183,7 @@ class Visible:
         with self.publishing:
             assert isinstance(self.current, LogView)
             self.publisher.lend(tail, self.current, self.flusher, self.segments.layout)
+            self.flusher.lend(tail, self.current)
             self.tail = tail
             tail.begin()
 
@@ -139,6 +191,7 @@ class Visible:
         """Let the view end where C's appends ended; the caller holds the append token, and C appends no more.
         These appends are published.
         """
+        self.flusher.take_back()
         if self.tail is not None and self.tail.moved:
             self.current = self._look()
         self.tail = self._extended = None
@@ -146,6 +199,31 @@ class Visible:
     # --- looking --------------------------------------------------------------------------
 
     def _look(self) -> LogView:
+        self._written = written = self._look_at_all()
+        if self._high_watermark is None:
+            return written
+        state, high_watermark = self._writer.producers.state, self._high_watermark
+        known = dict.fromkeys((*self._ended, *(state.ended or ())))
+        end = written.end_offset
+        self._ended = tuple([ended for ended in known if high_watermark <= ended.last_offset < end])
+        state.ended = list(self._ended)
+        return self._below(high_watermark)
+
+    def _below(self, high_watermark: int) -> LogView:
+        """Return the part of `written` below the high watermark; that is taken for the log start offset at
+        least. A transaction whose marker is not below it is not decided there.
+        """
+        view = self._written
+        if high_watermark >= view.end_offset:
+            return view
+        end = max(high_watermark, view.start_offset)
+        slot = view.slot(end)
+        undecided = [ended.first_offset for ended in self._ended if ended.last_offset >= end]
+        stable = max(min([view.stable_offset, end, *undecided]), view.start_offset)
+        segments, bases = view.segments[: slot + 1], view.bases[: slot + 1]
+        return LogView(segments, bases, view.start_offset, end, view.end_of(slot), stable)
+
+    def _look_at_all(self) -> LogView:
         end = self.segments.active.next_offset
         segments, bases = self.segments.lists or self.segments.list_anew()
         stable = self._writer.producers.state.stable_offset(self.start_offset, end)
@@ -154,7 +232,79 @@ class Visible:
     def ahead(self) -> LogView:
         """Return a view of all that was written, shown or not; the caller holds the append token."""
         self._writer.recall()
+        return self._look_at_all()
+
+    # --- the high watermark ---------------------------------------------------------------
+
+    @property
+    def is_replica(self) -> bool:
+        """Return whether the high watermark is set, and not the log end offset."""
+        return self._high_watermark is not None
+
+    @property
+    def high_watermark(self) -> int:
+        """Return the offset below which readers see the log. Raises StoreClosedError where the topic was
+        deleted.
+        """
+        return self.view.end_offset
+
+    def begin_replica(self, high_watermark: int) -> None:
+        """Let readers see the log up to a high watermark from now on; the caller holds the append token."""
+        self._begin_replica(self._look_at_all(), high_watermark)
+        self.show()
+
+    def _begin_replica(self, view: LogView, high_watermark: int) -> LogView:
+        producers, behind = self._writer.producers, high_watermark < view.end_offset
+        producers.state.ended = producers.ended_behind(view, high_watermark) if behind else []
+        self._high_watermark = high_watermark
         return self._look()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Show the log under this leader epoch from now on; the caller holds the append token."""
+        self.publisher.begin_epoch(epoch)
+        self.show()
+
+    def cut(self, high_watermark: int) -> None:
+        """Show the log of a replica that was cut, up to this high watermark; the caller holds the append
+        token.
+        """
+        self._high_watermark = high_watermark
+        self.show()
+
+    def set_high_watermark(self, offset: int) -> None:
+        """Let readers of a replica see the log up to `offset`, where a batch begins or the log ends; what is
+        behind the log's end is seen once it is written. The high watermark of a follower may go back. Any
+        thread may call this. Raises OSError where the high watermark goes back and the log can't be read.
+        """
+        ended: Sequence[Ended] | None = None
+        while not self._moved(offset, ended):
+            self._publish_turned()
+            if offset < (self._high_watermark or 0):
+                # What ended between both was forgotten when the high watermark had passed it.
+                written = self._written
+                behind = offset < written.end_offset
+                ended = self._writer.producers.ended_behind(written, offset) if behind else ()
+
+    def _moved(self, offset: int, ended: Sequence[Ended] | None) -> bool:
+        """Return False where other partitions became visible together with this one, and must be published
+        together; or where the high watermark goes back, and `ended`, the transactions that have ended behind
+        it, was not looked up: that is done without the lock.
+        """
+        with self.publishing:
+            current, before = self.current, self._high_watermark
+            if isinstance(current, Turning) and current.together.done:
+                return False
+            if before is not None and offset < before and ended is None:
+                return False
+            if ended is not None:
+                self._ended = tuple(dict.fromkeys((*ended, *self._ended)))
+            self._high_watermark = offset
+            if isinstance(current, LogView):
+                self._untold = True
+                self.current = view = self._below(offset)
+                self.publisher.publish(view, self._written, self.flusher, self.segments.layout)
+                self._untold = False
+        return True
 
     # --- showing --------------------------------------------------------------------------
 
@@ -169,7 +319,7 @@ class Visible:
         with self.publishing:
             self._untold = True
             self.current = view = self._look()
-            self.publisher.publish(view, self.flusher, self.segments.layout)
+            self.publisher.publish(view, self._written, self.flusher, self.segments.layout)
             self._untold = False
 
     @staticmethod
@@ -222,7 +372,9 @@ class Visible:
             if tail is not None and tail.publish_synced(self.publisher.synced(self.flusher)):
                 return True
             if current is not None:
-                self.publisher.publish(self.view, self.flusher, self.segments.layout)
+                view = self.view
+                written = view if self._high_watermark is None else self._written
+                self.publisher.publish(view, written, self.flusher, self.segments.layout)
         return True
 
     def withdraw(self) -> None:

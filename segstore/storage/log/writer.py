@@ -10,10 +10,16 @@ from __future__ import annotations
 import errno
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, repeat
+from functools import partial
+from itertools import accumulate, groupby, repeat
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from segstore.config import TopicConfig
 from segstore.errors import (
+    NotLeaderOrFollowerError,
     RecordTooLargeError,
     ReentrantCallError,
     SegstoreError,
@@ -41,6 +47,15 @@ from segstore.storage.segment.segment_files import make_files, new_segment, remo
 INTERRUPTED = StorageError(errno.EINTR, "the append was interrupted")
 
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Take = Callable[["NDArray[np.void]"], list[AbortedTxn]]
+"""Takes in batches of producers that were written; returns the transactions that they abort."""
+Aborted = list[tuple[Segment, AbortedTxn]]
+"""Aborted transactions, each with the segment that has its marker."""
+
+
 class Pending:
     """Encoded batches that wait to be written. `claim` says which producer wrote them; `result` is their
     first offset, or the error with which writing failed, or None while they wait. Once `abandoned` they are
@@ -59,13 +74,16 @@ class Restore:
     """The state of the log before an append, from which the append can be taken back. Once `together` is done
     the append stays.
 
-    `aborts` is the size in bytes of the active `.txnindex`, -1 where the append leaves it as it is; `rolled`
-    the segments made since, None before anything was taken back.
+    `saved` is the state of the producers whose batches are appended. `aborts` is the size in bytes of the
+    active `.txnindex`, -1 where the append leaves it as it is; `rolled` the segments made since, None before
+    anything was taken back.
     """
 
     __slots__ = ("aborts", "active", "mark", "rolled", "saved", "together")
 
-    def __init__(self, segments: LogSegments, saved: Saved | None, together: Together | None = None) -> None:
+    def __init__(
+        self, segments: LogSegments, saved: Sequence[Saved] = (), together: Together | None = None
+    ) -> None:
         self.active = segments.active
         self.mark = self.active.mark()
         self.saved, self.together = saved, together
@@ -92,6 +110,8 @@ class LogWriter:
         """The state before an append, kept until all of the append is written. It is noted before anything
         changes: whatever fails or a signal handler raises, also while an append is taken back, this says what
         to undo."""
+        self.follows = False
+        """Whether only batches of a leader are appended, since this is a replica that does not lead."""
 
     # --- queued appends -------------------------------------------------------------------
 
@@ -127,9 +147,9 @@ class LogWriter:
         again = map(setattr, group, repeat("result"), repeat(None))
         note = map(setattr, group, repeat("result"), accumulate(records, initial=before))
         try:
-            self.check()
+            self.check_leads()
             deque(begin, 0)
-            self._attempt([chunk for pending in group for chunk in pending.chunks], None)
+            self._attempt([chunk for pending in group for chunk in pending.chunks])
             deque(note, 0)
         except BaseException as error:
             if self.owed is None and self.segments.active.next_offset > before:  # raised when all was written
@@ -152,31 +172,42 @@ class LogWriter:
         append is not written, and has the first offset of the batches that it repeats.
         """
         segments = self.segments
-        if self.owed is not None or segments.fenced is not None or segments.closed:
-            self.check()
+        if self.follows or self.owed is not None or segments.fenced is not None or segments.closed:
+            self.check_leads()
         if claim is None:
-            return self._attempt(chunks, None).mark.next_offset
+            return self._attempt(chunks).mark.next_offset
         ready = list(chunks)
         known = self.producers.judge(claim, ready)
         if known is None:
-            saved = self.producers.save(claim.template.producer_id)
-            return self._attempt(ready, saved).mark.next_offset
+            saved = self.producers.save([claim.template.producer_id])
+            return self._attempt(ready, saved, self.producers.take).mark.next_offset
         for chunk in ready:
             chunk.release()
         return known
 
     def write_staged(self, chunks: Iterable[Encoded]) -> None:
         """Append batches that no producer with an id wrote. Raises StorageError, as `write`."""
+        self.check_leads()
+        self._attempt(chunks)
+
+    def write_as_follower(self, chunk: Encoded) -> None:
+        """Append batches as a leader wrote them, with its offsets and epochs, of any producers, and markers.
+        The caller has compared the offsets with the log's end. Raises StorageError, as `write`;
+        CorruptRecordError where a marker can't be read.
+        """
         self.check()
-        self._attempt(chunks, None)
+        ids = chunk.batches["producer_id"]
+        saved = self.producers.save(np.unique(ids[ids >= 0]).tolist())
+        self._attempt([chunk], saved, partial(self.producers.take_as_follower, data=chunk.buffer), as_is=True)
 
     def write_marker(self, marker: Marker, together: Together) -> int:
         """Append a transaction marker; returns its offset. Raises StorageError, as `write`. The marker stays
         if `together` is done; else `take_back`, or the next view that is made, removes it.
         """
-        self.check()
-        saved = self.producers.save(marker.producer_id)
-        return self._attempt([end_marker(marker, self.clock())], saved, marker, together).mark.next_offset
+        self.check_leads()
+        saved = self.producers.save([marker.producer_id])
+        take = partial(self.producers.take, marker=marker)
+        return self._attempt([end_marker(marker, self.clock())], saved, take, together).mark.next_offset
 
     def check(self) -> None:
         """Raise StoreClosedError, or StorageError where nothing can be appended."""
@@ -187,6 +218,15 @@ class LogWriter:
         raise StorageError(
             errno.ENOSPC, "no room even to take back an append that failed", segments.directory
         )
+
+    def check_leads(self) -> None:
+        """Do what `check` does, for an append that no leader has made. Raises NotLeaderOrFollowerError."""
+        self.check()
+        if self.follows:
+            raise NotLeaderOrFollowerError(
+                f"{self.segments.directory}: this replica does not lead, and appends only what its leader "
+                "wrote"
+            )
 
     def is_whole(self) -> bool:
         """Return whether the log on disk ends where it should. What a failed append has left is taken back
@@ -199,17 +239,20 @@ class LogWriter:
     def _attempt(
         self,
         chunks: Iterable[Encoded],
-        saved: Saved | None,
-        marker: Marker | None = None,
+        saved: Sequence[Saved] = (),
+        take: Take | None = None,
         together: Together | None = None,
+        as_is: bool = False,
     ) -> Restore:
-        """Write the chunks, or take them back. Without `together` the append stays when this returns."""
+        """Write the chunks, or take them back. Without `together` the append stays when this returns. `take`
+        is given the batches of producers with an id; `as_is`: the batches keep their offsets and epochs.
+        """
         restore = self.owed = Restore(self.segments, saved, together)
         try:
             if isinstance(chunks, list):
-                aborted = self._write_ready(chunks, saved is not None, marker)
+                aborted = self._write_ready(chunks, take, as_is)
             else:
-                aborted = self._write_long(chunks, saved is not None, marker)
+                aborted = self._write_long(chunks, take)
             if aborted:
                 self._add_aborted(restore, aborted)
         except BaseException as error:
@@ -224,73 +267,73 @@ class LogWriter:
                 chunk.release()
         return restore
 
-    def _write_ready(
-        self, chunks: list[Encoded], of_producer: bool, marker: Marker | None
-    ) -> list[AbortedTxn]:
+    def _write_ready(self, chunks: list[Encoded], take: Take | None, as_is: bool = False) -> Aborted:
         """Write chunks that are encoded: by one call of the system what goes into one segment."""
         out = GatheredWrite()
-        aborted: list[AbortedTxn] = []
+        aborted: Aborted = []
         for chunk in chunks:
-            aborted += self._write_chunk(chunk, out, of_producer, marker)
+            aborted += self._write_chunk(chunk, out, take, as_is)
         out.drain(self.pool.files)
         return aborted
 
-    def _write_long(
-        self, chunks: Iterable[Encoded], of_producer: bool, marker: Marker | None
-    ) -> list[AbortedTxn]:
+    def _write_long(self, chunks: Iterable[Encoded], take: Take | None) -> Aborted:
         """Write chunks of a long append, each one before the next is encoded: the next one takes the same
         memory.
         """
-        aborted: list[AbortedTxn] = []
+        aborted: Aborted = []
         for chunk in chunks:
-            aborted += self._write_ready([chunk], of_producer, marker)
+            aborted += self._write_ready([chunk], take)
             chunk.release()
         return aborted
 
-    def _write_chunk(
-        self, chunk: Encoded, out: GatheredWrite, of_producer: bool, marker: Marker | None
-    ) -> list[AbortedTxn]:
+    def _write_chunk(self, chunk: Encoded, out: GatheredWrite, take: Take | None, as_is: bool) -> Aborted:
         batches, headers = chunk.batches, chunk.headers
-        aborted: list[AbortedTxn] = []
+        aborted: Aborted = []
         stamp = self.clock() if self.config.message_timestamp_type == "LogAppendTime" else -1
         at = 0
         while at < chunk.size:
             size = chunk.size - at
             active, part = self.segments.active, batches
-            fit = active.room(batches, size, self.clock)
+            fit = active.room(batches, size, self.clock, as_is)
             if not fit:
                 out.drain(self.pool.files)
-                self.roll()
+                self.roll(int(batches["base_offset"][0]) if as_is else None)
                 continue
             if fit < len(batches):
                 part, batches = batches[:fit], batches[fit:]
                 size = int(part["size"].sum())
-            active.append(part, headers, chunk, at, size, self.epoch, stamp, out)
-            if of_producer:
-                aborted += self.producers.take(part, marker)
+            if as_is:
+                active.append_as_is(part, chunk, at, size, out)
+            else:
+                active.append(part, headers, chunk, at, size, self.epoch, stamp, out)
+            if take is not None:
+                aborted += [(active.segment, txn) for txn in take(part)]
             at, headers = at + size, headers + fit
         return aborted
 
-    def _add_aborted(self, restore: Restore, aborted: list[AbortedTxn]) -> None:
-        """Note aborted transactions in the active segment's `.txnindex`."""
-        segment = self.segments.active.segment
-        if segment is restore.active.segment:  # else the `.txnindex` is removed with the segment
-            restore.aborts = index_size(self.pool.files, segment)
-        add_aborted(self.pool.files, segment, aborted)
+    def _add_aborted(self, restore: Restore, aborted: Aborted) -> None:
+        """Note aborted transactions in the `.txnindex` of the segments that have their markers."""
+        for segment, found in groupby(aborted, itemgetter(0)):
+            if segment is restore.active.segment:  # else the `.txnindex` is removed with the segment
+                restore.aborts = index_size(self.pool.files, segment)
+            add_aborted(self.pool.files, segment, [txn for _, txn in found])
 
-    def roll(self) -> None:
-        """Seal the active segment and go on in a new one. Raises OSError."""
+    def roll(self, base_offset: int | None = None) -> None:
+        """Seal the active segment and go on in a new one, which begins at `base_offset`, or else at the log's
+        end. Raises OSError.
+        """
         segments, active = self.segments, self.segments.active
-        if not active.segment.size:
+        begin = active.next_offset if base_offset is None else base_offset
+        if not active.segment.size and begin == active.segment.base_offset:
             raise RecordTooLargeError(
                 f"a batch is larger than segment.bytes={self.config.segment_bytes} allows"
             )
         # Trimmed first: to other processes the next segment's name says that this one is sealed.
         active.trim()
-        segment = new_segment(self.pool, segments.directory, active.next_offset, self.config)
+        segment = new_segment(self.pool, segments.directory, begin, self.config)
         segments.append(segment)  # first: `take_back` removes the files that were made, or fences
         make_files(segment)
-        segments.activate(ActiveSegment(segment, self.config, active.next_offset))
+        segments.activate(ActiveSegment(segment, self.config, begin))
         active.seal()
         self.rolled(segment.base_offset)  # a producer snapshot, and a flush in the background
 
@@ -299,7 +342,7 @@ class LogWriter:
         log is as before then.
         """
         self.check()
-        self.owed = Restore(self.segments, None)
+        self.owed = Restore(self.segments)
         try:
             self.roll()
         except BaseException as error:

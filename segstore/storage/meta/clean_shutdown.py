@@ -2,8 +2,10 @@
 
 With the published ends it says how the store was left. The content is Kafka's
 (org.apache.kafka.storage.internals.checkpoint.CleanShutdownFileHandler), its broker epoch a random number
-that the published ends hold too: so a broker's clean shutdown is distinguished from segstore's. Threads: one,
-at open and at close; `read_marker` any.
+that the published ends hold too: so a broker's clean shutdown is distinguished from segstore's. A directory
+of a replicated store has a real broker epoch there, with the two keys in another order than a broker writes
+them: its number here is the epoch and `REPLICATED`, which no other number has. Threads: one, at open and at
+close; `read_marker` any.
 """
 
 from __future__ import annotations
@@ -14,8 +16,12 @@ import secrets
 from typing import NamedTuple
 
 from segstore import names
+from segstore.errors import InvalidArgumentError
 from segstore.files import Files
 from segstore.storage.meta.small_files import NOT_A_FILE, parse_json
+
+REPLICATED = 1 << 62
+_OURS = b'{"brokerEpoch":'
 
 
 class Left(NamedTuple):
@@ -39,13 +45,28 @@ class Left(NamedTuple):
         return cls(clean, nonce == (marker or 0) and marker != 0, marker is not None or nonce == 0)
 
 
+def replicated_nonce(broker_epoch: int) -> int:
+    """Return the number of a replicated store's clean shutdown. Raises InvalidArgumentError."""
+    if not 0 < broker_epoch < REPLICATED:
+        raise InvalidArgumentError(f"broker_epoch={broker_epoch}: must be from 1 to {REPLICATED - 1}")
+    return broker_epoch | REPLICATED
+
+
+def broker_epoch_of(marker: int | None) -> int:
+    """Return the broker epoch with which a replicated store left the directory, -1 where it was left in
+    another way.
+    """
+    return marker - REPLICATED if marker is not None and marker > REPLICATED else -1
+
+
 def read_marker(files: Files, root: str) -> int | None:
     """Return the marker's number (0 where it holds none, or is no file), None where there is no marker.
     Raises OSError.
     """
     try:
-        held = parse_json(files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096))
-        return int(held["brokerEpoch"])
+        data = files.read_file(os.path.join(root, names.CLEAN_SHUTDOWN), 4096)
+        held = int(parse_json(data)["brokerEpoch"])
+        return held | REPLICATED if data.startswith(_OURS) and 0 < held < REPLICATED else held
     except FileNotFoundError:  # or another process has just removed it
         return None
     except (ValueError, KeyError, TypeError, OverflowError):
@@ -72,5 +93,8 @@ def new_nonce() -> int:
 
 def put_marker(files: Files, root: str, nonce: int) -> None:
     """Write the marker with a number, durably. Raises OSError."""
-    content = json.dumps({"version": 0, "brokerEpoch": nonce}, separators=(",", ":"))
+    held = {"version": 0, "brokerEpoch": nonce}
+    if nonce > REPLICATED:
+        held = {"brokerEpoch": nonce - REPLICATED, "version": 0}
+    content = json.dumps(held, separators=(",", ":"))
     files.write_atomic(os.path.join(root, names.CLEAN_SHUTDOWN), content.encode())

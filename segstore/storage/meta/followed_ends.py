@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,45 +23,54 @@ LOOK = -1
 LATE = -2
 """A wait ended because its time was over."""
 _LONGEST_WAIT = 86_400.0  # seconds
+_LONGEST_NS = int(_LONGEST_WAIT * 1e9)
 _SPINS = 1000
+_await_record = lib.seg_await_record
 
 
 class FollowedEnds:
     """The `n` partitions are numbered from 0, in the order of `slots`. `content` has a `seg_followed` for
-    each, and `last` is the `seg_last_record` that the last wait has read.
+    each, and `last` is the `seg_last_record` that the last wait has read. `outdated`: another file has the
+    name of the one that `memory` maps, and a follower must begin anew.
     """
 
     def __init__(self, memory: Any, size: int, slots: list[int]) -> None:
         """`memory` is the mapping, of `size` bytes. Raises LookupError where a slot can't be read now: it is
         damaged, or a publication does not end.
         """
-        self._memory, self._size, self.n = memory, size, len(slots)
+        self.memory, self._size, self.n = memory, size, len(slots)
+        self.outdated = False
         self.content = ffi.new("seg_followed[]", self.n)
         self.last = ffi.new("seg_last_record *")
         for number, slot in enumerate(slots):
             self.content[number].slot, self.content[number].fd = slot, -1
-            if lib.seg_follow(self._memory, self._size, self.content + number, _SPINS) != 1:
+            if lib.seg_follow(memory, size, self.content + number, _SPINS) != 1:
                 raise LookupError(f"slot {slot} of the published ends can't be read")
+        follower = {"map": memory, "len": size, "followed": self.content, "n": self.n, "spins": _SPINS}
+        self._follower = ffi.new("seg_follower *", follower | {"last": self.last})
         self.nudges: Callable[[], int] = partial(lib.seg_nudges, memory, size)
         """Returns a number that changes with every nudge. Read it first, then look for news, then wait."""
+
+    def see(self, ends: Sequence[int]) -> bool:
+        """See what is published, but for the ends of the logs: these were last seen at the offsets `ends`.
+        Returns False where a slot can't be read now, as in `__init__`.
+        """
+        for number, end in enumerate(ends):
+            place = self.content + number
+            if lib.seg_follow(self.memory, self._size, place, _SPINS) != 1:
+                return False
+            place.words[lib.SEG_FOLLOWED_END] = place.words[lib.SEG_FOLLOWED_STABLE] = end
+        return True
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait(self, nudges: int, seconds: float) -> int:
         """Return the number of a partition whose ends have changed since they were last seen here, and see
-        them; LOOK after a nudge or a signal, LATE after `seconds`. Raises OSError.
+        them; LOOK after a nudge or a signal, LATE after `seconds`; 0 or less is a look. Raises OSError.
         """
-        code = lib.seg_await_record(
-            self._memory,
-            self._size,
-            nudges,
-            max(0, int(min(seconds, _LONGEST_WAIT) * 1e9)),
-            self.content,
-            self.n,
-            _SPINS,
-            self.last,
-        )
+        timeout = int(seconds * 1e9) if 0 < seconds < _LONGEST_WAIT else 0 if seconds <= 0 else _LONGEST_NS
+        code: int = _await_record(self._follower, nudges, timeout)
         if 0 <= code < self.n:
-            return int(code)
+            return code
         if code == -errno.ETIMEDOUT:
             return LATE
         if code == self.n or -code in (errno.EINTR, errno.EAGAIN):

@@ -14,9 +14,10 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 
-from segstore.errors import CorruptCheckpointError, InvalidArgumentError, InvalidTopicError
+from segstore.errors import CorruptCheckpointError, InvalidTopicError
 from segstore.files import Files
 from segstore.integers import INT32_MAX
+from segstore.leader_epochs import LeaderEpochCache
 from segstore.names import MAX_OFFSET, MAX_PARTITION, check_topic
 from segstore.storage.meta.small_files import NOT_A_FILE, reason
 
@@ -142,18 +143,14 @@ def _read(files: Files, path: Path) -> bytes:
         return b""
 
 
-class LeaderEpochs:
-    """The leader epochs of a partition: under which epoch an offset was written (Kafka:
-    LeaderEpochFileCache).
-
-    Epochs and their start offsets both rise. Changes are in memory until `save`.
+class LeaderEpochs(LeaderEpochCache):
+    """The leader epochs of a partition and the file that they are kept in (Kafka: LeaderEpochFileCache with
+    its LeaderEpochCheckpointFile). Changes are in memory until `save`.
     """
 
     def __init__(self, files: Files, path: Path, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._files, self._path = files, path
-        self._entries: list[tuple[int, int]] = []
-        for epoch, start in entries:
-            self.assign(epoch, start)
+        super().__init__(entries)
 
     @classmethod
     def load(cls, files: Files, path: Path) -> LeaderEpochs:
@@ -167,54 +164,3 @@ class LeaderEpochs:
     def save(self) -> None:
         """Replace the file, durable when this returns. Raises OSError."""
         self._files.write_atomic(self._path, format_leader_epochs(self._entries))
-
-    @property
-    def entries(self) -> tuple[tuple[int, int], ...]:
-        """Return the pairs of epoch and start offset, rising."""
-        return tuple(self._entries)
-
-    @property
-    def latest(self) -> int | None:
-        """Return the newest epoch, None where there is none."""
-        return self._entries[-1][0] if self._entries else None
-
-    @property
-    def current(self) -> int:
-        """Return the epoch to write under: the newest, -1 where none is known."""
-        return self._entries[-1][0] if self._entries else -1
-
-    def assign(self, epoch: int, start_offset: int) -> None:
-        """Let offsets from `start_offset` on have `epoch`; entries that contradict this are dropped.
-
-        Nothing changes where `epoch` is the newest and began no later. Raises InvalidArgumentError for
-        numbers below 0.
-        """
-        if epoch < 0 or start_offset < 0:
-            raise InvalidArgumentError(f"epoch {epoch} from offset {start_offset}: both must be at least 0")
-        if self._entries and self._entries[-1][0] == epoch and self._entries[-1][1] <= start_offset:
-            return
-        while self._entries and (self._entries[-1][0] >= epoch or self._entries[-1][1] >= start_offset):
-            self._entries.pop()
-        self._entries.append((epoch, start_offset))
-
-    def epoch_for_offset(self, offset: int) -> int | None:
-        """Return the epoch of an offset; None below the first start offset."""
-        for epoch, start in reversed(self._entries):
-            if start <= offset:
-                return epoch
-        return None
-
-    def truncate_from_end(self, end_offset: int) -> None:
-        """Forget epochs that began at `end_offset` or later, since the log was cut there."""
-        while self._entries and self._entries[-1][1] >= end_offset:
-            self._entries.pop()
-
-    def truncate_from_start(self, start_offset: int) -> bool:
-        """Forget epochs that ended at `start_offset` or before, since the log's beginning was deleted; the
-        epoch of `start_offset` begins there. Returns whether this changes anything.
-        """
-        before = self._entries
-        kept = [entry for entry in before if entry[1] > start_offset]
-        gone = before[: len(before) - len(kept)]
-        self._entries = [(gone[-1][0], start_offset), *kept] if gone else kept
-        return self._entries != before

@@ -104,6 +104,11 @@ class _Mapped:
         return dict(zip(keys[used].tolist(), used.tolist(), strict=True))
 
     @property
+    def memory(self) -> Any:
+        """Return the mapping, for C."""
+        return self._bytes
+
+    @property
     def checked(self) -> bool:
         """Return whether header and slots have checks."""
         header = ends_header.parse(self._memory[:HEADER])
@@ -137,6 +142,11 @@ class _Mapped:
     def publications(self) -> int:
         """Return how often ends were published, modulo 2^32."""
         return int(struct.unpack_from("<I", self._memory, ends_header.PUBLICATIONS_AT)[0])
+
+    @property
+    def news(self) -> int:
+        """Return a number that changes with every nudge, and is another one in another file."""
+        return self.inode << 32 | int(lib.seg_nudges(self._bytes, self._size))
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait(self, seen: int, seconds: float) -> None:

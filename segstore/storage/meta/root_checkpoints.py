@@ -14,7 +14,7 @@ Threads: any; one lock, held while files are written.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from segstore import names
 from segstore.files import Files
@@ -101,12 +101,16 @@ class RootCheckpoints:
         """Return the lines of one of the files."""
         return self._held[name]
 
-    def update(self, changes: Mapping[str, Changes], nonce: int = 0) -> None:
+    def update(
+        self, changes: Mapping[str, Changes] | Callable[[], Mapping[str, Changes]], nonce: int = 0
+    ) -> None:
         """Write files with these changes (by file), synced, and the copy before them; nothing is written
         where nothing changes. `nonce` is the number of a clean close, which always writes the copy. Raises
-        OSError.
+        OSError. A function is asked for the changes when no other thread writes any more, so that numbers
+        that another thread has lowered don't come back.
         """
         with self._lock:
+            changes = changes() if callable(changes) else changes
             held = {name: _changed(lines, changes.get(name, {})) for name, lines in self._held.items()}
             self._unwritten |= {name for name, lines in held.items() if lines != self._held[name]}
             if self._unwritten or nonce:

@@ -17,7 +17,8 @@ from segstore.errors import CorruptCheckpointError, InvalidTopicError, SegstoreE
 from segstore.storage.meta.small_files import seal, unseal
 
 CONSUMER_OFFSETS, TRANSACTION_STATE = "__consumer_offsets", "__transaction_state"
-INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state", "__cluster_metadata"})
+CLUSTER_METADATA = "__cluster_metadata"
+INTERNAL = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state", CLUSTER_METADATA})
 """Topics that the engine writes for itself (Kafka: Topic.isInternal, and the metadata log's)."""
 MOST_PARTITIONS = 100_000
 VERSION = 1
@@ -124,7 +125,7 @@ def parse_settings(topic: str, data: bytes, where: str) -> tuple[Settings, bool]
         held, checked = unseal(data)
         names.check_topic(topic)
         _check_keys(held)
-        settings = TopicConfig.parse_kept(held["config"])
+        settings = TopicConfig.parse(held["config"])
         info = TopicInfo(topic, _ids(held), _topic_id(held["topic_id"]), settings, compacted=_compacted(held))
         return Settings(info, _deleting(held)), checked
     except (ValueError, TypeError) as error:

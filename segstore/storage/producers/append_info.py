@@ -1,7 +1,8 @@
 """Kafka's rules for an append by a producer with an id: its epoch, its sequences, its transaction.
 
 The rules are those of org.apache.kafka.storage.internals.log.ProducerAppendInfo, for all batches of an append
-at once, whose sequences follow each other. Nothing is on disk.
+at once, whose sequences follow each other. The next batches of a producer that appended lately are mostly
+judged by C (`_native/claim.h`). Nothing is on disk.
 
 Threads: the holder of the partition's append token. An append is written right after it was judged: of two
 threads that send the same batch one writes it, and the other gets the offset of that.

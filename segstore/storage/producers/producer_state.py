@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segstore._native import crc32c
+from segstore._native import crc32c, lib
 from segstore.errors import CorruptCheckpointError
 from segstore.index.txn_index import AbortedTxn
 from segstore.records.control import ABORT, COMMIT
@@ -91,8 +91,8 @@ def parse_snapshot(data: bytes, where: str) -> list[SnapshotEntry]:
 
 # --- producer state ------------------------------------------------------------
 
-BATCHES_TO_RETAIN = 5
-"""How many of a producer's last batches are kept, by which a repeated batch is recognised."""
+BATCHES_TO_RETAIN: int = lib.SEG_RETAINED
+"""How many of a producer's last batches are kept, 5, by which a repeated batch is recognised."""
 
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 """Kafka's default for producer.id.expiration.ms."""
@@ -140,6 +140,13 @@ class _Header(NamedTuple):
     crc: int
     attributes: int
     producer_epoch: int
+
+
+class Ended(NamedTuple):
+    """A transaction that has ended: the offsets of its first record and of its marker."""
+
+    first_offset: int
+    last_offset: int
 
 
 class Saved(NamedTuple):
@@ -202,6 +209,9 @@ class ProducerState:
         self.max_producer_id = NO_PRODUCER_ID
         """The largest producer id that was seen, -1 for none; ids that expired count."""
         self.producers: dict[int, ProducerEntry] = {}
+        self.ended: list[Ended] | None = None
+        """In a replica the transactions that have ended, as long as their markers are not below the high
+        watermark (Kafka: ProducerStateManager.unreplicatedTxns)."""
         self._ongoing: dict[int, int] = {}
 
     @classmethod
@@ -293,6 +303,16 @@ class ProducerState:
         found: list[int] = taken.nonzero()[0].tolist()
         return found
 
+    def add_latest(self, producer_id: int, batches: Sequence[BatchMetadata], appended_ms: int) -> None:
+        """Take in data batches of a known producer, in its current epoch and transaction: the last ones that
+        it appended, as many as are retained at most. May be repeated.
+        """
+        entry, first = self.producers[producer_id], batches[0].last_offset
+        known = (batch for batch in entry.batches if batch.last_offset < first)
+        entry.batches = deque((*known, *batches), BATCHES_TO_RETAIN)
+        entry.last_timestamp, entry.appended_ms = batches[-1].timestamp, appended_ms
+        self.map_end_offset = max(self.map_end_offset, batches[-1].last_offset + 1)
+
     def save(self, producer_id: int) -> Saved:
         """Return the state to give to `restore` when batches of this producer alone, taken in from now on,
         are undone.
@@ -304,6 +324,8 @@ class ProducerState:
     def restore(self, saved: Saved) -> None:
         """Go back to a saved state."""
         producer_id, entry, self.map_end_offset, self.max_producer_id = saved
+        if self.ended is not None:
+            self.ended = [ended for ended in self.ended if ended.last_offset < self.map_end_offset]
         self.producers.pop(producer_id, None)
         self._ongoing.pop(producer_id, None)
         if entry is not None:
@@ -341,6 +363,8 @@ class ProducerState:
         entry.last_timestamp = batch.max_timestamp
         entry.current_txn_first_offset = _NO_OFFSET
         first_offset = self._ongoing.pop(producer_id, None)
+        if self.ended is not None and first_offset is not None:
+            self.ended.append(Ended(first_offset, batch.base_offset))
         if kind == COMMIT or first_offset is None:
             return []
         offset = batch.base_offset

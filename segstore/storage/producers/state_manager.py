@@ -8,22 +8,35 @@ the holder of the partition's append token.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segstore import names
+from segstore._native import lib
 from segstore.errors import CorruptCheckpointError, SegstoreError
 from segstore.files import Files
 from segstore.index.txn_index import AbortedTxn
 from segstore.logger import Logger
-from segstore.records import Encoded
-from segstore.records.control import Marker
+from segstore.records import Encoded, decode
+from segstore.records.control import Marker, parse_control
+from segstore.records.header import TRANSACTIONAL_FLAG
 from segstore.storage.meta.small_files import unreadable
 from segstore.storage.producers.append_info import Claim, judge
-from segstore.storage.producers.producer_state import ProducerState, Saved
-from segstore.storage.producers.replay import mend
+from segstore.storage.producers.producer_state import (
+    BATCHES_TO_RETAIN,
+    SEQUENCES,
+    BatchMetadata,
+    Ended,
+    ProducerState,
+    Saved,
+)
+from segstore.storage.producers.replay import mend, replay
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.native_tail import NativeTail
 from segstore.storage.segment.segment import Segment
 
 log = Logger("segstore")
@@ -45,6 +58,8 @@ class Producers:
     ) -> None:
         self._files, self._directory, self.state, self._clock = files, directory, state, clock
         self.begun_anew = begun_anew
+        self._latest: deque[int] = deque(maxlen=lib.SEG_CLAIMS)
+        """Producers that have appended lately: C judges the next appends of these."""
 
     @classmethod
     def load(
@@ -89,23 +104,101 @@ class Producers:
         """Do what `append_info.judge` does."""
         return judge(self.state, claim, chunks)
 
-    def save(self, producer_id: int) -> Saved:
-        """Return the state to give to `recall`, taken before an append of this producer."""
-        return self.state.save(producer_id)
+    def save(self, producer_ids: Iterable[int]) -> tuple[Saved, ...]:
+        """Return the state to give to `recall`, taken before an append of these producers."""
+        return tuple(map(self.state.save, producer_ids))
 
-    def take(self, batches: NDArray[np.void], marker: Marker | None) -> list[AbortedTxn]:
+    def take(self, batches: NDArray[np.void], marker: Marker | None = None) -> list[AbortedTxn]:
         """Take in these batches of one producer, which were written, with `marker` in them; returns the
         transactions that they abort.
         """
         ended = (-1, -1) if marker is None else (marker.kind, marker.coordinator_epoch)
         aborted = self.state.update(batches, lambda _: ended)
-        self.state.producers[int(batches["producer_id"][0])].appended_ms = self._clock()
+        producer_id = int(batches["producer_id"][0])
+        self.state.producers[producer_id].appended_ms = self._clock()
+        if producer_id not in self._latest:
+            self._latest.append(producer_id)
         return aborted
 
-    def recall(self, saved: Saved | None) -> None:
+    def take_as_follower(self, batches: NDArray[np.void], data: Any) -> list[AbortedTxn]:
+        """Take in batches of any producers as a leader wrote them, of which nothing is judged (R35); `data`
+        has their bytes, at their positions. Returns the transactions that they abort. Raises
+        CorruptRecordError where a marker can't be read.
+        """
+
+        def read_control(i: int) -> tuple[int, int]:
+            at, size = int(batches["position"][i]), int(batches["size"][i])
+            record = decode(bytes(data[at : at + size]), batches[i : i + 1], self._directory, at)[0]
+            offset = record.offset
+            return parse_control(record.key, record.value, file=self._directory, position=at, offset=offset)
+
+        if (batches["producer_id"] < 0).all():
+            return []  # nothing to `recall`, either
+        aborted, now = self.state.update(batches, read_control), self._clock()
+        for producer_id in set(batches["producer_id"].tolist()):
+            entry = self.state.producers.get(producer_id)  # an empty control batch makes none
+            if entry is not None:
+                entry.appended_ms = now
+        return aborted
+
+    def recall(self, saved: Sequence[Saved]) -> None:
         """Go back to a saved state, since what was taken in since is not in the log. May be repeated."""
-        if saved is not None:
-            self.state.restore(saved)
+        for each in saved:
+            self.state.restore(each)
+
+    def forget_all(self, offset: int) -> None:
+        """Forget all producers, since the log begins anew at `offset`. Raises OSError."""
+        _drop_snapshots_above(self._files, self._directory, -1)
+        self.state = ProducerState(offset)
+        self.state.ended = []
+
+    def cut(self, segments: list[Segment], end_offset: int) -> None:
+        """Go back to the state at `end_offset`, where the log ends since it was cut; snapshots above are
+        removed, and `.txnindex` files made to agree. Raises OSError.
+        """
+        taken = _drop_snapshots_above(self._files, self._directory, end_offset)
+        taken = _drop_damaged(self._files, self._directory, taken, every=True)
+
+        def state_at(base: int) -> ProducerState:
+            return _newest(self._files, self._directory, [offset for offset in taken if offset <= base])
+
+        state = state_at(end_offset)
+        mend(self._files, segments, end_offset, state, state_at, end_offset)
+        if self.state.ended is not None:
+            state.ended = [ended for ended in self.state.ended if ended.last_offset < end_offset]
+        self.state = state
+
+    def ended_behind(self, view: LogView, high_watermark: int) -> list[Ended]:
+        """Return the transactions whose markers are in `view`, and not below the high watermark, by the log.
+        Any thread may call this. Raises OSError.
+        """
+        taken = [at for at in snapshots(self._files, self._directory) if at <= high_watermark]
+        state = _newest(self._files, self._directory, taken)
+        state.ended = []
+        for slot in range(view.slot(state.map_end_offset), len(view.segments)):
+            replay(state, view.segments[slot], view.end_of(slot), {})
+        return [ended for ended in state.ended if ended.last_offset >= high_watermark]
+
+    # --- the native tail -----------------------------------------------------------------
+
+    def lend(self, tail: NativeTail) -> None:
+        """Lend a tail the claims of the latest producers: what their next batches must say."""
+        c = tail.c
+        for producer_id in self._latest:
+            entry = self.state.producers.get(producer_id)
+            if entry is not None:
+                claim = c.claims[c.claimed]
+                claim.producer_id, claim.producer_epoch = producer_id, entry.producer_epoch
+                claim.next_sequence = (entry.last_sequence + 1) % SEQUENCES
+                claim.attributes = TRANSACTIONAL_FLAG if entry.current_txn_first_offset >= 0 else 0
+                c.claimed += 1
+
+    def take_back(self, tail: NativeTail) -> None:
+        """Take in the batches that C has appended, which appends no more. May be repeated."""
+        for i in range(tail.c.claimed):
+            claim = tail.c.claims[i]
+            if claim.taken:
+                self.state.add_latest(claim.producer_id, _taken(claim), claim.appended_ms)
 
     # --- what is known -------------------------------------------------------------------
 
@@ -134,6 +227,13 @@ class Producers:
         """Remove the snapshot at `offset`, since the segment that begins there was removed."""
         with contextlib.suppress(FileNotFoundError):
             self._files.unlink(_path(self._directory, offset))
+
+
+def _taken(claim: Any) -> list[BatchMetadata]:
+    """Return the last batches of a `seg_claim`, oldest first."""
+    first = max(claim.taken - BATCHES_TO_RETAIN, 0)
+    found = (claim.last[n % BATCHES_TO_RETAIN] for n in range(first, claim.taken))
+    return [BatchMetadata(b.last_sequence, b.last_offset, b.offset_delta, b.timestamp) for b in found]
 
 
 def snapshots(files: Files, directory: str) -> list[int]:

@@ -140,10 +140,12 @@ class ActiveSegment:
     def mark(self) -> Mark:
         return _mark((self.segment.size, self.next_offset, self._builder.state, self.rolled_ms))
 
-    def room(self, batches: NDArray[np.void], nbytes: int, clock: Callable[[], int]) -> int:
-        """Return how many of these batches, `nbytes` in all, which get the next offsets, fit into the
-        segment; 0: roll first. For these there is room in the indexes, on disk, when this returns. Raises
-        OSError where the disk has none; nothing has changed then.
+    def room(
+        self, batches: NDArray[np.void], nbytes: int, clock: Callable[[], int], as_is: bool = False
+    ) -> int:
+        """Return how many of these batches, `nbytes` in all, which get the next offsets, or keep their own
+        (`as_is`), fit into the segment; 0: roll first. For these there is room in the indexes, on disk, when
+        this returns. Raises OSError where the disk has none; nothing has changed then.
 
         As org.apache.kafka.storage.internals.log.LogSegment.shouldRoll.
         """
@@ -157,11 +159,13 @@ class ActiveSegment:
         if n <= self._reserved and segment.size + nbytes <= self.config.segment_bytes:
             more = np.add.reduce(batches["last_offset"] - batches["base_offset"]) + n - 1
             ahead = self.next_offset - segment.base_offset + more
+            if as_is:
+                ahead = batches["last_offset"].item(-1) - segment.base_offset
             if ahead <= MOST_RELATIVE:
                 return n
-        return self._room_for_some(batches)
+        return self._room_for_some(batches, as_is)
 
-    def _room_for_some(self, batches: NDArray[np.void]) -> int:
+    def _room_for_some(self, batches: NDArray[np.void], as_is: bool) -> int:
         if self._offsets.is_full(1) or self._times.is_full(1):
             return 0
         spare = min(
@@ -170,8 +174,13 @@ class ActiveSegment:
         n = min(len(batches), max(spare - 1, 1))
         ends = batches["size"][:n].cumsum(dtype="int64")
         n = int(ends.searchsorted(self.config.segment_bytes - self.segment.size, side="right"))
-        offsets = batches["last_offset"][:n] - batches["base_offset"][:n] + 1
-        last = offsets.cumsum() - 1 + (self.next_offset - self.segment.base_offset)
+        if as_is:
+            # segment.bytes was larger when the leader wrote a larger batch: that gets its own segment.
+            n = n if self.segment.size else max(n, 1)
+            last = batches["last_offset"][:n] - self.segment.base_offset
+        else:
+            offsets = batches["last_offset"][:n] - batches["base_offset"][:n] + 1
+            last = offsets.cumsum() - 1 + (self.next_offset - self.segment.base_offset)
         n = int(last.searchsorted(MOST_RELATIVE, side="right"))
         if n:
             self._offsets.reserve(n)
@@ -227,6 +236,17 @@ class ActiveSegment:
         handle = self.segment.pool.get(self.segment.path, write=True)
         out.append((handle, chunk.buffer.data[at : at + size], position))
         self.appended(batches, position + size, after)
+
+    def append_as_is(
+        self, batches: NDArray[np.void], chunk: Encoded, at: int, size: int, out: Writes
+    ) -> None:
+        """Append batches for which there is room, as `append` does; they keep their offsets and epochs."""
+        position = self.segment.size
+        handle = self.segment.pool.get(self.segment.path, write=True)
+        out.append((handle, chunk.buffer.data[at : at + size], position))
+        moved = batches.copy()
+        moved["position"] += position - at
+        self.appended(moved, position + size, int(moved["last_offset"][-1]) + 1)
 
     def _check_offsets(self, batches: NDArray[np.void]) -> None:
         """Raises OffsetsExhaustedError where too few offsets are left."""

@@ -27,18 +27,27 @@ append takes that.
 
 
 class NativeTail:
-    """A tail of which C's struct is `c`. `write` is as `Files.native_write` gives it; `clock` is None where
-    C's clock is the store's; `here` is as `Context.here_for_c`.
+    """A tail of which C's struct is `c`. `write` and `sync` are as `native_write` and `native_sync` of
+    `Files` give them; `clock` is None where C's clock is the store's; `here` is as `Context.here_for_c`.
     """
 
-    __slots__ = ("__weakref__", "_handle", "_owners", "c", "clock")
+    __slots__ = ("__weakref__", "_owners", "c", "clock", "due", "handle", "syncs")
 
-    def __init__(self, handle: Handle, write: Any, clock: Callable[[], int] | None, here: Any) -> None:
+    def __init__(
+        self, handle: Handle, write: Any, sync: Any, clock: Callable[[], int] | None, here: Any
+    ) -> None:
         self.c = ffi.new("seg_tail *")
         self.c.fd, self.c.write, self.c.here = handle.fd, write, here
+        self.syncs = sync is not None
+        """Whether C may sync the log."""
+        if self.syncs:
+            self.c.sync = sync
         self.clock = clock
-        self._handle: Handle | None = handle
-        self._owners: list[Any] = [write, here]
+        self.due: Callable[[int], None] | None = None
+        """Called with the offset behind each append where the topic is flushed by messages or time."""
+        self.handle: Handle | None = handle
+        """The log's file, None once the tail was stopped."""
+        self._owners: list[Any] = [write, sync, here]
 
     def keep(self, *owners: Any) -> None:
         """Keep objects to whose memory the struct points, for as long as the tail lives."""
@@ -50,7 +59,7 @@ class NativeTail:
         """
         # First: once the handle has its user, the pool may close the file at any moment.
         lib.seg_tail_begin(self.c)
-        handle = self._handle
+        handle = self.handle
         if handle is None:
             self.stop()
         else:
@@ -67,7 +76,7 @@ class NativeTail:
         """
         while lib.seg_tail_stop(self.c) == -errno.EINTR:
             """A signal's handler has run."""
-        self._handle = None
+        self.handle = None
 
     def publish_synced(self, synced: int) -> bool:
         """Publish how much is durable; False where the tail is not lent any more."""

@@ -11,7 +11,7 @@ import os
 
 from segstore import names
 from segstore.files import Files
-from segstore.storage.segment.batch_scan import CHUNK
+from segstore.storage.segment.batch_scan import CHUNK, next_whole
 from segstore.storage.segment.segment import Segment
 
 NOTE = ".txt"
@@ -31,6 +31,15 @@ def keep(directory: str, segment: Segment, position: int, end: int) -> str:
         files.rename(path + names.TEMPORARY, path)
         files.sync_dir(directory)
     return path
+
+
+def keep_batches(directory: str, segment: Segment, position: int) -> str | None:
+    """Copy what is about to be cut, from byte `position` on, if there are whole batches in it; returns the
+    path of the copy. Raises OSError.
+    """
+    if next_whole(segment.pool.files, segment.handle, position, segment.size, 0) is None:
+        return None
+    return keep(directory, segment, position, segment.size)
 
 
 def note(files: Files, path: str, said: dict[str, object]) -> None:

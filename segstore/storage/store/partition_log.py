@@ -61,16 +61,32 @@ class PartitionLog:
     ) -> None:
         """`store` is only referred to: without it nothing would be flushed in the background."""
         self.topic, self.partition, self._store = topic, partition, store
-        self._context, self._source = context, source
-        self._views = source.visible if isinstance(source, Partition) else source
+        self._context = context
         self._name = f"{topic}-{partition}"
         self._internal = topic in INTERNAL
-        self.aborted_transactions = AbortedTransactions(context.files)
+        self._follow_leader(source)
+
+    def _follow_leader(self, source: Partition | Follower) -> None:
+        """Append to, and read from, this log from now on. Any thread may call this: a call that is under way
+        goes on with the log with which it began.
+        """
+        root = self._context.root
         self._loan = source.loan if isinstance(source, Partition) and not self._internal else None
-        self._gaps = Gaps(context.files, context.root, topic, partition)
+        if isinstance(source, Partition):
+            root = source.context.root
+        self.aborted_transactions = AbortedTransactions(self._context.files)
+        self._gaps = Gaps(self._context.files, root, self.topic, self.partition)
+        self._views = source.visible if isinstance(source, Partition) else source
+        self._source = source
 
     def __repr__(self) -> str:
         return f"<PartitionLog {self._name}>"
+
+    @property
+    def is_gone(self) -> bool:
+        """Return whether the topic was deleted, as this process knows it."""
+        source = self._source
+        return isinstance(source, Partition) and source.visible.current is None
 
     # --- offsets ------------------------------------------------------------------------
 
@@ -81,8 +97,18 @@ class PartitionLog:
 
     @property
     def end_offset(self) -> int:
-        """Return the log end offset: the offset that the next record gets."""
+        """Return where readers' part of the log ends: at the offset that the next record gets; in a replica
+        at the high watermark.
+        """
         return self._views.view.end_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """Return the offset that the next record gets, whether readers see those before or not: only in a
+        replica it is not the high watermark.
+        """
+        source = self._source
+        return source.visible.log_end_offset if isinstance(source, Partition) else source.view.end_offset
 
     @property
     def high_watermark(self) -> int:
@@ -186,9 +212,11 @@ class PartitionLog:
         """Return the partition, for other ways of appending. Raises ReadOnlyError, StoreClosedError,
         ForkedError.
         """
-        self._context.check_writable()
-        assert isinstance(self._source, Partition)
-        return self._source
+        context, source = self._context, self._source
+        if context.closed or not context.here[0] or not isinstance(source, Partition):
+            context.check_writable()
+        assert isinstance(source, Partition)
+        return source
 
     # --- reading ------------------------------------------------------------------------
 
@@ -338,7 +366,8 @@ class PartitionLog:
         times: tuple[int, int] | None,
     ) -> Records:
         if not view.start_offset <= offset <= view.end_offset:
-            view.check(offset, self._name)
+            self._check_not_shown(view, offset)
+            return empty_records(offset)
         limit = self._stable(view) if committed else view.end_offset
         at = offset
         while at < limit:
@@ -353,6 +382,15 @@ class PartitionLog:
                 return records
             at = records.next_offset
         return empty_records(max(at, offset))
+
+    def _check_not_shown(self, view: LogView, offset: int) -> None:
+        """Raise OffsetOutOfRangeError, unless a replica has this offset and does not show it yet: its readers
+        wait (R39).
+        """
+        source = self._source
+        is_replica = isinstance(source, Partition) and source.visible.is_replica
+        if not is_replica or not view.end_offset < offset <= self.log_end_offset:
+            view.check(offset, self._name)
 
     def transfer(
         self, sink: Any, offset: int, max_bytes: int = 1 << 20, method: str = "sendfile"
@@ -391,7 +429,9 @@ class PartitionLog:
         by = METHODS[arguments.one_of("method", method, METHODS)]
 
         def send(view: LogView) -> tuple[int, int]:
-            view.check(offset, self._name)
+            if not view.start_offset <= offset <= view.end_offset:
+                self._check_not_shown(view, offset)
+                return 0, offset
             return transfer(view, target, offset, most, by, self._context.files, self._gaps)
 
         return self.with_view(send)

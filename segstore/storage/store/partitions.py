@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from segstore.storage.log.epoch_history import load_epochs
 from segstore.storage.log.open import Expected, Opened, open_partition
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.recovery import Recovered
+from segstore.storage.log.replica import Replica
 from segstore.storage.log.visibility import Publisher
 from segstore.storage.meta.clean_shutdown import Left
 from segstore.storage.meta.offset_checkpoints import LeaderEpochs
@@ -56,8 +57,11 @@ class PartitionLoader:
         checkpoints: RootCheckpoints,
         left: Left,
         expiration_ms: int,
+        *,
+        replicated: bool = False,
     ) -> None:
-        self._context, self._topic_files = context, topic_files
+        """`replicated`: each partition is a replica from its opening on (R7, R36)."""
+        self._context, self._topic_files, self._replicated = context, topic_files, replicated
         self._ends, self._checkpoints = ends, checkpoints
         self.clean, self._left, self._expiration_ms = left.clean, left, expiration_ms
         self._made: set[TopicPartitionKey] = set()
@@ -81,7 +85,8 @@ class PartitionLoader:
         epochs = os.path.join(directory, names.LEADER_EPOCHS)
         if not files.exists(epochs) or not files.size(epochs):
             self._context.make_way(epochs)
-            LeaderEpochs(files, epochs, [(0, 0)]).save()
+            # A replica never gives itself an epoch (R7): what begins one is a leader's.
+            LeaderEpochs(files, epochs, [] if self._replicated else [(0, 0)]).save()
         if not any(names.parse_segment_file(n) for n in files.listdir(directory)):
             create_segment(self._context.pool, directory, 0, info.settings)
         self._finish(info, partition, directory)
@@ -139,6 +144,10 @@ class PartitionLoader:
         if opened.buried:
             context.graveyard.put_found(opened.buried, info.settings.file_delete_delay_ms)
         epochs = self._begin_epoch(directory, opened, expected.clean, published)
+        if self._replicated and opened.end_offset < expected.recovery_point:
+            # What follows there is not synced, whatever the checkpoint says.
+            points = self._checkpoints.recovery_points
+            points.update({(info.name, partition): opened.end_offset})
         self._tell(directory, opened, expected)
         point = None if opened.recovered is None else opened.recovered.recovery_point
         producers = Producers.load(
@@ -154,7 +163,13 @@ class PartitionLoader:
             self._tell_producers(directory, opened.segments[0].base_offset)
         layout = (published.layout + 1) % _LAYOUTS if published else 0
         publisher = Publisher(self._ends, key, epochs.current)
-        return Partition(context, info.settings, opened, epochs, producers, publisher, start_moved, layout)
+        high_watermark = self._high_watermark((info.name, partition)) if self._replicated else None
+        return Partition(
+            context, info.settings, opened, epochs, producers, publisher, start_moved, layout, high_watermark
+        )
+
+    def _high_watermark(self, key: TopicPartitionKey) -> int:
+        return self._checkpoints.lines(names.HIGH_WATERMARKS).get(key, 0)
 
     def _tell(self, directory: str, opened: Opened, expected: Expected) -> None:
         """Report what was done to the log, and which of two sources that disagree about it was believed."""
@@ -179,7 +194,8 @@ class PartitionLoader:
     def _expected(self, info: TopicInfo, key: TopicPartitionKey, published: Ends | None) -> Expected:
         checkpoints, messages = self._checkpoints, list[str]()
         flushed = checkpoints.recovery_points.get(key)
-        known = flushed if self._left.gaps_known else None
+        # A follower gets gaps from its leader, above its own recovery point too.
+        known = flushed if self._left.gaps_known and not self._replicated else None
         # The complement of the recovery point is published where a sync has failed.
         suspect = published.recovery_point < 0 if published is not None else self._ends.doubted
         checked = published is not None and self._ends.was_checked
@@ -201,12 +217,15 @@ class PartitionLoader:
             log_start_claimed=checkpoints.is_claim(key),
             now_ms=self._context.clock(),
             told=tuple(messages),
+            replicated=self._replicated,
         )
 
     def _log_start(self, key: TopicPartitionKey, published: Ends | None, messages: list[str]) -> int:
         """Return the log start offset that is taken where the published one and the checkpoint's disagree."""
         checkpoint_start = self._checkpoints.log_starts.get(key)
         checked = self._checkpoints.is_checked(names.LOG_STARTS, key)
+        if self._replicated and checked and checkpoint_start is not None:
+            return checkpoint_start  # the newer one: it decides whether the log was begun anew
         taken = agreed_start(checkpoint_start, checked, published, self._ends.was_checked)
         # A kill between the checkpoint and the publication leaves the published offset behind.
         behind = published is not None and published.start < (checkpoint_start or 0) and not self.clean
@@ -243,12 +262,17 @@ class PartitionLoader:
     ) -> LeaderEpochs:
         """Return the leader epochs, of which the latest is the one to write under: a new epoch after an
         unclean shutdown, and where the file had to be made anew, durable before any append. Epochs before the
-        log start offset, which a crash has left, are removed.
+        log start offset, which a crash has left, are removed. A replica's epochs are only made to agree with
+        its log (R7; Kafka: LogLoader).
         """
         path = f"{directory}/{names.LEADER_EPOCHS}"
-        epochs, wrong = load_epochs(self._context.files, path, opened)
+        epochs, wrong = load_epochs(self._context.files, path, opened, replicated=self._replicated)
         latest, changed = epochs.latest, False
-        if latest is None or wrong or not clean or opened.recovered is not None:
+        if self._replicated:
+            changed = epochs.truncate_from_start(opened.start_offset) or bool(wrong)
+            epochs.truncate_from_end(opened.end_offset)  # last: an empty log has no epoch
+            changed |= epochs.latest != latest
+        elif latest is None or wrong or not clean or opened.recovered is not None:
             # An epoch in which nothing was written is in no batch, but may have been published.
             latest = max(-1 if latest is None else latest, published.epoch if published and wrong else -1)
             epochs.truncate_from_end(opened.end_offset)
@@ -258,7 +282,8 @@ class PartitionLoader:
         if epochs.truncate_from_start(opened.start_offset) or changed:
             epochs.save()
         if wrong:
-            self._context.tell(path, wrong, f"made anew from the log, with a new epoch at its end{aside}")
+            anew = "made anew from the log" + ("" if self._replicated else ", with a new epoch at its end")
+            self._context.tell(path, wrong, f"{anew}{aside}")
         return epochs
 
 
@@ -283,6 +308,7 @@ class Partitions:
         self.lock = Mutex()
         self._open: dict[TopicPartitionKey, Partition] = {}
         self._broken: dict[TopicPartitionKey, Exception] = {}
+        self._replicas: dict[TopicPartitionKey, Replica] = {}
 
     # --- one ------------------------------------------------------------------------------
 
@@ -321,6 +347,45 @@ class Partitions:
             log.warning("%s can't be opened: %s", names.partition_dir(topic, partition), error)
             self._broken[topic, partition] = copy_of(error)
 
+    def replica(self, topic: str, partition: int, high_watermark: int | None = None) -> Replica:
+        """Return the one `Replica` of a partition. A partition of a plain store becomes a replica by that,
+        which readers see up to `high_watermark`; each partition of a replicated one is a replica from its
+        opening on. Errors as `get`.
+        """
+        key = topic, partition
+        with self.lock:
+            found = self._get(topic, partition)
+            if key not in self._replicas:
+                info = find_topic(self._topics(), topic, partition)
+                self._replicas[key] = self._replica(found, info, partition, high_watermark)
+            return self._replicas[key]
+
+    def _replica(
+        self, found: Partition, info: TopicInfo, partition: int, high_watermark: int | None
+    ) -> Replica:
+        quarantine = names.below(self._context.root, f"{names.OURS}/{names.QUARANTINE}")
+        if not found.visible.is_replica:
+            high_watermark = high_watermark or 0
+        return Replica(
+            found,
+            high_watermark,
+            quarantine,
+            lambda offset: self._cut((info.name, partition), offset),
+            # The caller holds `naming` and has found the partition there: a deletion that has begun meanwhile
+            # waits for `naming`, and removes the line afterwards.
+            lambda offset: self._checkpoints.log_starts.update({(info.name, partition): offset}),
+        )
+
+    def _cut(self, key: TopicPartitionKey, end: int) -> None:
+        """Make durable that a replica's log is about to be cut at `end`, below its recovery point: what comes
+        there next is neither synced nor compacted (Kafka: LogCleaner.maybeTruncateCheckpoint).
+        """
+        changes: dict[str, dict[TopicPartitionKey, int | None]] = {names.RECOVERY_POINTS: {key: end}}
+        cleaned = self._checkpoints.cleaner_offsets.get(key)
+        if cleaned is not None and cleaned > end:
+            changes[names.CLEANER_OFFSETS] = {key: end}
+        self._checkpoints.update(changes)
+
     def _move_start(self, info: TopicInfo, partition: int, start: int) -> None:
         """Make a log start offset durable. Raises StoreClosedError where another topic has the name by
         now.
@@ -354,9 +419,18 @@ class Partitions:
 
     def abandon(self, topic: str) -> None:
         """Abandon the partitions of a topic that was deleted."""
-        for key in [k for k in self._open if k[0] == topic]:
-            self._open.pop(key).abandon()
-        self._broken = {k: e for k, e in self._broken.items() if k[0] != topic}
+        self._abandon({key for key in (*self._open, *self._broken) if key[0] == topic})
+
+    def abandon_some(self, topic: str, numbers: Collection[int]) -> None:
+        """Abandon some partitions of a topic, which were removed from this directory."""
+        self._abandon({(topic, number) for number in numbers})
+
+    def _abandon(self, keys: Collection[TopicPartitionKey]) -> None:
+        for key in keys:
+            self._replicas.pop(key, None)
+            if key in self._open:
+                self._open.pop(key).abandon()
+        self._broken = {k: e for k, e in self._broken.items() if k not in keys}
 
     # --- all ------------------------------------------------------------------------------
 
@@ -397,13 +471,15 @@ class Partitions:
 
     def checkpoint_held(self, nonce: int) -> None:
         """Do what `checkpoint` does; the caller holds the lock."""
+        self._checkpoints.update(self._offsets, nonce)
+
+    def _offsets(self) -> dict[str, dict[TopicPartitionKey, int | None]]:
         partitions = self._open
-        changes = {
+        return {
             names.RECOVERY_POINTS: {k: p.recovery_point for k, p in partitions.items()},
-            names.LOG_STARTS: {k: p.view.start_offset for k, p in partitions.items()},
+            names.LOG_STARTS: {k: p.visible.start_offset for k, p in partitions.items()},
             names.HIGH_WATERMARKS: {k: p.view.end_offset for k, p in partitions.items()},
         }
-        self._checkpoints.update(changes, nonce)
 
     def close(self) -> list[Exception]:
         """Close all partitions; returns the errors. The caller holds the lock."""

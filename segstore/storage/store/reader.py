@@ -274,6 +274,12 @@ class StoreReader:
         ends = self._look_for_ends()
         return ends.publications if ends is not None and self._believed() else 0
 
+    @property
+    def news(self) -> int:
+        """See `Store._news`."""
+        ends = self._look_for_ends()
+        return ends.news if ends is not None and self._believed() else -1
+
     def wait(self, seen: int, seconds: float) -> None:
         """See `Store.wait`. Nothing is published of a broker's log: it is looked at again and again."""
         ends, me = self._look_for_ends(), threading.get_ident()
@@ -297,21 +303,37 @@ class StoreReader:
         except LookupError:
             return None
 
+    def _follows(self, followed: FollowedEnds) -> bool:
+        """Return whether `followed` is where a writer of this store publishes now."""
+        believed, ends = self._believed(), self._ends
+        followed.outdated = not believed or ends is None or ends.memory is not followed.memory
+        return not followed.outdated
+
     def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
         """See `Store._wait_for`. As long as a writer that publishes has the store, nobody else changes it:
         then the sleep is a long one.
         """
-        me, end = threading.get_ident(), time.monotonic() + seconds
+        belief, now = self._belief, monotonic_ns()
+        if (not belief.holds or now - belief.at >= _BELIEF_NS) and not self._follows(followed):
+            return LOOK
+        me, blind = threading.get_ident(), _BLIND_SECONDS
         self._waiting.append(me)  # as in `wait`
         try:
-            longest = _BLIND_SECONDS
-            while not self.context.closed:
-                found = followed.wait(nudges, min(end - time.monotonic(), longest))
-                if found != LATE or time.monotonic() >= end or not (self._believed() and self._is_ours()):
-                    return found
-                longest = _TRUST_SECONDS
+            if self.context.closed:
+                return LOOK
+            found = followed.wait(nudges, seconds if seconds < blind else blind)
+            if found == LATE and seconds > blind:
+                return self._wait_on(followed, nudges, seconds - blind)
+            return found
         finally:
             self._waiting.remove(me)
+
+    def _wait_on(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
+        end = time.monotonic() + seconds
+        while self._follows(followed) and self._is_ours() and not self.context.closed:
+            found = followed.wait(nudges, min(end - time.monotonic(), _TRUST_SECONDS))
+            if found != LATE or time.monotonic() >= end:
+                return found
         return LOOK
 
     def wake(self) -> None:

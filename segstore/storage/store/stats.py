@@ -16,7 +16,7 @@ import numpy as np
 
 from segstore import names
 from segstore.config import TopicConfig
-from segstore.errors import SegstoreError, needing
+from segstore.errors import Needing, SegstoreError
 from segstore.files import Files
 from segstore.records import CONTROL_FLAG
 from segstore.storage.context import Context
@@ -210,7 +210,7 @@ def prometheus_text(store: Measured) -> str:
 
     Raises MissingPackageError without the prometheus_client package (`segstore[metrics]`).
     """
-    with needing("prometheus_client", "metrics", "metrics_text"):
+    with Needing("prometheus_client", "metrics", "metrics_text"):
         from prometheus_client import CollectorRegistry, generate_latest
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         from prometheus_client.registry import Collector

@@ -1,7 +1,8 @@
 """A store, a directory of topics, as users see it: `open`, and `Store`, which is a façade.
 
-`Store` delegates to `StoreWriter` or `StoreReader`. On disk is a Kafka log directory, with `.segstore/` in it
-for what Kafka has no file for. Threads: any. Processes: one that writes, any number that read.
+`Store` delegates to a `WritingSide`, mostly `StoreWriter`, or to `StoreReader`. On disk is a Kafka log
+directory, with `.segstore/` in it for what Kafka has no file for. Threads: any. Processes: one that writes,
+any number that read.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from segstore.mutex import Mutex, calls_out, check_apart, let_go_of_left
 from segstore.storage.context import Clock, Context, os_errors, wall_clock
 from segstore.storage.finding import Repaired
 from segstore.storage.handle_pool import HandlePool, default_limit
+from segstore.storage.log.partition import Partition
+from segstore.storage.log.read_only_partition import Follower
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.directory_safety import MOST_MODE, check_places, kept_mode
 from segstore.storage.meta.followed_ends import FollowedEnds
@@ -50,6 +53,7 @@ from segstore.storage.store.stats import (
 )
 from segstore.storage.store.sweeper import Swept
 from segstore.storage.store.writer import StoreWriter, let_go_of_lost
+from segstore.storage.store.writing_side import WritingSide
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -77,18 +81,10 @@ def open(
 
     Raises StoreLockedError (with the holder's pid), StorageError, ConfigError, InvalidArgumentError.
     """
-    root = arguments.path("path", path)
     mode = arguments.one_of("mode", mode, MODES)
     settings = StoreConfig.parse({} if config is None else config)
-    files = files or Files()
-    permissions = FILE_MODE if file_mode is None else arguments.whole("file_mode", file_mode, None)
-    if permissions & MOST_MODE != permissions or permissions & FILE_MODE != FILE_MODE:
-        raise InvalidArgumentError(f"file_mode={permissions:#o}: must be 0o600 and any of 0o064")
-    limit = settings.max_open_files if settings.max_open_files > 0 else default_limit()
-    pool = HandlePool(files, limit)
-    context = Context(root, files, pool, Scheduler(), clock, mode == "rw", os.getpid())
     with os_errors():
-        _check_root(files, root, mode, permissions)
+        context = open_context(path, settings, clock, files, file_mode, mode)
         if mode == "r":
             return Store(context, StoreReader(context))
         try:
@@ -96,8 +92,28 @@ def open(
         except StoreLockedError:
             if _is_within_open(sys._getframe(1)):  # a signal handler opens the store that is being opened
                 raise
-            let_go_of_lost(files, root)
+            let_go_of_lost(context.files, context.root)
         return Store(context, StoreWriter(context, settings))
+
+
+def open_context(
+    path: str | os.PathLike[str],
+    settings: StoreConfig,
+    clock: Clock,
+    files: Files | None,
+    file_mode: int | None,
+    mode: str = "rw",
+) -> Context:
+    """Return the context of a store in this directory, which is made where it is missing and `mode` is "rw".
+    Raises StorageError, InvalidArgumentError, OSError.
+    """
+    root, files = arguments.path("path", path), files or Files()
+    permissions = FILE_MODE if file_mode is None else arguments.whole("file_mode", file_mode, None)
+    if permissions & MOST_MODE != permissions or permissions & FILE_MODE != FILE_MODE:
+        raise InvalidArgumentError(f"file_mode={permissions:#o}: must be 0o600 and any of 0o064")
+    limit = settings.max_open_files if settings.max_open_files > 0 else default_limit()
+    _check_root(files, root, mode, permissions)
+    return Context(root, files, HandlePool(files, limit), Scheduler(), clock, mode == "rw", os.getpid())
 
 
 def _is_within_open(frame: FrameType | None) -> bool:
@@ -120,12 +136,12 @@ def _check_root(files: Files, root: str, mode: str, file_mode: int) -> None:
 class Store:
     """Topics in a directory. A store is a context manager; `close` makes all durable."""
 
-    def __init__(self, context: Context | None = None, side: StoreWriter | StoreReader | None = None) -> None:
+    def __init__(self, context: Context | None = None, side: WritingSide | StoreReader | None = None) -> None:
         """Make a store; only `open` calls this. Raises InvalidTypeError for any other caller."""
         if not isinstance(context, Context) or side is None:
             raise InvalidTypeError("a Store is not made by its class: segstore.open(path) opens or makes one")
         self._context, self._side = context, side
-        if isinstance(side, StoreWriter):
+        if not isinstance(side, StoreReader):
             side.owner = weakref.ref(self)
         # Weak references: a log refers to its store, so that background work goes on while the log is in
         # use.
@@ -246,9 +262,9 @@ class Store:
         """Have `forget(store, topic)` called after each deletion of a topic here. It raises nothing."""
         self._when_deleted.append(forget)
 
-    def _writer(self) -> StoreWriter:
+    def _writer(self) -> WritingSide:
         self._context.check_writable()
-        assert isinstance(self._side, StoreWriter)
+        assert not isinstance(self._side, StoreReader)
         return self._side
 
     # --- partitions -----------------------------------------------------------------------
@@ -267,8 +283,12 @@ class Store:
                 source = self._side.partition(topic, number)
             # Another process may have made the topic anew.
             if log is None or log._source is not source:
-                log = self._logs[topic, number] = PartitionLog(topic, number, self, self._context, source)
+                log = self._logs[topic, number] = self._make_log(topic, number, source)
         return log
+
+    def _make_log(self, topic: str, partition: int, source: Partition | Follower) -> PartitionLog:
+        """Return a new log; the one place where a layer above makes its own kind of them."""
+        return PartitionLog(topic, partition, self, self._context, source)
 
     # --- following ------------------------------------------------------------------------
 
@@ -279,6 +299,14 @@ class Store:
         if context.closed or (context.writable and not context.here[0]):
             context.check_open()
         return self._side.publications
+
+    @property
+    def _news(self) -> int:
+        """Return a number that changes when topics came or went, or a group has changed; -1 where nothing is
+        published.
+        """
+        self._context.check_open()
+        return self._side.news
 
     @calls_out  # a signal handler that runs while this sleeps may call the store
     def wait(self, seen: int, timeout_ms: float) -> None:
@@ -307,7 +335,9 @@ class Store:
         """Sleep as `wait` does, but until something is published of these partitions, or there is other news
         since `nudges` was read. Return what `FollowedEnds.wait` does.
         """
-        self._context.check_open()
+        context = self._context
+        if context.closed or (context.writable and not context.here[0]):
+            context.check_open()
         return self._side.wait_for(followed, nudges, seconds)
 
     def _wake(self) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from segstore import names
 from segstore.errors import InvalidArgumentError, TopicAlreadyExistsError
 from segstore.storage.context import Context
 from segstore.storage.log.read import forgets, remembering
@@ -61,21 +62,93 @@ class TopicAdmin:
             self._context.check_open()
             if name in self.topics:
                 raise TopicAlreadyExistsError(f"topic {name!r} is there already")
-            if name in self._dying:  # what a deletion has left must not become the new topic's
+            self._create(info)
+        return info
+
+    def _create(self, info: TopicInfo) -> None:
+        name = info.name
+        if name in self._dying:  # what a deletion has left must not become the new topic's
+            self._bury(name)
+            self._dying.discard(name)
+        self._checkpoints.forget(name)
+        try:
+            self._make(info)
+        except OSError:
+            self._dying.add(name)
+            with suppress(OSError):  # else the next `create` of the name, or the next open, does this
                 self._bury(name)
                 self._dying.discard(name)
-            self._checkpoints.forget(name)
-            try:
-                self._make(info)
-            except OSError:
-                self._dying.add(name)
-                with suppress(OSError):  # else the next `create` of the name, or the next open, does this
-                    self._bury(name)
-                    self._dying.discard(name)
-                    self._topic_files.remove_buried()
-                raise
-            self._show(info)
+                self._topic_files.remove_buried()
+            raise
+        self._show(info)
+
+    def make(self, info: TopicInfo) -> TopicInfo:
+        """Let there be this very topic: with this id, these settings, and of its partitions just these. It is
+        created; or partitions that are missing are made, those that are not listed are removed, and the
+        settings are changed. What is right already stays. Returns the topic as it is now, durably.
+
+        A crash leaves a part of it, which the next call completes. Raises TopicAlreadyExistsError for a topic
+        with another id; InvalidArgumentError for one without id or partitions; InvalidTopicError,
+        StorageError.
+        """
+        names.check_topic(info.name)
+        if not info.partition_ids or not names.is_topic_id(info.topic_id):
+            raise InvalidArgumentError(f"topic {info.name!r}: it must have an id and partitions to be made")
+        with self._lock:
+            self._context.check_open()
+            before = self.topics.get(info.name)
+            if before is None:
+                made = replace(info, ours=True, error=None, lost=None)
+                self._create(made)
+                return made
+            if before.topic_id != info.topic_id:
+                raise TopicAlreadyExistsError(f"topic {info.name!r} is there with id {before.topic_id}")
+            return self._bring(find_topic(self.topics, info.name), info)
+
+    def _bring(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
+        """Bring a topic to these settings, then to these partitions."""
+        if info.settings != before.settings:
+            before = self._alter(before, replace(before, settings=info.settings, ours=True, lost=None))
+        listed = set(info.partition_ids)
+        stays = tuple(n for n in before.partition_ids if n in listed)
+        if stays != before.partition_ids and stays:
+            before = self._remove_partitions(before, stays)
+        if info.partition_ids != before.partition_ids:
+            # None of the old ones may stay: then these are removed last, as a topic has at least one
+            # partition.
+            both = tuple(sorted({*before.partition_ids, *info.partition_ids}))
+            self._bury_but(before)
+            self._topic_files.remove_buried()
+            before = self._grow(before, replace(before, partition_ids=both, ours=True))
+            if before.partition_ids != info.partition_ids:
+                before = self._remove_partitions(before, info.partition_ids)
+        return before
+
+    def _remove_partitions(self, before: TopicInfo, stays: tuple[int, ...]) -> TopicInfo:
+        """Remove all partitions of a topic but these. The settings come first: what they don't list is not
+        made anew by the next open, and no partition that is made later takes over what a crash leaves.
+        """
+        info = replace(before, partition_ids=stays, ours=True)
+        try:
+            self._topic_files.write(info)
+        except OSError:
+            with suppress(OSError):
+                self._topic_files.restore(before)
+            raise
+        gone = [number for number in before.partition_ids if number not in stays]
+        self.topics = {**self.topics, info.name: info}
+        self._partitions.abandon_some(info.name, gone)
+        self._bury_but(info)
+        for number in gone:
+            self._ends.release(slot_key(info.topic_id, info.name, number))
+        self._topic_files.remove_buried()
         return info
+
+    def _bury_but(self, info: TopicInfo) -> None:
+        """Bury what there is of partitions that the topic does not have."""
+        for directory in self._topic_files.bury(info.name, info.partition_ids):
+            self._context.pool.forget_directory(directory)
+        self._checkpoints.forget(info.name, info.partition_ids)
 
     def _make(self, info: TopicInfo) -> None:
         """Write the settings, then make what is missing of the partitions. Raises OSError."""
@@ -104,21 +177,23 @@ class TopicAdmin:
         with self._lock:
             self._context.check_open()
             before = find_topic(self.topics, name)
-            info = with_config(before, config)
-            if forgets(before, info):
-                self._partitions.load_all(before)
-            # The settings first: no compaction begins any more above the offsets below which gaps may be.
-            self._partitions.configure(info)
-            try:
-                info = remembering(before, info, self._partitions.ends_of(before))
-                self._begin_recovery_points(info)
-                self._topic_files.write(info)
-            except BaseException:
-                self._partitions.configure(before)
-                with suppress(OSError):
-                    self._topic_files.restore(before)
-                raise
-            self.topics = {**self.topics, name: info}
+            return self._alter(before, with_config(before, config))
+
+    def _alter(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
+        if forgets(before, info):
+            self._partitions.load_all(before)
+        # The settings first: no compaction begins any more above the offsets below which gaps may be.
+        self._partitions.configure(info)
+        try:
+            info = remembering(before, info, self._partitions.ends_of(before))
+            self._begin_recovery_points(info)
+            self._topic_files.write(info)
+        except BaseException:
+            self._partitions.configure(before)
+            with suppress(OSError):
+                self._topic_files.restore(before)
+            raise
+        self.topics = {**self.topics, info.name: info}
         return info
 
     def add_partitions(self, name: str, total: int) -> TopicInfo:
@@ -133,21 +208,24 @@ class TopicAdmin:
                     f"total={total}: topic {name!r} has partitions {list(before.partition_ids)}; they "
                     "can only become more"
                 )
-            info = replace(before, partition_ids=tuple(range(total)), ours=True)
-            if forgets(before, info):
-                self._partitions.load_all(before)
-            info = remembering(before, info, self._partitions.ends_of(before))
-            self._checkpoints.forget(name, before.partition_ids)
-            try:
-                self._make(info)
-            except OSError:
-                # The settings last: as long as they count the new partitions, the next open makes these.
-                for directory in self._topic_files.bury(name, before.partition_ids):
-                    self._context.pool.forget_directory(directory)
-                self._topic_files.remove_buried()
-                self._topic_files.write(before)
-                raise
-            self._show(info)
+            return self._grow(before, replace(before, partition_ids=tuple(range(total)), ours=True))
+
+    def _grow(self, before: TopicInfo, info: TopicInfo) -> TopicInfo:
+        """Make the partitions that `info` has besides those of `before`."""
+        if forgets(before, info):
+            self._partitions.load_all(before)
+        info = remembering(before, info, self._partitions.ends_of(before))
+        self._checkpoints.forget(info.name, before.partition_ids)
+        try:
+            self._make(info)
+        except OSError:
+            # The settings last: as long as they count the new partitions, the next open makes these.
+            for directory in self._topic_files.bury(info.name, before.partition_ids):
+                self._context.pool.forget_directory(directory)
+            self._topic_files.remove_buried()
+            self._topic_files.write(before)
+            raise
+        self._show(info)
         return info
 
     def delete(self, name: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from segstore import names
 from segstore.config import StoreConfig
-from segstore.errors import StorageError, StoreLockedError, first_of
+from segstore.errors import InvalidArgumentError, StorageError, StoreLockedError, first_of
 from segstore.files import Files, Handle
 from segstore.mutex import Mutex
 from segstore.storage.context import Context
@@ -23,11 +23,19 @@ from segstore.storage.inbox.inbox import Inbox
 from segstore.storage.log.partition import Partition
 from segstore.storage.log.recovery import Recovered
 from segstore.storage.meta.aside import check_readable, set_aside
-from segstore.storage.meta.clean_shutdown import Left, new_nonce, put_marker, take_marker
+from segstore.storage.meta.clean_shutdown import (
+    Left,
+    broker_epoch_of,
+    new_nonce,
+    put_marker,
+    replicated_nonce,
+    take_marker,
+)
 from segstore.storage.meta.directory_safety import kept_mode
 from segstore.storage.meta.followed_ends import FollowedEnds
 from segstore.storage.meta.published_ends import EndsWriter, slot_key
 from segstore.storage.meta.root_checkpoints import RootCheckpoints, TopicPartitionKey
+from segstore.storage.meta.topic_info import CLUSTER_METADATA
 from segstore.storage.meta.topics import TopicFiles, TopicInfo
 from segstore.storage.store.partitions import PartitionLoader, Partitions
 from segstore.storage.store.small_mending import mend_small
@@ -37,10 +45,16 @@ from segstore.threads import others_are_gone
 
 
 class StoreWriter:
-    """Opens a store for writing, and finishes what a crash left: topic changes, swaps, torn tails."""
+    """Opens a store for writing, and finishes what a crash left: topic changes, swaps, torn tails.
 
-    def __init__(self, context: Context, config: StoreConfig) -> None:
-        self.context, self.config = context, config
+    `replicated`: the directory is one of a replicated store, and each of its partitions is a replica, which
+    readers see up to its high watermark. `clean_epoch` is the broker epoch with which such a writer has left
+    the directory cleanly, else -1 (Kafka: PreviousBrokerEpoch, R26).
+    """
+
+    def __init__(self, context: Context, config: StoreConfig, *, replicated: bool = False) -> None:
+        self.context, self.config, self._replicated = context, config, replicated
+        self.clean_epoch = -1
         self._closing, self._tried = Mutex(), False
         self._thread = threading.get_ident()
         self.owner: Callable[[], object] | None = None  # gives the store, None once it is not referred to
@@ -65,6 +79,8 @@ class StoreWriter:
         context, config = self.context, self.config
         files, root = context.files, context.root
         root_names = check_readable(files, root)
+        if not self._replicated and names.META_PROPERTIES in root_names:
+            _check_plain(files, root)
         moved = set_aside(files, root)
         marker = take_marker(files, root) if names.CLEAN_SHUTDOWN in root_names else None
         topic_files = self._prepare()
@@ -75,6 +91,8 @@ class StoreWriter:
             files, root, root_names, marker, nonce, copied=self._ends.was_checked
         )
         left = Left.of(marker, nonce or 0, ours=self._ends.found or checkpoints.copied)
+        if left.clean and left.ends_hold:
+            self.clean_epoch = broker_epoch_of(marker)
         if not left.ends_hold:
             # The ends are cleared before their number is: after a second crash they must not be believed.
             self._ends.clear()
@@ -82,7 +100,13 @@ class StoreWriter:
             self._ends.doubt()
         self._ends.begin()
         self._loader = loader = PartitionLoader(
-            context, topic_files, self._ends, checkpoints, left, config.producer_id_expiration_ms
+            context,
+            topic_files,
+            self._ends,
+            checkpoints,
+            left,
+            config.producer_id_expiration_ms,
+            replicated=self._replicated,
         )
         self.partitions = Partitions(context, lambda: self.topics, loader, checkpoints)
         self.topic_admin = TopicAdmin(context, topic_files, self._ends, checkpoints, loader, self.partitions)
@@ -193,7 +217,7 @@ class StoreWriter:
         for info in self.topics.values():
             for partition in info.partition_ids:
                 ends = self._ends.get(slot_key(info.topic_id, info.name, partition))
-                if ends is not None and ends.stable < ends.end:
+                if ends is not None and ends.stable < ends.high_watermark:
                     found.append((info.name, partition))
         return found
 
@@ -212,6 +236,11 @@ class StoreWriter:
     @property
     def publications(self) -> int:
         return self._ends.publications
+
+    @property
+    def news(self) -> int:
+        """See `Store._news`."""
+        return self._ends.news
 
     def wait(self, seen: int, seconds: float) -> None:
         """See `Store.wait`."""
@@ -268,19 +297,22 @@ class StoreWriter:
         """Return whether the directory is released."""
         return self._held.closed
 
-    def close(self) -> None:
-        """Close cleanly. The first error is raised after the directory was released; the next open recovers
-        then, as it does after an interrupt in this call: a second call releases what that has left.
+    def close(self, broker_epoch: int | None = None) -> None:
+        """Close cleanly; the next writer's `clean_epoch` is `broker_epoch`, of a replicated store. The first
+        error is raised after the directory was released; the next open recovers then, as it does after an
+        interrupt in this call: a second call releases what that has left. Raises InvalidArgumentError for a
+        `broker_epoch` below 1; nothing is done then.
         """
+        nonce = new_nonce() if broker_epoch is None else replicated_nonce(broker_epoch)
         with self._closing:
             first, self._tried = not self._tried, True
             try:
                 if first:
-                    self._close_cleanly()
+                    self._close_cleanly(nonce)
             finally:
                 self.let_go()
 
-    def _close_cleanly(self) -> None:
+    def _close_cleanly(self, nonce: int) -> None:
         self.inbox.close()
         self.sweeper.close()
         self.context.closed = True
@@ -292,7 +324,6 @@ class StoreWriter:
                 raise first_of(errors)
             # Threads that ended with the interpreter may have left work half done: the next open recovers.
             if self.partitions.is_clean() and not others_are_gone():
-                nonce = new_nonce()
                 self.partitions.checkpoint_held(nonce)
                 self._ends.sync()  # so that the marker is right after a power cut too
                 put_marker(self.context.files, self.context.root, nonce)
@@ -312,6 +343,17 @@ def let_go_of_lost(files: Files, root: str) -> None:
     writer = None if begun is None else begun()
     if writer is not None and writer.is_lost:
         writer.let_go()
+
+
+def _check_plain(files: Files, root: str) -> None:
+    """Raise InvalidArgumentError where the directory is one of a replicated store: written by itself it would
+    get leader epochs that its other replicas don't know (R7). A broker's has no settings files of segstore's.
+    """
+    if files.exists(names.below(root, f"{names.OURS}/{names.TOPICS}/{CLUSTER_METADATA}.json")):
+        raise InvalidArgumentError(
+            f"{root} is a directory of a replicated store: `segstore.open_replicated` writes all of its "
+            'directories, and mode="r" reads this one'
+        )
 
 
 def _take_lock(context: Context) -> Handle:

@@ -1,0 +1,94 @@
+"""When a partition is flushed: by flush.messages and flush.ms, behind a roll, and on request.
+
+On disk the flusher syncs. Threads: any; the append token is never held here, but for `adopted` and `lend`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from segstore.errors import StorageError, StoreClosedError, copy_of
+from segstore.integers import INT64_MAX
+from segstore.storage.context import Context
+from segstore.storage.log.flusher import Flusher
+from segstore.storage.log.visibility import Visible
+from segstore.storage.log.writer import LogWriter
+from segstore.storage.segment.native_tail import NativeTail
+
+NEVER = INT64_MAX  # Kafka's default for flush.ms
+
+
+class Flushing:
+    """Decides when a partition is flushed: by flush.messages and flush.ms, behind a roll, and on request.
+
+    The append token is never held here, but for `adopted`. `changed` says whether anything was written that
+    the next open should find in a producer snapshot.
+    """
+
+    def __init__(
+        self, context: Context, writer: LogWriter, flusher: Flusher, visible: Visible, changed: bool
+    ) -> None:
+        self._context, self._writer, self._flusher, self._visible = context, writer, flusher, visible
+        self.changed = changed
+        self._planned = False
+        self.untold: StorageError | None = None
+        """Why a sync in the background failed; closing the partition raises this."""
+
+    def flush(self) -> None:
+        """Make all that is visible durable. Raises StorageError."""
+        self._flusher.flush(self._visible.log_end_offset)
+
+    def flush_if_due(self, after: int) -> None:
+        """Keep `flush.messages` and `flush.ms` for an append that ends at offset `after`. Raises
+        StorageError.
+        """
+        config = self._writer.config
+        if after - self._flusher.recovery_point >= config.flush_messages:
+            self._flusher.flush(after)
+        elif not self._planned and config.flush_ms < NEVER:
+            self._plan(config.flush_ms / 1000)
+        self.changed = True
+
+    def lend(self, tail: NativeTail) -> None:
+        """Lend a tail what says when an append is flushed: C keeps `flush.messages` where it can, and
+        `flush_if_due` does the rest.
+        """
+        config = self._writer.config
+        if config.flush_messages != NEVER:
+            tail.c.flush_messages = config.flush_messages
+        if config.flush_messages != NEVER or config.flush_ms < NEVER:
+            tail.due = self.flush_if_due
+
+    def _plan(self, seconds: float) -> None:
+        self._planned = True
+        try:
+            self._context.scheduler.after(seconds, self._as_planned)
+        except BaseException:  # Ctrl-C: the next append plans the flush anew
+            self._planned = False
+            raise
+
+    def adopted(self, end: int) -> None:
+        """Note that all below `end` is durable, and about to become visible; the caller holds the append
+        token.
+        """
+        self._flusher.set_recovery_point(end)
+        self.changed = True
+
+    def soon(self, upto: int) -> None:
+        """Make all below `upto` durable in the background."""
+        self._context.scheduler.soon(partial(self._quietly, upto))
+
+    def _as_planned(self) -> None:
+        self._planned = False
+        self._quietly(NEVER)
+
+    def _quietly(self, upto: int) -> None:
+        if not self._context.closed and self._visible.current is not None:
+            try:
+                self._flusher.flush(min(upto, self._visible.log_end_offset))
+            except StoreClosedError:
+                pass  # the topic was deleted meanwhile
+            except StorageError as error:
+                if error.errno is not None:  # an error without errno is a fence that was raised before
+                    self.untold = copy_of(error)
+                raise

@@ -1,0 +1,69 @@
+"""Reads batches of a log as they are stored, for the followers of a replica (Kafka: UnifiedLog.read with
+FetchIsolation.LOG_END).
+
+On disk logs are only read. Threads: any; no lock is taken.
+"""
+
+from __future__ import annotations
+
+from segstore.errors import StoreClosedError
+from segstore.records import HEADER_SIZE, scan
+from segstore.storage.log.partition import Partition
+from segstore.storage.segment.log_view import LogView
+from segstore.storage.segment.segment import Segment
+
+_TRIES = 10  # segments may be removed between the view and the read: then the next view is tried
+_LENGTH_AT, _LENGTH_END = 8, 12
+"""Where a batch has its length, which counts the bytes behind it."""
+
+
+def raw_read(partition: Partition, offset: int, end_offset: int, max_bytes: int) -> bytes:
+    """See `Replica.read`. Raises OSError."""
+    for _ in range(_TRIES):
+        view = partition.visible.written
+        view.check(offset, partition.directory)
+        try:
+            return _read(view, offset, min(end_offset, view.end_offset), max_bytes)
+        except FileNotFoundError:
+            continue  # retention has removed the segment: a later view begins behind it
+    raise StoreClosedError(f"{partition.directory} is gone")
+
+
+def _read(view: LogView, offset: int, end_offset: int, max_bytes: int) -> bytes:
+    """Read of one segment after the other, while there is room."""
+    pieces: list[bytes] = []
+    left, slot = max_bytes, view.slot(offset)
+    while slot < len(view.segments) and offset < end_offset:
+        segment, (end, below) = view.segments[slot], view.bounds(slot)
+        first = segment.locate(offset, end)
+        if first is not None and first.base_offset < end_offset:
+            piece = _stretch(segment, int(first.position), end, end_offset, left, at_least_one=not pieces)
+            pieces.append(piece)
+            left -= len(piece)
+            if int(first.position) + len(piece) < end:
+                break
+        offset, slot = max(below, offset), slot + 1
+    return b"".join(pieces)
+
+
+def _stretch(
+    segment: Segment, position: int, end: int, end_offset: int, most: int, *, at_least_one: bool
+) -> bytes:
+    """Return whole batches of one segment, from byte `position` on."""
+    files, handle = segment.pool.files, segment.handle
+    size = min(end - position, max(most, HEADER_SIZE if at_least_one else 0))
+    if size < HEADER_SIZE:
+        return b""
+    data = files.pread(handle, size, position)
+    whole = _whole(data, end_offset)
+    if not whole and at_least_one:
+        size = _LENGTH_END + int.from_bytes(data[_LENGTH_AT:_LENGTH_END], "big")
+        data = files.pread(handle, min(size, end - position), position)
+        whole = _whole(data, end_offset)
+    return data[:whole]
+
+
+def _whole(data: bytes, end_offset: int) -> int:
+    """Return the size of the whole batches in `data` that lie below `end_offset`."""
+    batches, _ = scan(data, end_offset=end_offset, check_crcs=False)
+    return int(batches["size"].sum())
