@@ -1,0 +1,76 @@
+"""Produce requests with acks=all that wait for their records to be committed (Kafka: DelayedProduce and its
+purgatory; rule R23).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Hashable, Iterable
+from operator import attrgetter
+from typing import NamedTuple
+
+from segstore.errors import (
+    NotEnoughReplicasAfterAppendError,
+    NotLeaderOrFollowerError,
+    RequestTimedOutError,
+    SegstoreError,
+)
+from segstore.replication.core.effects import Complete
+
+_required = attrgetter("required_offset")
+
+
+class DelayedProduce(NamedTuple):
+    """A request whose last record lies before `required_offset`, and which fails at `deadline_ms`."""
+
+    required_offset: int
+    deadline_ms: int
+    ticket: Hashable
+
+
+class DelayedProduces:
+    """The waiting requests of one partition, the lowest offset first."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self, waiting: Iterable[DelayedProduce] = ()) -> None:
+        self._waiting = list(waiting)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def waiting(self) -> tuple[DelayedProduce, ...]:
+        """Return the requests that wait, the lowest offset first."""
+        return tuple(self._waiting)
+
+    def copy(self) -> DelayedProduces:
+        """Return a copy."""
+        return DelayedProduces(self._waiting)
+
+    def add(self, request: DelayedProduce) -> None:
+        """Let a request wait."""
+        insort(self._waiting, request, key=_required)
+
+    def reach(self, high_watermark: int, enough: bool) -> tuple[Complete, ...]:
+        """Complete the requests that end at or below the high watermark; `enough` says whether the maximal
+        ISR has min.insync.replicas members (Kafka: Partition.checkEnoughReplicasReachOffset).
+        """
+        error = None if enough else NotEnoughReplicasAfterAppendError
+        return self._end(bisect_right(self._waiting, high_watermark, key=_required), error)
+
+    def expire(self, now_ms: int) -> tuple[Complete, ...]:
+        """Fail the requests whose deadline has come; whether their records will be committed is unknown."""
+        late = [request for request in self._waiting if request.deadline_ms <= now_ms]
+        if late:
+            self._waiting = [request for request in self._waiting if request.deadline_ms > now_ms]
+        return tuple(Complete(request.ticket, RequestTimedOutError) for request in late)
+
+    def lose_leadership(self) -> tuple[Complete, ...]:
+        """Fail all requests: another leader may have their records truncated."""
+        return self._end(len(self._waiting), NotLeaderOrFollowerError)
+
+    def _end(self, count: int, error: type[SegstoreError] | None) -> tuple[Complete, ...]:
+        ended = self._waiting[:count]
+        del self._waiting[:count]
+        return tuple(Complete(request.ticket, error) for request in ended)

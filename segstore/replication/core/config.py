@@ -1,0 +1,31 @@
+"""The settings that the core decides by, under Kafka's names, with Kafka's defaults."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ReplicaConfig(NamedTuple):
+    """Settings of a partition's replicas. Times in ms."""
+
+    min_insync_replicas: int = 1
+    replica_lag_time_max_ms: int = 30_000
+
+
+class TopicSettings(NamedTuple):
+    """What the controller decides a topic's elections by."""
+
+    min_insync_replicas: int = 1
+    unclean_leader_election: bool = False
+
+
+class ControllerConfig(NamedTuple):
+    """Settings of the controller. Times in ms. `min_insync_replicas` and `unclean_leader_election` hold where
+    a partition has no settings of its own. `eligible_leader_replicas` is the feature
+    `eligible.leader.replicas.version` (KIP-966).
+    """
+
+    min_insync_replicas: int = 1
+    unclean_leader_election: bool = False
+    broker_session_timeout_ms: int = 9_000
+    eligible_leader_replicas: bool = True

@@ -1,0 +1,419 @@
+"""The decisions of the controller: registrations, fencing, ISR changes, elections, reassignments (Kafka:
+ReplicationControlManager, ClusterControlManager; rules R21, R24 to R31).
+
+A call returns the records to write and then the answer: `Persist` effects come before the `Send` that tells
+of them, so that nothing is answered that is not durable (R31). The caller makes one call at a time, and where
+a record can't be written it drops this object, and begins anew from what is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from segstore.errors import (
+    ElectionNotNeededError,
+    EligibleLeadersNotAvailableError,
+    FencedLeaderEpochError,
+    IneligibleReplicaError,
+    InvalidReplicaAssignmentError,
+    InvalidRequestError,
+    InvalidUpdateVersionError,
+    NewLeaderElectedError,
+    NoReassignmentInProgressError,
+    NotControllerError,
+    PreferredLeaderNotAvailableError,
+    SegstoreError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.replication.core.cluster import BrokerState, Cluster, Heartbeat
+from segstore.replication.core.config import ControllerConfig, TopicSettings
+from segstore.replication.core.effects import Effects, Persist, Send
+from segstore.replication.core.election import Election, PartitionChange, Replicas, reassigned
+from segstore.replication.core.messages import AlterPartition, AlterPartitionReply
+from segstore.replication.core.records import (
+    BrokerRecord,
+    HeartbeatReply,
+    Key,
+    PartitionRecord,
+    Record,
+)
+from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
+
+__all__ = ["BrokerRecord", "Controller", "HeartbeatReply", "Key", "PartitionRecord", "Record"]
+
+
+class Controller:
+    """The metadata, and who may change it how. `next_offset` is the metadata offset of the next record.
+
+    `settings` has those of partitions; the others go by `config`. They are no records of the core: who reads
+    the metadata anew puts them there, before it asks anything.
+    """
+
+    __slots__ = ("cluster", "config", "next_offset", "partitions", "settings")
+
+    def __init__(self, config: ControllerConfig, next_offset: int = 0) -> None:
+        self.config, self.next_offset = config, next_offset
+        self.cluster = Cluster(config.broker_session_timeout_ms)
+        self.partitions: dict[Key, PartitionRegistration] = {}
+        self.settings: dict[Key, TopicSettings] = {}
+
+    def copy(self) -> Controller:
+        """Return a copy."""
+        made = type(self)(self.config, self.next_offset)
+        made.cluster, made.partitions = self.cluster.copy(), dict(self.partitions)
+        made.settings = dict(self.settings)
+        return made
+
+    def apply(self, record: Record) -> None:
+        """Take a durable record, when the metadata is read anew."""
+        if isinstance(record, BrokerRecord):
+            self.cluster.brokers[record.broker] = record.registration
+        else:
+            self.partitions[record.partition] = record.registration
+        self.next_offset += 1
+
+    def _persist(self, record: Record) -> Persist:
+        self.apply(record)
+        return Persist(record)
+
+    # --- brokers ---------------------------------------------------------------------------------
+
+    def register(self, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Effects:
+        """Register a broker; the answer is its broker epoch (R27; Kafka: registerBroker).
+
+        `clean_epoch` is the broker epoch under which the broker was stopped cleanly, -1 for none: without
+        that proof a new incarnation leaves the ISR and the ELR of its partitions (R26). Raises
+        DuplicateBrokerRegistrationError.
+        """
+        self.cluster.check_free(broker, incarnation, now_ms)
+        existing = self.cluster.brokers.get(broker)
+        if existing is not None and existing.incarnation == incarnation:
+            return (Send(existing.epoch),)
+        clean = existing is not None and clean_epoch == existing.epoch
+        left = self._leave(broker, unclean=not clean)
+        made = BrokerRegistration(self.next_offset, incarnation)  # the offset of its own record
+        self.cluster.sessions.pop(broker, None)
+        return (*left, self._persist(BrokerRecord(broker, made)), Send(made.epoch))
+
+    def restart(self, broker: int, incarnation: str, clean_epoch: int, now_ms: int) -> Effects:
+        """Register a broker of which it is known that no incarnation runs any more: see `register`.
+
+        One that was stopped cleanly under its present registration has all that it had, and nobody has led in
+        its place: it stays in the ISR of its partitions, and leads on. Its broker epoch rises all the same:
+        so an older copy of its disk has no proof of a clean stop from now on.
+        """
+        existing = self.cluster.brokers.get(broker)
+        if existing is None or clean_epoch != existing.epoch:
+            self.cluster.sessions.pop(broker, None)
+            return self.register(broker, incarnation, clean_epoch, now_ms)
+        again = existing._replace(epoch=self.next_offset, incarnation=incarnation, shutting_down=False)
+        return (self._persist(BrokerRecord(broker, again)), Send(again.epoch))
+
+    def remember(self, key: Key, replica: int) -> Effects:
+        """Let a replica be the last known leader of a partition in which nobody is in sync or eligible: it is
+        elected once it is live, and that counts as unclean (R24; KIP-966).
+        """
+        change = self._partition(key)._replace(last_known_elr=(replica,))
+        after = change._replace(partition_epoch=change.partition_epoch + 1)
+        return (self._persist(PartitionRecord(key, after)),)
+
+    def heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> Effects:
+        """Take a heartbeat; the answer is a `HeartbeatReply` (R28; Kafka: processBrokerHeartbeat).
+
+        Raises StaleBrokerEpochError: the broker has to register anew.
+        """
+        broker, cluster = heartbeat.broker, self.cluster
+        cluster.check_epoch(broker, heartbeat.broker_epoch)
+        leads = any(partition.leader == broker for partition in self.partitions.values())
+        state = cluster.next_state(heartbeat, leads)
+        cluster.contact(heartbeat, now_ms)
+        effects = self._turn(broker, state)
+        if state is BrokerState.CONTROLLED_SHUTDOWN and effects:
+            cluster.shut_down_at(broker, self.next_offset - 1)
+        caught_up = heartbeat.metadata_offset >= heartbeat.broker_epoch
+        return (*effects, Send(HeartbeatReply(caught_up, state)))
+
+    def _turn(self, broker: int, state: BrokerState) -> Effects:
+        if state is self.cluster.state(broker):
+            return ()
+        if state is BrokerState.UNFENCED:
+            return self._unfence(broker)
+        if state is BrokerState.CONTROLLED_SHUTDOWN:
+            found = self.cluster.brokers[broker]
+            return self._register(broker, found._replace(shutting_down=True)) + self._leave(broker)
+        return self._fence(broker)
+
+    def on_time(self, now_ms: int) -> Effects:
+        """Fence one broker whose session is over; to be called until nothing is returned (R27; Kafka:
+        maybeFenceOneStaleBroker).
+        """
+        stale = self.cluster.first_stale(now_ms)
+        return () if stale is None else self._fence(stale)
+
+    def fail(self, broker: int) -> Effects:
+        """Fence a broker whose directory has failed: it leaves all ISRs, and others are elected (R32; Kafka:
+        a broker stops when its last log directory is offline).
+
+        It stays eligible (R26), since its disk may come back with all that it had; for that it registers
+        anew, at once, without waiting for its session to end. One that is not registered changes nothing.
+        """
+        self.cluster.sessions.pop(broker, None)
+        return self._fence(broker) if broker in self.cluster.brokers else ()
+
+    def _fence(self, broker: int) -> Effects:
+        effects, found = self._leave(broker), self.cluster.brokers[broker]
+        if found.fenced:
+            return effects
+        return effects + self._register(broker, found._replace(fenced=True, shutting_down=False))
+
+    def _unfence(self, broker: int) -> Effects:
+        """Unfence a broker, and elect it where there is no leader."""
+        effects = self._register(broker, self.cluster.brokers[broker]._replace(fenced=False))
+        leaderless = [key for key, partition in self.partitions.items() if partition.leader == NO_LEADER]
+        return effects + self._build((key, self._changing(key)) for key in leaderless)
+
+    def _register(self, broker: int, registration: BrokerRegistration) -> Effects:
+        return (self._persist(BrokerRecord(broker, registration)),)
+
+    def _leave(self, broker: int, unclean: bool = False) -> Effects:
+        """Take a broker out of the ISR of all partitions, and out of the ELR after an unclean shutdown; elect
+        others (Kafka: generateLeaderAndIsrUpdates).
+        """
+        changes = []
+        for key, partition in self.partitions.items():
+            if broker in partition.isr or (unclean and broker in partition.elr):
+                change = self._changing(key, without=broker)
+                change.isr = tuple(member for member in partition.isr if member != broker)
+                change.unclean_shutdown = (broker,) if unclean else ()
+                changes.append((key, change))
+        return self._build(changes)
+
+    # --- in-sync replicas ------------------------------------------------------------------------
+
+    def alter_partition(self, key: Key, proposal: AlterPartition, broker_epoch: int) -> Effects:
+        """Judge a leader's proposal; the answer is an `AlterPartitionReply` (R21; Kafka: alterPartition).
+
+        Raises StaleBrokerEpochError where the leader is not registered under `broker_epoch`.
+        """
+        self.cluster.check_epoch(proposal.leader, broker_epoch)
+        error = self.refusal(key, proposal)
+        if error is not None:
+            return (Send(AlterPartitionReply(error)),)
+        change = self._changing(key)
+        change.isr = tuple(replica for replica, _ in proposal.isr)
+        change.recovering = proposal.recovering
+        effects = self._build([(key, change)])
+        after = self.partitions[key]
+        if after.leader != proposal.leader:
+            return (*effects, Send(AlterPartitionReply(NewLeaderElectedError)))
+        reply = AlterPartitionReply(None, after.leader_epoch, after.partition_epoch, after.isr)
+        return (*effects, Send(reply))
+
+    def refusal(self, key: Key, proposal: AlterPartition) -> type[SegstoreError] | None:
+        """Return why a proposal is refused, None where it is not (R21; Kafka: validateAlterPartitionData)."""
+        partition = self.partitions.get(key)
+        if partition is None:
+            return UnknownTopicOrPartitionError
+        if (
+            proposal.leader_epoch > partition.leader_epoch
+            or proposal.partition_epoch > partition.partition_epoch
+        ):
+            return NotControllerError
+        if proposal.leader_epoch < partition.leader_epoch:
+            return FencedLeaderEpochError
+        if proposal.leader != partition.leader:
+            return InvalidRequestError
+        if proposal.partition_epoch < partition.partition_epoch:
+            return InvalidUpdateVersionError
+        return self._bad_isr(partition, proposal)
+
+    def _bad_isr(
+        self, partition: PartitionRegistration, proposal: AlterPartition
+    ) -> type[SegstoreError] | None:
+        isr = [replica for replica, _ in proposal.isr]
+        if partition.leader not in isr or not set(isr) <= set(partition.replicas) or len(set(isr)) < len(isr):
+            return InvalidRequestError
+        if proposal.recovering and (len(isr) > 1 or not partition.recovering):
+            return InvalidRequestError
+        eligible = all(self._eligible(replica, epoch) for replica, epoch in proposal.isr)
+        return None if eligible else IneligibleReplicaError
+
+    def _eligible(self, replica: int, broker_epoch: int) -> bool:
+        """Kafka: ineligibleReplicasForIsr; KIP-903."""
+        return self.cluster.active(replica) and broker_epoch in (-1, self.cluster.brokers[replica].epoch)
+
+    # --- partitions ------------------------------------------------------------------------------
+
+    def create_partition(self, key: Key, replicas: Replicas) -> Effects:
+        """Create one partition: see `create_partitions`."""
+        return self.create_partitions({key: replicas})
+
+    def create_partitions(
+        self, assignments: Mapping[Key, Replicas], settings: TopicSettings | None = None
+    ) -> Effects:
+        """Create partitions of a topic, all or none, whose ISRs are all live replicas (Kafka: createTopic,
+        createPartitions). Without `settings` they go by the controller's.
+
+        Raises InvalidReplicaAssignmentError where of some partition's replicas none is live, or one is not
+        registered or is there twice.
+        """
+        made = [PartitionRecord(key, self._new(replicas)) for key, replicas in assignments.items()]
+        if settings is not None:
+            self.settings.update(dict.fromkeys(assignments, settings))
+        return tuple(map(self._persist, made))
+
+    def _new(self, replicas: Replicas) -> PartitionRegistration:
+        self._check_assignment(replicas)
+        isr = tuple(replica for replica in replicas if self.cluster.active(replica))
+        if not isr:
+            raise InvalidReplicaAssignmentError(f"of the replicas {replicas} none is live")
+        return PartitionRegistration(replicas, isr, isr[0])
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        """Forget the partitions of a topic that is deleted; the caller writes the record of that (Kafka:
+        deleteTopic, RemoveTopicRecord). Raises UnknownTopicOrPartitionError, and then none is forgotten.
+        """
+        gone = list(keys)
+        for key in gone:
+            self._partition(key)
+        for key in gone:
+            del self.partitions[key]
+            self.settings.pop(key, None)
+
+    def _check_assignment(self, replicas: Replicas) -> None:
+        known = self.cluster.brokers
+        if not replicas or len({*replicas}) < len(replicas) or not {*replicas} <= known.keys():
+            raise InvalidReplicaAssignmentError(
+                f"replicas {replicas} must be different brokers of those that are registered: {sorted(known)}"
+            )
+
+    def elect(self, key: Key, election: Election) -> Effects:
+        """Elect the preferred leader, or any live one where there is none: PREFERRED or UNCLEAN (R24, R29;
+        Kafka: electLeader).
+
+        Raises ElectionNotNeededError, PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError,
+        UnknownTopicOrPartitionError.
+        """
+        partition, preferred = self._partition(key), election is Election.PREFERRED
+        needless = partition.leader == partition.replicas[0] if preferred else partition.leader != NO_LEADER
+        if needless:
+            raise ElectionNotNeededError(f"replica {partition.leader} leads the partition already")
+        change = self._changing(key)
+        change.election = election
+        effects = self._build([(key, change)])
+        if effects:
+            return effects
+        if preferred:
+            raise PreferredLeaderNotAvailableError(f"replica {partition.replicas[0]} is not in sync and live")
+        raise EligibleLeadersNotAvailableError(f"of the replicas {partition.replicas} none is live")
+
+    def elect_preferred(self) -> Effects:
+        """Elect the preferred leader wherever another one leads and it is in sync and live; to be called each
+        leader.imbalance.check.interval.seconds (R29; Kafka: maybeBalancePartitionLeaders).
+        """
+        changes = []
+        for key, partition in self.partitions.items():
+            if partition.leader not in (NO_LEADER, partition.replicas[0]):
+                change = self._changing(key)
+                change.election = Election.PREFERRED
+                changes.append((key, change))
+        return self._build(changes)
+
+    def elect_unclean(self) -> Effects:
+        """Elect a live replica for each partition without a leader, where that is allowed (R24; Kafka:
+        maybeElectUncleanLeaders).
+        """
+        return self._elect_unclean(self.partitions)
+
+    def _elect_unclean(self, keys: Iterable[Key]) -> Effects:
+        leaderless = [
+            key
+            for key in keys
+            if self.partitions[key].leader == NO_LEADER and self.settings_of(key).unclean_leader_election
+        ]
+        return self._build((key, self._changing(key)) for key in leaderless)
+
+    def reassign(self, key: Key, target: Replicas) -> Effects:
+        """Begin to move a partition to the replicas `target`; it is complete when all are in sync (R30;
+        Kafka: changePartitionReassignment).
+
+        Raises InvalidReplicaAssignmentError, UnknownTopicOrPartitionError.
+        """
+        partition = self._partition(key)
+        self._check_assignment(target)
+        change = self._changing(key)
+        change.replicas, change.adding, change.removing = reassigned(partition.replicas, target)
+        return self._build([(key, change)])
+
+    def cancel_reassignment(self, key: Key) -> Effects:
+        """Go back to the replicas of before a reassignment (R30; Kafka: cancelPartitionReassignment).
+
+        Raises NoReassignmentInProgressError; InvalidReplicaAssignmentError where none of them is in sync, and
+        no unclean election is allowed; UnknownTopicOrPartitionError.
+        """
+        partition = self._partition(key)
+        if not partition.reassigning:
+            raise NoReassignmentInProgressError("the partition is not being reassigned")
+        change = self._changing(key)
+        change.replicas = tuple(r for r in partition.replicas if r not in partition.adding)
+        change.isr = tuple(r for r in partition.isr if r not in partition.adding)
+        change.adding = change.removing = ()
+        if not change.isr and not self.settings_of(key).unclean_leader_election:
+            raise InvalidReplicaAssignmentError(
+                f"of the replicas {change.replicas} none is in sync; unclean.leader.election.enable is false"
+            )
+        change.isr = change.isr or change.replicas[:1]
+        return self._build([(key, change)])
+
+    def _partition(self, key: Key) -> PartitionRegistration:
+        try:
+            return self.partitions[key]
+        except KeyError:
+            raise UnknownTopicOrPartitionError(f"there is no partition {key}") from None
+
+    # --- settings --------------------------------------------------------------------------------
+
+    def settings_of(self, key: Key) -> TopicSettings:
+        """Return the settings of a partition."""
+        default = TopicSettings(self.config.min_insync_replicas, self.config.unclean_leader_election)
+        return self.settings.get(key, default)
+
+    def configure(self, keys: Iterable[Key], settings: TopicSettings) -> Effects:
+        """Change the settings of a topic's partitions. Where min.insync.replicas changes, nobody is eligible
+        any more: the ELR is that of the old value (Kafka: ClearElrRecord). Where unclean elections become
+        allowed, they are made (R24).
+
+        In Kafka a partition without a leader loses its ELR as well, and can then be elected uncleanly only.
+        Here it keeps it: while nobody leads, nothing is committed that an eligible replica lacks. Leaders
+        hear of the settings after all that was decided before. Raises UnknownTopicOrPartitionError.
+        """
+        changing = {key: self._partition(key) for key in keys}
+        min_isr = settings.min_insync_replicas
+        other = [key for key in changing if self.settings_of(key).min_insync_replicas != min_isr]
+        self.settings.update(dict.fromkeys(changing, settings))
+        cleared = tuple(effect for key in other for effect in self._clear_elr(key))
+        return cleared + self._elect_unclean(changing)
+
+    def _clear_elr(self, key: Key) -> Effects:
+        partition = self.partitions[key]
+        if partition.leader == NO_LEADER or not partition.elr:
+            return ()
+        after = partition._replace(elr=(), partition_epoch=partition.partition_epoch + 1)
+        return (self._persist(PartitionRecord(key, after)),)
+
+    # --- changes ---------------------------------------------------------------------------------
+
+    def _changing(self, key: Key, without: int = NO_LEADER) -> PartitionChange:
+        """Return a change of a partition, in which the broker `without` is not live."""
+        partition, settings = self.partitions[key], self.settings_of(key)
+        return PartitionChange(
+            partition,
+            live=lambda broker: broker != without and self.cluster.active(broker),
+            min_isr=min(settings.min_insync_replicas, len(partition.replicas)),
+            elr_enabled=self.config.eligible_leader_replicas,
+            election=Election.UNCLEAN if settings.unclean_leader_election else Election.ONLINE,
+        )
+
+    def _build(self, changes: Iterable[tuple[Key, PartitionChange]]) -> Effects:
+        built = ((key, change.build()) for key, change in changes)
+        return tuple(self._persist(PartitionRecord(key, after)) for key, after in built if after is not None)

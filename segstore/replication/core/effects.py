@@ -1,0 +1,93 @@
+"""What the core asks of its caller: effects, each an immutable tuple, to be carried out in their order.
+
+Of a log the core believes only what it was told to be done: after `Append`, `Truncate` and
+`TruncateFullyAndStartAt` the caller reports the new log end offset, by `Follower.on_append`, `on_truncate` or
+`on_start_over`. Where an effect fails, the ones behind it are not carried out. Offsets are int64, times ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any, NamedTuple
+
+from segstore.errors import SegstoreError
+
+
+class Append(NamedTuple):
+    """A follower appends the batches of the last answer that begin below `before`, as they came (R1, R11;
+    Kafka: Partition.appendRecordsToFollowerOrFutureReplica).
+    """
+
+    before: int
+
+
+class Truncate(NamedTuple):
+    """Cut the log back to the last whole batch that ends at or below `offset` (R5; Kafka:
+    Partition.truncateTo).
+    """
+
+    offset: int
+
+
+class TruncateFullyAndStartAt(NamedTuple):
+    """Drop the whole log, which then begins and ends at `offset` (R6; Kafka:
+    Partition.truncateFullyAndStartAt).
+    """
+
+    offset: int
+
+
+class AssignEpoch(NamedTuple):
+    """Append from `start_offset` on under `epoch`; durable before the first append (R3; Kafka:
+    UnifiedLog.assignEpochStartOffset).
+    """
+
+    epoch: int
+    start_offset: int
+
+
+class SetHighWatermark(NamedTuple):
+    """Show consumers the records below `offset` (R13, R15)."""
+
+    offset: int
+
+
+class SetLogStartOffset(NamedTuple):
+    """Let the log begin at `offset`, since the leader's does (R13)."""
+
+    offset: int
+
+
+class Send(NamedTuple):
+    """Send a message: `AlterPartition` to the controller, or an answer of the controller to who asked."""
+
+    message: Any
+
+
+class Complete(NamedTuple):
+    """Answer the produce request `ticket`: its records are committed, or `error` says why not (R23; Kafka:
+    DelayedProduce).
+    """
+
+    ticket: Hashable
+    error: type[SegstoreError] | None
+
+
+class Persist(NamedTuple):
+    """Write a metadata record, durable on a majority of voters, before what follows is done (R31)."""
+
+    record: Any
+
+
+Effect = (
+    Append
+    | Truncate
+    | TruncateFullyAndStartAt
+    | AssignEpoch
+    | SetHighWatermark
+    | SetLogStartOffset
+    | Send
+    | Complete
+    | Persist
+)
+Effects = tuple[Effect, ...]

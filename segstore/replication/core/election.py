@@ -1,0 +1,151 @@
+"""Changes of a partition's state: elections, eligible leader replicas, reassignments (Kafka:
+PartitionChangeBuilder, PartitionReassignmentReplicas; rules R24 to R26, R29, R30; KIP-966).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from segstore.replication.core.registration import NO_LEADER, PartitionRegistration
+
+Replicas = tuple[int, ...]
+NOBODY = NO_LEADER, False
+
+
+class Election(Enum):
+    """Who may be elected (Kafka: PartitionChangeBuilder.Election)."""
+
+    ONLINE = "the current leader, else an in-sync or eligible replica"
+    PREFERRED = "the first replica of the assignment, else as ONLINE"
+    UNCLEAN = "as ONLINE, else any live replica"
+
+
+class PartitionChange:
+    """A change of `partition`. The fields `isr`, `replicas`, `adding`, `removing` and `recovering` are what
+    is aimed at: at first what the partition has; the caller changes some, and `build` adds what follows from
+    it.
+
+    `live` says whether a broker may lead. `min_isr` is min.insync.replicas, at most the number of replicas.
+    `unclean_shutdown` has the replicas that may have lost the end of their logs.
+    """
+
+    def __init__(
+        self,
+        partition: PartitionRegistration,
+        live: Callable[[int], bool],
+        min_isr: int,
+        elr_enabled: bool = True,
+        election: Election = Election.ONLINE,
+    ) -> None:
+        self.partition, self.live, self.min_isr = partition, live, min_isr
+        self.elr_enabled, self.election = elr_enabled, election
+        self.isr, self.replicas, self.recovering = partition.isr, partition.replicas, partition.recovering
+        self.adding, self.removing = partition.adding, partition.removing
+        self.unclean_shutdown: Replicas = ()
+
+    def build(self) -> PartitionRegistration | None:
+        """Return the changed state, with the epochs of R25; None where nothing changes."""
+        self._complete_reassignment()
+        eligible = self._eligible()
+        leader, unclean = self._elect(eligible)
+        isr, elr = self._elected(leader, unclean, eligible)
+        after = self.partition._replace(
+            replicas=self.replicas,
+            isr=isr,
+            leader=leader,
+            elr=elr,
+            last_known_elr=self._last_known(leader, isr),
+            adding=self.adding,
+            removing=self.removing,
+            recovering=self.recovering or unclean,
+        )
+        return self._numbered(after)
+
+    def _numbered(self, after: PartitionRegistration) -> PartitionRegistration | None:
+        """Count the change; the leader epoch rises with a new leader and when a replica is removed (R25)."""
+        before = self.partition
+        if after == before:
+            return None
+        new_epoch = after.leader != before.leader or not set(before.replicas) <= set(after.replicas)
+        return after._replace(
+            leader_epoch=before.leader_epoch + new_epoch, partition_epoch=before.partition_epoch + 1
+        )
+
+    # --- reassignment ----------------------------------------------------------------------------
+
+    def _complete_reassignment(self) -> None:
+        """End a reassignment once all target replicas are in sync (R30; Kafka:
+        PartitionReassignmentReplicas.maybeCompleteReassignment).
+        """
+        if not (self.adding or self.removing):
+            return
+        replicas, isr = _without(self.replicas, self.removing), _without(self.isr, self.removing)
+        if replicas and isr and set(replicas) <= set(isr):
+            self.replicas, self.isr, self.adding, self.removing = replicas, isr, (), ()
+
+    # --- eligible leader replicas ----------------------------------------------------------------
+
+    def _eligible(self) -> Replicas:
+        """Return the ELR: while the ISR is smaller than min.insync.replicas, who was in it or in the ELR and
+        has not been shut down uncleanly (R26; Kafka: maybePopulateTargetElr).
+        """
+        if not self.elr_enabled or len(self.isr) >= self.min_isr:
+            return ()
+        candidates = {*self.partition.elr, *self.partition.isr}
+        return tuple(sorted(candidates - {*self.isr} - {*self.unclean_shutdown}))
+
+    def _last_known(self, leader: int, isr: Replicas) -> Replicas:
+        """Return the last leader while there is none (Kafka: maybeUpdateLastKnownLeader)."""
+        before = self.partition
+        if leader != NO_LEADER or not self.elr_enabled:
+            return ()
+        if isr or before.isr == isr or before.leader == NO_LEADER:
+            return before.last_known_elr
+        return (before.leader,)
+
+    # --- election --------------------------------------------------------------------------------
+
+    def _elect(self, elr: Replicas) -> tuple[int, bool]:
+        """Return who leads, and whether the election is unclean (R24, R29; Kafka: electLeader)."""
+        members = self.isr or elr
+        for replica in self._candidates():
+            if replica in members and self.live(replica):
+                return replica, False
+        last_known = self.partition.last_known_elr
+        if self.elr_enabled and not members and len(last_known) == 1 and self.live(last_known[0]):
+            return last_known[0], True
+        if self.election is Election.UNCLEAN:
+            return next(
+                ((replica, True) for replica in self.replicas if self.live(replica)), (NO_LEADER, False)
+            )
+        return NOBODY
+
+    def _candidates(self) -> Replicas:
+        """Return who is asked first: the preferred replica or the current leader, then in preferred order."""
+        preferred = self.replicas[:1] if self.election is Election.PREFERRED else ()
+        return (*preferred, self.partition.leader, *self.replicas)
+
+    def _elected(self, leader: int, unclean: bool, elr: Replicas) -> tuple[Replicas, Replicas]:
+        """Return ISR and ELR after the election (R25, R26; Kafka: tryElection, maybeUpdateRecordElr)."""
+        if unclean:
+            return (leader,), ()
+        if leader != self.partition.leader and leader in elr:
+            # From now on the leader alone may be enough, if min.insync.replicas was lowered meanwhile.
+            return (leader,), _without(elr, (leader,)) if self.min_isr > 1 else ()
+        if not self.isr and not self.elr_enabled:  # without ELR the last in-sync replicas are remembered
+            return self.partition.isr, ()
+        return self.isr, elr
+
+
+def _without(replicas: Replicas, gone: Replicas) -> Replicas:
+    return tuple(replica for replica in replicas if replica not in gone)
+
+
+def reassigned(current: Replicas, target: Replicas) -> tuple[Replicas, Replicas, Replicas]:
+    """Return replicas, adding and removing of a reassignment to `target` (R30; Kafka:
+    PartitionReassignmentReplicas).
+    """
+    removing = tuple(sorted({*current} - {*target}))
+    adding = tuple(sorted({*target} - {*current}))
+    return (*target, *removing), adding, removing

@@ -1,0 +1,95 @@
+"""A follower of a partition: it fetches from the leader, and truncates what the leader does not have (Kafka:
+ReplicaFetcherThread, AbstractFetcherThread; rules R8, R10 to R13).
+
+A `Follower` stands for one leader epoch. One fetch is under way at a time. Its order is `fetch`, then
+`on_answer`, or `on_out_of_range` where the leader has no such offset; whatever changed meanwhile, an answer
+to a question that is no longer asked changes nothing.
+"""
+
+from __future__ import annotations
+
+from segstore.replication.core.effects import Append, Effects, SetHighWatermark, SetLogStartOffset, Truncate
+from segstore.replication.core.log import ReplicaLog
+from segstore.replication.core.messages import FetchAnswer, Fetched, FetchRequest
+from segstore.replication.core.truncation import out_of_range, truncation_offset
+
+
+class Follower:
+    """A follower in one leader epoch; `leader` is -1 where there is none to fetch from."""
+
+    __slots__ = ("leader", "leader_epoch", "log", "partition_epoch", "replica_id")
+
+    def __init__(
+        self, replica_id: int, log: ReplicaLog, leader: int, leader_epoch: int, partition_epoch: int
+    ) -> None:
+        self.replica_id, self.log, self.leader = replica_id, log, leader
+        self.leader_epoch, self.partition_epoch = leader_epoch, partition_epoch
+
+    def copy(self, log: ReplicaLog) -> Follower:
+        """Return a copy that uses another log."""
+        return type(self)(self.replica_id, log, self.leader, self.leader_epoch, self.partition_epoch)
+
+    def fetch(self, broker_epoch: int) -> FetchRequest:
+        """Return the request to send to the leader (R8)."""
+        log = self.log
+        return FetchRequest(
+            self.replica_id,
+            broker_epoch,
+            self.leader_epoch,
+            log.end_offset,
+            log.epochs.current,
+            log.start_offset,
+        )
+
+    def awaits(self, request: FetchRequest) -> bool:
+        """Return whether the answer to a request may still be used: the log has not changed since, and the
+        leader epoch is the same (R11).
+        """
+        return request == self.fetch(request.broker_epoch)
+
+    def on_answer(self, request: FetchRequest, answer: FetchAnswer, fetched: Fetched | None) -> Effects:
+        """Take an answer, and what its records are, if there are any (R10, R11).
+
+        Records are not appended from the first one on whose epoch is above this leader epoch (KAFKA-18723).
+        """
+        if not self.awaits(request):
+            return ()
+        if answer.diverging is not None:
+            return (Truncate(truncation_offset(self.log, answer.diverging)),)
+        if fetched is None:
+            return self._keep_up(answer)
+        later = (base for epoch, base in fetched.epochs if epoch > self.leader_epoch)
+        before = min([fetched.next_offset, *later])
+        return (Append(before),) if before > request.fetch_offset else ()
+
+    def on_append(self, end_offset: int, answer: FetchAnswer, fetched: Fetched) -> Effects:
+        """Note that the records of an answer were appended, up to `end_offset` (R3, R13)."""
+        self.log.appended(end_offset, fetched.epochs)
+        return self._keep_up(answer)
+
+    def _keep_up(self, answer: FetchAnswer) -> Effects:
+        """Follow the leader's high watermark, which may go back, and then its log start offset (R13)."""
+        log = self.log
+        high_watermark = max(min(answer.high_watermark, log.end_offset), log.start_offset)
+        start_offset = max(min(answer.log_start_offset, high_watermark), log.start_offset)
+        effects: Effects = ()
+        if high_watermark != log.high_watermark:
+            effects = (SetHighWatermark(high_watermark),)
+        if start_offset != log.start_offset:
+            effects += (SetLogStartOffset(start_offset),)
+            log.epochs.truncate_from_start(start_offset)
+        log.high_watermark, log.start_offset = high_watermark, start_offset
+        return effects
+
+    def on_truncate(self, target: int, end_offset: int) -> None:
+        """Note that the log was cut at `target`, and that its last whole batch ends at `end_offset` (R5)."""
+        self.log.truncated(target, end_offset)
+
+    def on_out_of_range(self, request: FetchRequest, leader_start: int, leader_end: int) -> Effects:
+        """Take the leader's log start and log end offsets, asked under this leader epoch (R12)."""
+        effect = out_of_range(self.log, leader_start, leader_end) if self.awaits(request) else None
+        return () if effect is None else (effect,)
+
+    def on_start_over(self, offset: int) -> None:
+        """Note that the log was dropped, and begins and ends at `offset` (R6)."""
+        self.log.started_over(offset)

@@ -1,0 +1,359 @@
+"""The leader of a partition: high watermark, in-sync replicas, acknowledgements (Kafka: the leader's part of
+Partition; rules R8, R9, R14 to R23, R33, R38, R39).
+
+A `Leader` stands for one leader epoch: another epoch has another object (R17, R18). Offsets are int64, times
+ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+
+from segstore.errors import (
+    FencedLeaderEpochError,
+    IneligibleReplicaError,
+    InvalidRequestError,
+    InvalidUpdateVersionError,
+    NewLeaderElectedError,
+    NotEnoughReplicasError,
+    NotLeaderOrFollowerError,
+    OffsetNotAvailableError,
+    OperationNotAttemptedError,
+    UnknownLeaderEpochError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.integers import INT64_MAX
+from segstore.leader_epochs import EpochEnd
+from segstore.replication.core.acks import DelayedProduce, DelayedProduces
+from segstore.replication.core.config import ReplicaConfig
+from segstore.replication.core.effects import Effects, Send, SetHighWatermark
+from segstore.replication.core.isr import Committed, IsrState, PendingExpand, PendingShrink
+from segstore.replication.core.log import ReplicaLog
+from segstore.replication.core.messages import AlterPartition, AlterPartitionReply, FetchAnswer, FetchRequest
+from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
+from segstore.replication.core.replica import UNKNOWN_OFFSET, RemoteReplica
+from segstore.replication.core.truncation import divergence
+
+NOT_APPLIED = (IneligibleReplicaError, OperationNotAttemptedError)
+"""Errors by which the controller says that it has not changed the ISR, and that the partition epoch is right.
+"""
+
+FINAL = (
+    FencedLeaderEpochError,
+    InvalidRequestError,
+    InvalidUpdateVersionError,
+    NewLeaderElectedError,
+    UnknownTopicOrPartitionError,
+)
+"""Errors after which the proposal stays pending until the metadata tells the ISR (R21)."""
+
+
+class Leader:
+    """The leader of a partition in one leader epoch.
+
+    `brokers` has the registrations that this process knows of, and `log` is the replica's own: both belong to
+    the partition, and others change them.
+    """
+
+    __slots__ = (
+        "_reached",
+        "acks",
+        "brokers",
+        "config",
+        "epoch_start_offset",
+        "isr",
+        "leader_epoch",
+        "log",
+        "partition_epoch",
+        "remotes",
+        "replica_id",
+    )
+
+    def __init__(
+        self,
+        replica_id: int,
+        log: ReplicaLog,
+        brokers: Mapping[int, BrokerRegistration],
+        config: ReplicaConfig,
+        acks: DelayedProduces,
+    ) -> None:
+        self.replica_id, self.log, self.brokers, self.config, self.acks = (
+            replica_id,
+            log,
+            brokers,
+            config,
+            acks,
+        )
+        self.leader_epoch = self.partition_epoch = -1
+        self.epoch_start_offset = log.end_offset
+        self.remotes: dict[int, RemoteReplica] = {}
+        self.isr: IsrState = Committed(frozenset())
+        self._reached = UNKNOWN_OFFSET
+
+    def copy(self, log: ReplicaLog, acks: DelayedProduces) -> Leader:
+        """Return a copy that uses another log and other requests."""
+        made = type(self)(self.replica_id, log, self.brokers, self.config, acks)
+        made.leader_epoch, made.partition_epoch = self.leader_epoch, self.partition_epoch
+        made.epoch_start_offset, made.isr, made._reached = self.epoch_start_offset, self.isr, self._reached
+        made.remotes = {replica: remote.copy() for replica, remote in self.remotes.items()}
+        return made
+
+    # --- metadata --------------------------------------------------------------------------------
+
+    def apply(self, registration: PartitionRegistration, now_ms: int) -> Effects:
+        """Take the assignment and the ISR from the metadata (R22; Kafka: Partition.updateAssignmentAndIsr).
+
+        A state that is known by its partition epoch already says nothing of a proposal made since: that stays
+        pending. Here Kafka goes back to the committed state.
+        """
+        if registration.partition_epoch > self.partition_epoch:
+            self.leader_epoch = registration.leader_epoch
+            self.partition_epoch = registration.partition_epoch
+            self._assign(registration, now_ms)
+            self.isr = Committed(frozenset(registration.isr))
+        return self._advance(now_ms)
+
+    def _assign(self, registration: PartitionRegistration, now_ms: int) -> None:
+        known = self.remotes
+        self.remotes = {
+            replica: known.get(replica) or RemoteReplica(now_ms if replica in registration.isr else None)
+            for replica in registration.replicas
+            if replica != self.replica_id
+        }
+
+    def configure(self, config: ReplicaConfig, now_ms: int) -> Effects:
+        """Take changed settings."""
+        self.config = config
+        return self._advance(now_ms)
+
+    # --- followers -------------------------------------------------------------------------------
+
+    def on_fetch(self, request: FetchRequest, now_ms: int) -> tuple[FetchAnswer, Effects]:
+        """Judge a follower's fetch, whose CurrentLE is this leader's (Kafka: Partition.fetchRecords).
+
+        Where the logs diverge nothing is noted of the follower (R9). Raises UnknownLeaderEpochError for a
+        replica that is not assigned and NotLeaderOrFollowerError for an old broker epoch: both try again
+        (R8); OffsetOutOfRangeError.
+        """
+        remote = self.remotes.get(request.replica)
+        if remote is None:
+            known = ", ".join(map(str, sorted(self.remotes)))
+            raise UnknownLeaderEpochError(
+                f"replica {request.replica} is not assigned: the followers are {known}"
+            )
+        diverging = divergence(self.log, request)
+        if diverging is not None:
+            return self._answer(diverging), ()
+        self._check_broker_epoch(request)
+        remote.record_fetch(
+            request.fetch_offset,
+            request.log_start_offset,
+            request.broker_epoch,
+            self.log.end_offset,
+            now_ms,
+        )
+        effects = self._expand(request.replica) + self._advance(now_ms)
+        return self._answer(None), effects
+
+    def _answer(self, diverging: EpochEnd | None) -> FetchAnswer:
+        log = self.log
+        return FetchAnswer(diverging, log.high_watermark, log.start_offset, log.end_offset)
+
+    def _check_broker_epoch(self, request: FetchRequest) -> None:
+        broker = self.brokers.get(request.replica)
+        if broker is not None and -1 < request.broker_epoch < broker.epoch:
+            raise NotLeaderOrFollowerError(
+                f"replica {request.replica} fetches with broker epoch {request.broker_epoch}, "
+                f"but has registered with {broker.epoch} since"
+            )
+
+    def can_serve(self, offset: int) -> tuple[int, ...]:
+        """Return the followers that consumers can fetch `offset` from, rising (R39; Kafka:
+        ReplicaManager.findPreferredReadReplica, KIP-392).
+        """
+        members = sorted(self.isr.isr & self.remotes.keys())
+        return tuple(replica for replica in members if self.remotes[replica].can_serve(offset))
+
+    @property
+    def low_watermark(self) -> int:
+        """Return the lowest log start offset of this and all live replicas (R33; Kafka:
+        Partition.lowWatermarkIfLeader). A request to delete records is done when this has reached its offset.
+        """
+        starts = [remote.start_offset for replica, remote in self.remotes.items() if self._alive(replica)]
+        return min([self.log.start_offset, *starts])
+
+    def _alive(self, replica: int) -> bool:
+        broker = self.brokers.get(replica)
+        return broker is not None and not broker.fenced
+
+    # --- in-sync replicas ------------------------------------------------------------------------
+
+    def on_time(self, now_ms: int) -> Effects:
+        """Propose to remove the members of the ISR that are not in sync; to be called every
+        replica.lag.time.max.ms / 2 (R19; Kafka: Partition.maybeShrinkIsr).
+
+        The high watermark stops waiting for replicas outside of the ISR that lag by now (R15).
+        """
+        return self._shrink(now_ms) + self._advance(now_ms)
+
+    def _shrink(self, now_ms: int) -> Effects:
+        out = frozenset(replica for replica in self.isr.isr if self._lags(replica, now_ms))
+        if not out or not isinstance(self.isr, Committed):
+            return ()
+        sent = self._proposal(self.isr.isr - out)
+        self.isr = PendingShrink(self.isr.isr, sent)
+        return (Send(sent),)
+
+    def _lags(self, replica: int, now_ms: int) -> bool:
+        remote = self.remotes.get(replica)
+        lag_ms = self.config.replica_lag_time_max_ms
+        return remote is not None and not remote.is_caught_up(self.log.end_offset, now_ms, lag_ms)
+
+    def _expand(self, replica: int) -> Effects:
+        """Propose to add a follower that has reached the high watermark and the start of this leader epoch
+        (R20; Kafka: Partition.maybeExpandIsr).
+        """
+        if not isinstance(self.isr, Committed) or replica in self.isr.isr or not self._may_join(replica):
+            return ()
+        sent = self._proposal(self.isr.isr | {replica})
+        self.isr = PendingExpand(self.isr.isr, sent, replica)
+        return (Send(sent),)
+
+    def _may_join(self, replica: int) -> bool:
+        """Kafka: Partition.canAddReplicaToIsr, isFollowerInSync."""
+        end_offset = self.remotes[replica].end_offset
+        reached = end_offset >= self.log.high_watermark and end_offset >= self.epoch_start_offset
+        return reached and self._eligible(replica)
+
+    def _eligible(self, replica: int) -> bool:
+        """Return whether a replica is unfenced, stays, and fetches under the broker epoch that it is
+        registered with (Kafka: Partition.isReplicaIsrEligible; KIP-841, KIP-903).
+        """
+        broker, fetched = self.brokers.get(replica), self.remotes[replica].broker_epoch
+        return broker is not None and broker.active and fetched is not None and fetched in (-1, broker.epoch)
+
+    def _proposal(self, isr: Iterable[int]) -> AlterPartition:
+        members = tuple((replica, self._broker_epoch(replica)) for replica in sorted(isr))
+        return AlterPartition(self.replica_id, self.leader_epoch, self.partition_epoch, members)
+
+    def _broker_epoch(self, replica: int) -> int:
+        """Return -1 for a member that has not fetched in this leader epoch: were it registered anew since,
+        the partition epoch would have changed (Kafka: Partition.addBrokerEpochToIsr).
+        """
+        if replica == self.replica_id:
+            own = self.brokers.get(replica)
+            return -1 if own is None else own.epoch
+        fetched = self.remotes[replica].broker_epoch if replica in self.remotes else None
+        return -1 if fetched is None else fetched
+
+    def on_alter_reply(self, sent: AlterPartition, reply: AlterPartitionReply, now_ms: int) -> Effects:
+        """Take the controller's answer to a proposal (R21; Kafka: Partition.submitAlterPartition,
+        handleAlterPartitionUpdate, handleAlterPartitionError).
+
+        Of a proposal that was sent several times, only the answer to the last sending is handed in. A lost
+        answer is reported as RequestTimedOutError; the proposal is then sent again.
+        """
+        if isinstance(self.isr, Committed) or self.isr.sent != sent:
+            return ()
+        if reply.error is None:
+            return self._committed(reply, now_ms)
+        if reply.error in NOT_APPLIED:
+            self.isr = Committed(self.isr.isr)
+            return self._advance(now_ms)
+        return () if reply.error in FINAL else (Send(sent),)
+
+    def _committed(self, reply: AlterPartitionReply, now_ms: int) -> Effects:
+        if reply.leader_epoch != self.leader_epoch or reply.partition_epoch < self.partition_epoch:
+            return ()
+        self.partition_epoch = reply.partition_epoch
+        self.isr = Committed(frozenset(reply.isr))
+        return self._advance(now_ms)
+
+    # --- high watermark --------------------------------------------------------------------------
+
+    @property
+    def min_isr(self) -> int:
+        """Return min.insync.replicas, at most the number of replicas (Kafka: Partition.effectiveMinIsr)."""
+        return min(self.config.min_insync_replicas, len(self.remotes) + 1)
+
+    def on_append(self, end_offset: int) -> Effects:
+        """Note that this leader's log ends at `end_offset` now. Followers are not looked at: what they have
+        reached was computed when it changed.
+        """
+        log = self.log
+        log.end_offset = end_offset
+        if log.high_watermark < self._reached:
+            return self._raise()
+        return ()
+
+    def _advance(self, now_ms: int) -> Effects:
+        """Raise the high watermark as far as the followers allow (R15; Kafka:
+        Partition.maybeIncrementLeaderHW).
+        """
+        self._reached = self._slowest(now_ms)
+        return self._raise()
+
+    def _slowest(self, now_ms: int) -> int:
+        """Return the lowest log end offset of the followers that the high watermark waits for; above all
+        offsets where there are none, below all where the ISR is smaller than min.insync.replicas (R16).
+        """
+        if len(self.isr.isr) < self.min_isr:
+            return UNKNOWN_OFFSET
+        lowest, maximal = INT64_MAX, self.isr.maximal
+        for replica, remote in self.remotes.items():
+            if remote.end_offset < lowest and (replica in maximal or self._joining(replica, now_ms)):
+                lowest = remote.end_offset
+        return lowest
+
+    def _joining(self, replica: int, now_ms: int) -> bool:
+        return self._eligible(replica) and not self._lags(replica, now_ms)
+
+    def _raise(self) -> Effects:
+        log = self.log
+        reached = min(self._reached, log.end_offset)
+        if reached <= log.high_watermark:
+            return ()
+        log.high_watermark = reached
+        shown = SetHighWatermark(reached)
+        return (shown, *self.acks.reach(reached, self._enough())) if self.acks else (shown,)
+
+    def _enough(self) -> bool:
+        return len(self.isr.maximal) >= self.min_isr
+
+    # --- clients ---------------------------------------------------------------------------------
+
+    def check_enough_replicas(self) -> None:
+        """Check before an append with acks=all (R23; Kafka: Partition.appendRecordsToLeader).
+
+        Raises NotEnoughReplicasError where the ISR is smaller than min.insync.replicas.
+        """
+        if len(self.isr.isr) < self.min_isr:
+            members = ", ".join(map(str, sorted(self.isr.isr)))
+            raise NotEnoughReplicasError(
+                f"the in-sync replicas are {members or 'none'}, but min.insync.replicas is {self.min_isr}"
+            )
+
+    def wait(self, required_offset: int, deadline_ms: int, ticket: Hashable) -> Effects:
+        """Complete a request with acks=all once the high watermark has reached `required_offset`, which is
+        the offset behind its last record; at once where it has (R23).
+        """
+        self.acks.add(DelayedProduce(required_offset, deadline_ms, ticket))
+        return self.acks.reach(self.log.high_watermark, self._enough())
+
+    def expire(self, now_ms: int) -> Effects:
+        """Fail the requests whose deadline has come."""
+        return self.acks.expire(now_ms)
+
+    def latest_offset(self) -> int:
+        """Return the offset that consumers are told is the latest (R38; Kafka:
+        Partition.fetchOffsetForTimestamp, KIP-207).
+
+        Raises OffsetNotAvailableError after an election, as long as the high watermark has not reached the
+        start of the leader epoch: records that consumers have seen may lie above it.
+        """
+        if self.log.high_watermark < self.epoch_start_offset:
+            raise OffsetNotAvailableError(
+                f"the high watermark {self.log.high_watermark} has not reached offset "
+                f"{self.epoch_start_offset}, where leader epoch {self.leader_epoch} starts"
+            )
+        return self.log.high_watermark

@@ -1,0 +1,164 @@
+"""One replica of a partition: its log's offsets, and its role as leader or follower, or offline (Kafka:
+Partition; rules R3, R7, R8, R22, R32).
+
+Threads: all calls are made under the partition's lock. The role is replaced, never changed into another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from segstore.errors import (
+    FencedLeaderEpochError,
+    NotLeaderOrFollowerError,
+    ReplicaOfflineError,
+    UnknownLeaderEpochError,
+)
+from segstore.leader_epochs import EpochEnd
+from segstore.replication.core.acks import DelayedProduces
+from segstore.replication.core.config import ReplicaConfig
+from segstore.replication.core.effects import AssignEpoch, Effects, Truncate
+from segstore.replication.core.follower import Follower
+from segstore.replication.core.leader import Leader
+from segstore.replication.core.log import ReplicaLog
+from segstore.replication.core.messages import FetchAnswer, FetchRequest
+from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
+
+
+class Partition:
+    """A replica. `brokers` has the registrations that this process knows of, which others keep up to date.
+
+    A replica is a follower without a leader until it hears of the metadata.
+    """
+
+    __slots__ = ("acks", "brokers", "config", "log", "replica_id", "role")
+
+    def __init__(
+        self,
+        replica_id: int,
+        log: ReplicaLog,
+        brokers: Mapping[int, BrokerRegistration],
+        config: ReplicaConfig,
+    ) -> None:
+        self.replica_id, self.log, self.brokers, self.config = replica_id, log, brokers, config
+        self.acks = DelayedProduces()
+        self.role: Leader | Follower | None = self.following(NO_LEADER, -1, -1)
+
+    def copy(self) -> Partition:
+        """Return a copy that shares only the registrations of brokers."""
+        made = type(self)(self.replica_id, self.log.copy(), self.brokers, self.config)
+        made.acks = self.acks.copy()
+        if isinstance(self.role, Leader):
+            made.role = self.role.copy(made.log, made.acks)
+        else:
+            made.role = None if self.role is None else self.role.copy(made.log)
+        return made
+
+    # --- roles -----------------------------------------------------------------------------------
+
+    def become(self, registration: PartitionRegistration, now_ms: int) -> Effects:
+        """Take the state that the metadata has; an older one than is known changes nothing (R22; Kafka:
+        Partition.makeLeader, makeFollower).
+
+        An offline replica stays so. A replica that is no longer assigned goes offline. A replica leads or
+        follows under the epoch that it is told, and never makes one itself (R7).
+        """
+        role = self.role
+        if role is None or registration.partition_epoch < role.partition_epoch:
+            return ()
+        if self.replica_id not in registration.replicas:
+            return self.go_offline()
+        if registration.leader == self.replica_id:
+            return self._lead(role, registration, now_ms)
+        return self._follow(role, registration)
+
+    def _lead(self, role: Leader | Follower, registration: PartitionRegistration, now_ms: int) -> Effects:
+        """Lead: in a new leader epoch nothing is known of the followers (R17), and the epoch begins at the
+        log end offset (R3).
+
+        Here Kafka keeps what a leader that is elected again knew of its followers. But they may have followed
+        another leader in between, and truncated.
+        """
+        if isinstance(role, Leader) and role.leader_epoch == registration.leader_epoch:
+            return role.apply(registration, now_ms)
+        assigned = AssignEpoch(registration.leader_epoch, self.log.end_offset)
+        self.log.epochs.assign(*assigned)
+        leader = self.leading()
+        self.role = leader
+        return (assigned, *leader.apply(registration, now_ms))
+
+    def _follow(self, role: Leader | Follower, registration: PartitionRegistration) -> Effects:
+        """Follow. A log without epochs, from before there were any, is cut at the high watermark (R36)."""
+        leader, leader_epoch = registration.leader, registration.leader_epoch
+        lost = self.acks.lose_leadership()
+        same = isinstance(role, Follower) and (role.leader, role.leader_epoch) == (leader, leader_epoch)
+        self.role = self.following(leader, leader_epoch, registration.partition_epoch)
+        log = self.log
+        if same or log.epochs.entries or log.end_offset == log.high_watermark:
+            return lost
+        return (*lost, Truncate(log.high_watermark))
+
+    def leading(self) -> Leader:
+        """Return a leader, without an epoch so far."""
+        return Leader(self.replica_id, self.log, self.brokers, self.config, self.acks)
+
+    def following(self, leader: int, leader_epoch: int, partition_epoch: int) -> Follower:
+        """Return a follower."""
+        return Follower(self.replica_id, self.log, leader, leader_epoch, partition_epoch)
+
+    def go_offline(self) -> Effects:
+        """Stop: the replica's directory has failed, or the replica was taken away (R32; Kafka:
+        Partition.markOffline)."""
+        self.role = None
+        return self.acks.lose_leadership()
+
+    def configure(self, config: ReplicaConfig, now_ms: int) -> Effects:
+        """Take changed settings."""
+        self.config = config
+        return self.role.configure(config, now_ms) if isinstance(self.role, Leader) else ()
+
+    # --- questions -------------------------------------------------------------------------------
+
+    @property
+    def leader(self) -> Leader:
+        """Return the role. Raises NotLeaderOrFollowerError, ReplicaOfflineError."""
+        role = self.role
+        if isinstance(role, Leader):
+            return role
+        if role is None:
+            raise ReplicaOfflineError(f"replica {self.replica_id} is offline")
+        known = f"replica {role.leader} does" if role.leader != NO_LEADER else "no replica does"
+        raise NotLeaderOrFollowerError(f"replica {self.replica_id} does not lead the partition: {known}")
+
+    def asked(self, current_leader_epoch: int) -> Leader:
+        """Return the leader, for who asks under `current_leader_epoch`; -1 is not checked (R8; Kafka:
+        Partition.localLogWithEpochOrThrow).
+
+        Raises FencedLeaderEpochError for a lower epoch, UnknownLeaderEpochError for a higher one,
+        NotLeaderOrFollowerError, ReplicaOfflineError.
+        """
+        role = self.role
+        if role is not None and current_leader_epoch >= 0:
+            self._check_epoch(current_leader_epoch, role.leader_epoch)
+        return self.leader
+
+    def _check_epoch(self, asked: int, mine: int) -> None:
+        if asked < mine:
+            raise FencedLeaderEpochError(f"the leader epoch is {mine}, and not {asked} any more")
+        if asked > mine:
+            raise UnknownLeaderEpochError(f"the leader epoch is {mine}, {asked} is not known here yet")
+
+    def on_fetch(self, request: FetchRequest, now_ms: int) -> tuple[FetchAnswer, Effects]:
+        """Judge a follower's fetch: see `asked` and `Leader.on_fetch`."""
+        return self.asked(request.current_leader_epoch).on_fetch(request, now_ms)
+
+    def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
+        """Return the log start and log end offsets, for a follower out of range (R12); see `asked`."""
+        log = self.asked(current_leader_epoch).log
+        return log.start_offset, log.end_offset
+
+    def end_offset_for(self, current_leader_epoch: int, epoch: int) -> EpochEnd:
+        """Return where an epoch ends, for a consumer that validates its position (R37; Kafka:
+        OffsetForLeaderEpoch, KIP-320); see `asked`.
+        """
+        return self.asked(current_leader_epoch).log.end_offset_for(epoch)

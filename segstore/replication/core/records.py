@@ -1,0 +1,36 @@
+"""What the controller writes, and its answer to a heartbeat: immutable tuples (Kafka: metadata records)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from segstore.replication.core.cluster import BrokerState
+from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
+
+Key = Hashable
+"""Of a partition, for instance its topic and number."""
+
+
+class BrokerRecord(NamedTuple):
+    """What a broker is registered as now (Kafka: RegisterBrokerRecord, BrokerRegistrationChangeRecord)."""
+
+    broker: int
+    registration: BrokerRegistration
+
+
+class PartitionRecord(NamedTuple):
+    """The state of a partition is this now (Kafka: PartitionRecord, PartitionChangeRecord)."""
+
+    partition: Key
+    registration: PartitionRegistration
+
+
+Record = BrokerRecord | PartitionRecord
+
+
+class HeartbeatReply(NamedTuple):
+    """The answer to a heartbeat (Kafka: BrokerHeartbeatResponse)."""
+
+    caught_up: bool
+    state: BrokerState

@@ -1,0 +1,49 @@
+"""What the metadata says of a partition and of a broker: immutable tuples, made by the controller only."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+NO_LEADER = -1
+
+
+class PartitionRegistration(NamedTuple):
+    """The state of a partition in the metadata (Kafka: PartitionRegistration).
+
+    `replicas` is the assignment in preferred order (AR), `isr` the committed in-sync replicas, `elr` the
+    eligible leader replicas (KIP-966). `last_known_elr` has the last leader while there is none. `adding` and
+    `removing` are set during a reassignment. `recovering` says that the leader was elected uncleanly and has
+    not changed the ISR since (KIP-704).
+    """
+
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    recovering: bool = False
+
+    @property
+    def reassigning(self) -> bool:
+        """Return whether a reassignment is in progress (R30)."""
+        return bool(self.adding or self.removing)
+
+
+class BrokerRegistration(NamedTuple):
+    """The registration of a broker (Kafka: BrokerRegistration; R27). `epoch` is the offset of its record in
+    the metadata log, so a later registration has a larger one.
+    """
+
+    epoch: int
+    incarnation: str
+    fenced: bool = True
+    shutting_down: bool = False
+
+    @property
+    def active(self) -> bool:
+        """Return whether the broker may lead (Kafka: ClusterControlManager.isActive)."""
+        return not (self.fenced or self.shutting_down)

@@ -1,0 +1,425 @@
+"""A data directory of a replicated store, which is one broker (Kafka: ReplicaManager, ReplicaFetcherThread,
+BrokerLifecycleManager; rules R27, R32).
+
+On disk is a Kafka log directory: the engine's, with `meta.properties`. Threads: two of its own. In one the
+directory's replicas change roles and fetch, in the other its logs are read for replicas elsewhere: so a disk
+that hangs holds up no other directory. `post`, `ask`, `read` and `go_offline` may be called by any thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from segstore import names
+from segstore.errors import (
+    CorruptRecordError,
+    SegstoreError,
+    StorageError,
+    StoreClosedError,
+    UnknownTopicOrPartitionError,
+)
+from segstore.logger import Logger
+from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
+from segstore.replication.local_replica import Links, LocalReplica
+from segstore.replication.metadata.image import PartitionKey
+from segstore.replication.metadata.properties import write_properties
+from segstore.replication.metadata.voters import Place
+from segstore.storage.meta.small_files import NO_ROOM
+from segstore.storage.store.store import open_context
+from segstore.storage.store.writer import StoreWriter
+from segstore.threads import Background, Latch
+
+if TYPE_CHECKING:
+    from segstore.config import StoreConfig
+    from segstore.files import Files
+    from segstore.replication.core.config import ReplicaConfig
+    from segstore.replication.settings import ReplicationConfig
+    from segstore.storage.context import Clock
+    from segstore.storage.meta.topic_info import TopicInfo
+
+log = Logger("segstore")
+
+ROUNDS = 8
+"""Fetches of one partition in a row, before another partition has its turn."""
+LAST_ROUND = 0.5
+"""Seconds after which a follower fetches once more, to hear of the high watermark (Kafka:
+replica.fetch.wait.max.ms)."""
+
+
+class Change(NamedTuple):
+    """What the metadata says of one topic in one directory: its settings with the partitions that belong
+    there, and the state of partitions that changed. `info` without partitions: the topic has none there.
+    """
+
+    info: TopicInfo
+    config: ReplicaConfig
+    partitions: tuple[tuple[int, PartitionRegistration], ...]
+
+
+class Home(Links, Protocol):
+    """What a directory asks of the store."""
+
+    def heartbeat(self, broker: int) -> None:
+        """Tell the controller that the directory's thread runs, and that its disk answers."""
+
+    def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
+        """Have `work` called once the replica leads that the metadata names; at once where it does."""
+
+
+class DataDirectory:
+    """One directory, open for writing; `broker` is its id. `error` says why it is offline, None while it is
+    not.
+    """
+
+    def __init__(
+        self,
+        broker: int,
+        writer: StoreWriter,
+        brokers: Mapping[int, BrokerRegistration],
+        home: Home,
+        settings: ReplicationConfig,
+    ) -> None:
+        self.broker, self.writer, self.path = broker, writer, writer.context.root
+        self._brokers, self._home, self._settings = brokers, home, settings
+        self.replicas: dict[PartitionKey, LocalReplica] = {}
+        self.error: Exception | None = None
+        self._assigned: dict[str, TopicInfo] = {}
+        self._identity = self._look()
+        self._thread, self._reading = Fetching(self, settings), Reading(broker)
+
+    def __repr__(self) -> str:
+        return f"<DataDirectory {self.broker} at {self.path}>"
+
+    # --- any thread ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._thread.start()
+        self._reading.start()
+
+    def read(self, read: Callable[[], None]) -> None:
+        """Have the reading thread call `read`, which raises nothing."""
+        self._reading.post(read)
+
+    @property
+    def hangs(self) -> bool:
+        """Return whether the thread has done nothing for longer than between two heartbeats: its disk, or the
+        machine, holds it up.
+        """
+        return time.monotonic() - self._thread.turned > 2 * self._settings.heartbeat_interval_ms / 1000
+
+    def post(self, work: Callable[[], object]) -> None:
+        """Have the directory's thread call `work`."""
+        self._thread.post(work)
+
+    def ask(self, replica: LocalReplica) -> None:
+        """Have the directory's thread fetch for a replica."""
+        if not replica.asked:
+            replica.asked = True
+            self._thread.post(replica)
+
+    def ask_all(self) -> None:
+        """Have the directory's thread fetch for all replicas."""
+        for replica in list(self.replicas.values()):
+            self.ask(replica)
+
+    def go_offline(self, error: Exception) -> None:
+        """Stop all replicas of the directory; nothing is written any more (R32)."""
+        self.error = error
+        for replica in list(self.replicas.values()):
+            replica.go_offline()
+
+    def stop(self, seconds: float) -> bool:
+        """End the threads, and wait for at most `seconds`; return whether they have ended."""
+        reading = self._reading.stop(seconds)
+        return self._thread.stop(seconds) and reading
+
+    # --- the directory's thread ------------------------------------------------------------------
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Take what the metadata says. Raises StorageError."""
+        for change in changes:
+            if self.error is not None:
+                return
+            self._apply(change)
+
+    def _apply(self, change: Change) -> None:
+        info, here = change.info, set(change.info.partition_ids)
+        known = self.writer.topics.get(info.name)
+        if known is not None and known.topic_id != info.topic_id:
+            self.delete(info.name, known.topic_id)
+            known = None
+        leaving = [k for k in self.replicas if k.topic == info.name and k.partition not in here]
+        self._assigned[info.name] = info
+        self._make(info, leaving)
+        for number, registration in change.partitions:
+            if number in here:
+                replica = self._replica(PartitionKey(info.name, number), change.config)
+                replica.become(registration)
+                replica.configure(change.config)  # last: one that leads no more must not go by it
+        for key in leaving:
+            self.replicas[key].go_offline()
+            self._home.when_led(key, partial(self.post, partial(self._leave, key)))
+
+    def _make(self, info: TopicInfo, leaving: Iterable[PartitionKey] = ()) -> None:
+        """Let the topic have the partitions that are assigned here, and those that are still leaving."""
+        ids = tuple(sorted({*info.partition_ids, *[key.partition for key in leaving]}))
+        known = self.writer.topics.get(info.name)
+        if not ids:
+            self._delete(info.name, known)
+        elif known is None or (known.partition_ids, known.settings) != (ids, info.settings):
+            self.writer.topic_admin.make(replace(info, partition_ids=ids))
+
+    def _leave(self, key: PartitionKey) -> None:
+        """Remove a partition that was assigned elsewhere, now that another replica leads it: until then its
+        readers read here. It may have come back since.
+        """
+        info, replica = self._assigned.get(key.topic), self.replicas.get(key)
+        if info is not None and replica is not None and key.partition not in info.partition_ids:
+            del self.replicas[key]
+            self._make(info, [k for k in self.replicas if k.topic == key.topic])
+
+    def _replica(self, key: PartitionKey, config: ReplicaConfig) -> LocalReplica:
+        found = self.replicas.get(key)
+        if found is None or found.core.role is None:  # it was to leave, and comes back
+            found = self.replicas[key] = LocalReplica(
+                key,
+                self.broker,
+                self.writer.partition(*key),
+                self.writer.partitions.replica(*key),
+                self._brokers,
+                config,
+                self._home,
+                self._settings.fetch_max_bytes,
+            )
+        return found
+
+    def delete(self, topic: str, topic_id: str) -> None:
+        """Delete a topic of which the metadata knows no more. Raises StorageError."""
+        self._assigned.pop(topic, None)
+        for key in [k for k in self.replicas if k.topic == topic]:
+            self.replicas.pop(key).go_offline()
+        known = self.writer.topics.get(topic)
+        if known is not None and known.topic_id == topic_id:
+            self._delete(topic, known)
+
+    def _delete(self, topic: str, known: TopicInfo | None) -> None:
+        if known is not None:
+            with suppress(UnknownTopicOrPartitionError):
+                self.writer.topic_admin.delete(topic)
+
+    def step(self, replica: LocalReplica) -> bool | None:
+        """Fetch for a replica until there is no more, or others have their turn. Return as
+        `LocalReplica.step`.
+        """
+        replica.asked = False
+        if self.error is not None or self.replicas.get(replica.key) is not replica:
+            return False
+        for _ in range(ROUNDS):
+            more = replica.step()
+            if not more:
+                return more
+        return True
+
+    def resume(self, replica: LocalReplica, work: Callable[[], None]) -> None:
+        """Go on with a fetch whose records were read. Errors as `LocalReplica.step`."""
+        if self.error is None and self.replicas.get(replica.key) is replica:
+            work()
+            self._thread.fetch(replica)
+
+    def check(self) -> None:
+        """Look whether the directory is still there (R32). Raises StorageError."""
+        if self._look() != self._identity:
+            raise StorageError(errno.ENOENT, "the data directory is not there any more", self.path)
+
+    def _look(self) -> tuple[int, ...] | None:
+        """Return what identifies `meta.properties`; None where there is no such file. Raises OSError."""
+        files, path = self.writer.context.files, names.below(self.path, names.META_PROPERTIES)
+        return files.identity(path) if files.exists(path) else None
+
+    def on_error(self, error: Exception) -> bool:
+        """Judge an error of the thread's work; returns whether it may pass, so that the work is tried again
+        later. Otherwise the directory goes offline.
+        """
+        if isinstance(error, StoreClosedError):
+            return False
+        if isinstance(error, CorruptRecordError):  # what the leader has is damaged
+            log.warning("%r: %s", self, error)
+            return True
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            log.warning("%r: %s", self, error)
+            return True
+        self._home.failed(self.broker, error)
+        return False
+
+    def checkpoint(self) -> None:
+        """Write the high watermarks, and the other checkpoints, where they have changed (R36)."""
+        if self.error is None:
+            self.writer.partitions.checkpoint()
+
+    def beat(self) -> None:
+        """Look whether the directory is there, and tell the controller."""
+        if self.error is None:
+            self.check()
+            self._home.heartbeat(self.broker)
+
+
+def open_directory(
+    place: Place, settings: StoreConfig, files: Files, clock: Clock, file_mode: int | None
+) -> StoreWriter:
+    """Open a directory for writing; a new one gets its `meta.properties`. Raises StoreLockedError,
+    StorageError, OSError.
+    """
+    context = open_context(place.path, settings, clock, files, file_mode)
+    writer = StoreWriter(context, settings, replicated=True)
+    writer.owner = lambda: (
+        context
+    )  # until there is a store: nobody takes the lock of one that is being opened
+    if place.new:
+        try:
+            write_properties(files, place.path, place.properties)
+        except BaseException:
+            writer.let_go()
+            raise
+    return writer
+
+
+class Reading:
+    """The thread that reads a directory's logs for followers in other directories."""
+
+    def __init__(self, broker: int) -> None:
+        self._broker = broker
+        self._asked: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._ended = Latch()
+
+    def start(self) -> None:
+        """Start the thread."""
+        Background(self._run, f"segstore-reader-{self._broker}").start()
+
+    def post(self, read: Callable[[], None]) -> None:
+        """Queue a read."""
+        self._asked.put(read)
+
+    def stop(self, seconds: float) -> bool:
+        """End the thread, and wait."""
+        self._asked.put(None)
+        return self._ended.wait(seconds)
+
+    def _run(self) -> None:
+        try:
+            while (read := self._asked.get()) is not None:
+                read()
+        finally:
+            self._ended.open()
+
+
+class Fetching:
+    """The thread in which a directory's replicas change roles and fetch."""
+
+    def __init__(self, directory: DataDirectory, settings: ReplicationConfig) -> None:
+        self._directory, self._settings = directory, settings
+        self._asked: SimpleQueue[LocalReplica | Callable[[], object] | None] = SimpleQueue()
+        self._later: list[tuple[float, int, LocalReplica]] = []
+        self._count, self._over, self._ended = count(), False, Latch()
+        self._once_more: dict[LocalReplica, None] = {}
+        self._more_at = 0.0
+        self._beats_at = self.turned = time.monotonic()
+        self._checkpoint_at = self.turned + settings.checkpoint_interval_ms / 1000
+
+    def start(self) -> None:
+        """Start the thread."""
+        Background(self._run, f"segstore-fetcher-{self._directory.broker}").start()
+
+    def post(self, work: LocalReplica | Callable[[], object]) -> None:
+        """Queue work."""
+        self._asked.put(work)
+
+    def stop(self, seconds: float) -> bool:
+        """End the thread, and wait."""
+        self._over = True
+        self._asked.put(None)
+        return self._ended.wait(seconds)
+
+    def _run(self) -> None:
+        try:
+            while not self._over:
+                self._guarded(self._turn)
+            self._last_round()
+        finally:
+            self._ended.open()
+
+    def _guarded(self, work: Callable[[], object]) -> bool:
+        """Return whether the work may be tried again later; see `DataDirectory.on_error`."""
+        try:
+            work()
+        except (SegstoreError, OSError) as error:
+            return self._directory.on_error(error)
+        except Exception as error:
+            log.exception("%r failed", self._directory)
+            return self._directory.on_error(error)
+        return True
+
+    def _turn(self) -> None:
+        """Do one piece of work, or wait for it."""
+        self.turned = time.monotonic()
+        try:
+            work = self._asked.get(timeout=self._pause())
+        except Empty:
+            self._due()
+            return
+        if isinstance(work, LocalReplica):
+            self.fetch(work)
+        elif work is not None:
+            work()
+
+    def _pause(self) -> float:
+        at = min([self._beats_at, self._checkpoint_at, *[later[0] for later in self._later[:1]]])
+        if self._once_more:
+            at = min(at, self._more_at)
+        return max(at - time.monotonic(), 0.0)
+
+    def _due(self) -> None:
+        """Do what is due: heartbeats, and fetches that could not be answered."""
+        now = time.monotonic()
+        while self._later and self._later[0][0] <= now:
+            self._directory.ask(heapq.heappop(self._later)[2])
+        if self._once_more and self._more_at <= now:
+            self._last_round()
+        if self._beats_at <= now:
+            self._beats_at = now + self._settings.heartbeat_interval_ms / 1000
+            self._directory.beat()
+        if self._checkpoint_at <= now:
+            self._checkpoint_at = now + self._settings.checkpoint_interval_ms / 1000
+            self._directory.checkpoint()
+
+    def _last_round(self) -> None:
+        """Let followers that have all records hear of the high watermark."""
+        again, self._once_more = self._once_more, {}
+        for replica in again:
+            self._guarded(partial(self._directory.step, replica))
+
+    def fetch(self, replica: LocalReplica) -> None:
+        """Fetch for a replica, in the directory's thread."""
+        more: bool | None = None
+        try:
+            more = self._directory.step(replica)
+        except (SegstoreError, OSError) as error:
+            if not self._directory.on_error(error):
+                return
+        if more is None:
+            at = time.monotonic() + self._settings.fetch_backoff_ms / 1000
+            heapq.heappush(self._later, (at, next(self._count), replica))
+        elif more:
+            self._directory.ask(replica)
+        else:
+            self._once_more[replica] = None
+            self._more_at = time.monotonic() + LAST_ROUND

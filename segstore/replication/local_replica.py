@@ -1,0 +1,437 @@
+"""A replica in a directory of this process: what the core decides, carried out on the engine's log (Kafka:
+Partition with its UnifiedLog).
+
+On disk is what `storage.log.replica` writes. Threads: replication changes the log in the directory's own
+thread only (`become`, `step`), so that a disk that hangs holds up no other directory. Any thread may call the
+rest: under `lock`, where nothing waits for a disk, it tells the core, and carries out the effects that are
+done in memory. An application's thread only notes that it has appended, and waits: so Ctrl-C in it comes
+between no two effects.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Protocol
+
+from segstore.errors import (
+    FencedLeaderEpochError,
+    NotEnoughReplicasAfterAppendError,
+    NotLeaderOrFollowerError,
+    OffsetOutOfRangeError,
+    ReplicaOfflineError,
+    RequestTimedOutError,
+    SegstoreError,
+    StorageError,
+    UnknownLeaderEpochError,
+)
+from segstore.logger import Logger
+from segstore.mutex import Mutex
+from segstore.records import scan
+from segstore.replication.core.acks import DelayedProduce
+from segstore.replication.core.effects import (
+    Append,
+    AssignEpoch,
+    Complete,
+    Effect,
+    Effects,
+    Send,
+    SetHighWatermark,
+    SetLogStartOffset,
+    Truncate,
+    TruncateFullyAndStartAt,
+)
+from segstore.replication.core.follower import Follower
+from segstore.replication.core.leader import Leader
+from segstore.replication.core.log import ReplicaLog
+from segstore.replication.core.messages import (
+    AlterPartition,
+    AlterPartitionReply,
+    FetchAnswer,
+    Fetched,
+    FetchRequest,
+)
+from segstore.replication.core.partition import Partition as Core
+from segstore.replication.core.registration import NO_LEADER, BrokerRegistration, PartitionRegistration
+from segstore.replication.metadata.image import PartitionKey
+
+if TYPE_CHECKING:
+    from segstore.replication.core.config import ReplicaConfig
+    from segstore.storage.log.partition import Partition
+    from segstore.storage.log.replica import Replica
+
+log = Logger("segstore")
+Told = SimpleQueue[type[SegstoreError] | None]
+ALL = -1
+NOT_YET = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError, ReplicaOfflineError)
+"""A leader answers so while the metadata spreads: the follower asks again."""
+
+
+def now_ms() -> int:
+    """Return the time by which lag and sessions are measured: ms of the monotonic clock."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class Links(Protocol):
+    """What a replica asks of those around it. No call waits for anything."""
+
+    def find(self, broker: int, key: PartitionKey) -> LocalReplica | None:
+        """Return another replica, if it is online."""
+
+    def send(self, sender: LocalReplica, message: AlterPartition) -> None:
+        """Send a leader's proposal to the controller."""
+
+    def appended(self, leader: LocalReplica) -> None:
+        """Have the followers fetch; where there is none, have the leader's directory call `settle`."""
+
+    def shown(self, replica: LocalReplica) -> None:
+        """Tell readers that the high watermark of a leader has moved."""
+
+    def follows(self, replica: LocalReplica) -> None:
+        """Have this replica fetch, which may follow another one from now on."""
+
+    def leads(self, replica: LocalReplica) -> None:
+        """Send appends and reads to this replica from now on, and have the followers fetch."""
+
+    def read(self, broker: int, read: Callable[[], None]) -> None:
+        """Have `read` called in the thread that reads for others in this directory: where its disk hangs, so
+        does that thread alone.
+        """
+
+    def resume(self, replica: LocalReplica, work: Callable[[], None]) -> None:
+        """Have `work` called in the thread of the replica's own directory, and then fetch on."""
+
+    def failed(self, broker: int, error: Exception) -> None:
+        """Take a directory offline, whose disk has refused a call (R32)."""
+
+
+class LocalReplica:
+    """One replica; `broker` is the id of its directory."""
+
+    def __init__(
+        self,
+        key: PartitionKey,
+        broker: int,
+        partition: Partition,
+        replica: Replica,
+        brokers: Mapping[int, BrokerRegistration],
+        config: ReplicaConfig,
+        links: Links,
+        max_bytes: int,
+    ) -> None:
+        self.key, self.broker, self.partition, self.replica = key, broker, partition, replica
+        self._brokers, self._links, self._max_bytes = brokers, links, max_bytes
+        self.lock = Mutex()
+        log = ReplicaLog(
+            replica.epoch_cache.copy(),
+            replica.start_offset,
+            replica.log_end_offset,
+            replica.high_watermark,
+        )
+        self.core = Core(broker, log, brokers, config)
+        self.asked = False
+        """Whether the directory's thread has been asked to fetch, and has not begun yet."""
+        self._waiting: deque[DelayedProduce] = deque()
+        self._fetching: FetchRequest | None = None
+        """The fetch whose records are being read. Another leader's fetches don't wait for it."""
+        partition.acks = self
+
+    def __repr__(self) -> str:
+        return f"<LocalReplica {self.key} of directory {self.broker}>"
+
+    # --- applications that append (storage.log's Acknowledger) -----------------------------------
+
+    def check(self, acks: int) -> None:
+        """Raise NotEnoughReplicasError, before an append with acks=all (R23); NotLeaderOrFollowerError,
+        ReplicaOfflineError.
+        """
+        leader = self.core.leader
+        if acks == ALL:
+            leader.check_enough_replicas()
+
+    def wait(self, end_offset: int, acks: int, timeout_ms: float) -> None:
+        """Let the followers fetch what was appended up to `end_offset`; with acks=all wait until it is
+        committed (R23).
+
+        Raises NotEnoughReplicasAfterAppendError, NotLeaderOrFollowerError, RequestTimedOutError: the records
+        are in this log, and whether they will be committed is not known.
+        """
+        if acks != ALL:
+            self._links.appended(self)
+            return
+        told: Told = SimpleQueue()
+        self._waiting.append(DelayedProduce(end_offset, now_ms() + int(timeout_ms), told))
+        self._links.appended(self)
+        if not isinstance(self.core.role, Leader):  # who changes the role looks at `_waiting` behind that
+            self._refuse_waiting()
+        try:
+            error = told.get(timeout=min(max(timeout_ms / 1000, 0.0), 1e9))
+        except Empty:
+            error = RequestTimedOutError
+        if error is not None:
+            raise _unknown(error, self.key)
+
+    def failed(self, error: Exception) -> None:
+        """Note that the disk has refused an append (R32)."""
+        self._links.failed(self.broker, error)
+
+    def _refuse_waiting(self) -> None:
+        while self._waiting:
+            try:
+                waiting = self._waiting.popleft()
+            except IndexError:  # another thread has taken it
+                return
+            _told(waiting.ticket).put(NotLeaderOrFollowerError)
+
+    # --- the leader, any thread ------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Tell the core how far the log has grown, and who waits."""
+        with self.lock:
+            self._settle()
+
+    def _settle(self) -> None:
+        leader = self.core.role
+        if not isinstance(leader, Leader):
+            self._refuse_waiting()
+            return
+        log = self.core.log
+        self._note_start()
+        waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        end = self.replica.log_end_offset  # after who waits was taken: their records are there
+        if end > log.end_offset:
+            self._carry_out(leader.on_append(end))
+        for request in waiting:
+            self._carry_out(leader.wait(*request))
+
+    def _note_start(self) -> None:
+        """Tell the core what retention, or a request, has deleted."""
+        log, start = self.core.log, self.replica.start_offset
+        if start > log.start_offset:
+            log.start_offset, log.high_watermark = start, max(log.high_watermark, start)
+            log.epochs.truncate_from_start(start)
+
+    def fetch(self, request: FetchRequest) -> FetchAnswer:
+        """Answer a follower (R8). Raises what `Partition.on_fetch` of the core does."""
+        with self.lock:
+            self._settle()
+            answer, effects = self.core.on_fetch(request, now_ms())
+            self._carry_out(effects)
+        return answer
+
+    def offsets(self, current_leader_epoch: int) -> tuple[int, int]:
+        """Return log start and log end offset (R12). Raises what `Partition.offsets` of the core does."""
+        with self.lock:
+            self._settle()
+            return self.core.offsets(current_leader_epoch)
+
+    def on_alter_reply(self, sent: AlterPartition, reply: AlterPartitionReply) -> None:
+        """Take the controller's answer (R21)."""
+        with self.lock:
+            if isinstance(self.core.role, Leader):
+                self._settle()
+                self._carry_out(self.core.role.on_alter_reply(sent, reply, now_ms()))
+
+    def on_time(self) -> None:
+        """Look for followers that lag (R19), and for requests that are too late."""
+        with self.lock:
+            self._settle()
+            if isinstance(leader := self.core.role, Leader):
+                self._carry_out(leader.on_time(now_ms()))
+                self._carry_out(leader.expire(now_ms()))
+
+    def configure(self, config: ReplicaConfig) -> None:
+        """Take changed settings."""
+        with self.lock:
+            self._settle()
+            self._carry_out(self.core.configure(config, now_ms()))
+
+    def go_offline(self) -> None:
+        """Stop: the directory has failed, or the replica is taken away (R32)."""
+        with self.lock:
+            self._carry_out(self.core.go_offline())
+            self._refuse_waiting()
+
+    def _carry_out(self, effects: Effects) -> list[Effect]:
+        """Do what is done in memory; return what changes the log. The caller holds the lock."""
+        rest: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Complete):
+                _told(effect.ticket).put(effect.error)
+            elif isinstance(effect, SetHighWatermark):
+                self.replica.set_high_watermark(effect.offset)
+                if isinstance(self.core.role, Leader):
+                    self._links.shown(self)
+            elif isinstance(effect, Send):
+                self._links.send(self, effect.message)
+            else:
+                rest.append(effect)
+        return rest
+
+    # --- the directory's thread ------------------------------------------------------------------
+
+    def become(self, registration: PartitionRegistration) -> None:
+        """Take the state that the metadata has (R22). Raises StorageError."""
+        role = self.core.role
+        if role is None:
+            return
+        self._fetching = None
+        if isinstance(role, Leader) and not _stays(role, registration, self.broker):
+            self.replica.follow()  # what was appended by now is in the log before the role changes
+            self.settle()
+        with self.lock:
+            rest = self._carry_out(self.core.become(registration, now_ms()))
+        for effect in rest:
+            self._change_log(effect)
+        if isinstance(self.core.role, Leader):
+            self.settle()
+            self._links.leads(self)
+        else:
+            self._refuse_waiting()
+            self._links.follows(self)
+
+    def _change_log(self, effect: Effect) -> None:
+        """Change the log, and report it to the core."""
+        replica = self.replica
+        if isinstance(effect, AssignEpoch):
+            replica.lead(effect.epoch)
+        elif isinstance(effect, Truncate):
+            end = replica.truncate_to(effect.offset).end_offset
+            with self.lock:
+                self.core.log.truncated(effect.offset, end)
+        elif isinstance(effect, TruncateFullyAndStartAt):
+            replica.truncate_fully_and_start_at(effect.offset)
+            with self.lock:
+                self.core.log.started_over(effect.offset)
+        elif isinstance(effect, SetLogStartOffset):
+            replica.set_start_offset(effect.offset)
+
+    @property
+    def leader_id(self) -> int:
+        """Return whom this replica follows, -1 for nobody."""
+        role = self.core.role
+        return role.leader if isinstance(role, Follower) else NO_LEADER
+
+    def step(self) -> bool | None:
+        """Fetch once from the leader, if this replica follows one. Return whether there may be more; None
+        where the leader can't answer yet; False also while records are read, which come by `resume`.
+
+        Raises StorageError of this replica's own disk, CorruptRecordError where what was fetched is damaged.
+        """
+        role, own = self.core.role, self._brokers.get(self.broker)
+        if not isinstance(role, Follower) or role.leader == NO_LEADER or own is None:
+            return False
+        if self._fetching is not None:
+            return False
+        leader = self._links.find(role.leader, self.key)
+        if leader is None:
+            return None
+        with self.lock:
+            self._note_start()
+            request = role.fetch(own.epoch)
+        try:
+            answer = leader.fetch(request)
+        except NOT_YET:
+            return None
+        except OffsetOutOfRangeError:
+            return self._out_of_range(role, leader, request)
+        if answer.diverging is None and answer.end_offset > request.fetch_offset:
+            self._fetching = request
+            self._links.read(leader.broker, lambda: self._read(role, leader, request, answer))
+            return False
+        return self._take(role, request, answer, b"")
+
+    def _out_of_range(self, role: Follower, leader: LocalReplica, request: FetchRequest) -> bool | None:
+        try:
+            start, end = leader.offsets(request.current_leader_epoch)
+        except NOT_YET:
+            return None
+        effects = role.on_out_of_range(request, start, end)
+        for effect in effects:
+            self._change_log(effect)
+        return bool(effects) or None
+
+    def _read(self, role: Follower, leader: LocalReplica, request: FetchRequest, answer: FetchAnswer) -> None:
+        """Read what an answer brings, in the thread of the leader's directory."""
+        try:
+            data = leader.replica.read(request.fetch_offset, answer.end_offset, self._max_bytes)
+        except StorageError as error:
+            self._links.failed(leader.broker, error)
+            data = b""
+        except SegstoreError as error:  # the log was cut or removed meanwhile, or is damaged
+            log.warning("%r: %s", self, error)
+            data = b""
+        self._links.resume(self, lambda: self._arrived(role, request, answer, data))
+
+    def _arrived(self, role: Follower, request: FetchRequest, answer: FetchAnswer, data: bytes) -> None:
+        if self._fetching is request:
+            self._fetching = None
+            if data:
+                self._take(role, request, answer, data)
+
+    def _take(self, role: Follower, request: FetchRequest, answer: FetchAnswer, data: bytes) -> bool:
+        """Take an answer: append what it brings, or truncate."""
+        fetched, cut = _fetched(data) if data else (None, _whole)
+        with self.lock:
+            effects = role.on_answer(request, answer, fetched)
+            rest = self._carry_out(effects)
+        for effect in rest:
+            if isinstance(effect, Append) and fetched is not None:
+                self._append(role, answer, fetched, data[: cut(effect.before)])
+            else:
+                self._change_log(effect)
+        return bool(rest)
+
+    def _append(self, role: Follower, answer: FetchAnswer, fetched: Fetched, data: bytes) -> None:
+        end = self.replica.append_as_follower(data)
+        with self.lock:
+            rest = self._carry_out(role.on_append(end, answer, fetched))
+        for effect in rest:
+            self._change_log(effect)
+
+
+_UNKNOWN = {
+    RequestTimedOutError: "the records were appended, and are not committed yet: the time is over",
+    NotLeaderOrFollowerError: "the records were appended, but leadership has moved since",
+    NotEnoughReplicasAfterAppendError: "the records were appended, but too few replicas are in sync by now",
+}
+
+
+def _unknown(kind: type[SegstoreError], key: PartitionKey) -> SegstoreError:
+    return kind(f"{key}: {_UNKNOWN[kind]}")
+
+
+def _told(ticket: object) -> Told:
+    assert isinstance(ticket, SimpleQueue)
+    return ticket
+
+
+def _stays(role: Leader, registration: PartitionRegistration, broker: int) -> bool:
+    """Return whether a leader leads on in its leader epoch, or hears of an older state."""
+    if registration.partition_epoch < role.partition_epoch:
+        return True
+    return registration.leader == broker and registration.leader_epoch == role.leader_epoch
+
+
+def _whole(before: int) -> int:
+    return 0
+
+
+def _fetched(data: bytes) -> tuple[Fetched | None, Callable[[int], int]]:
+    """Return what these batches are, and a function that gives the bytes of those that begin below an
+    offset.
+    """
+    batches, _ = scan(data, check_crcs=False)  # the append checks them
+    if not len(batches):
+        return None, _whole
+    bases, epochs = batches["base_offset"], batches["leader_epoch"]
+    first = [0, *(1 + (epochs[1:] != epochs[:-1]).nonzero()[0]).tolist()]
+    pairs = tuple((int(epochs[at]), int(bases[at])) for at in first)
+    sizes = batches["size"]
+
+    def below(before: int) -> int:
+        return int(sizes[: int(bases.searchsorted(before))].sum())
+
+    return Fetched(int(batches["last_offset"][-1]) + 1, pairs), below

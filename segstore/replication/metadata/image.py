@@ -1,0 +1,262 @@
+"""What the metadata records say together: brokers, topics, their settings and partitions; and the records by
+which a decision of the core is written (Kafka: MetadataImage, ReplicationControlManager.replay).
+
+Nothing is on disk. Threads: one, the controller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from segstore.errors import CorruptRecordError
+from segstore.replication.core.config import ControllerConfig
+from segstore.replication.core.controller import BrokerRecord, Controller
+from segstore.replication.core.controller import PartitionRecord as PartitionState
+from segstore.replication.core.effects import Effect, Persist
+from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
+from segstore.replication.metadata.records import (
+    NO_LEADER_CHANGE,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+"""Types in a ConfigRecord (Kafka: ConfigResource.Type). The broker "" stands for all: the cluster."""
+
+
+class PartitionKey(NamedTuple):
+    """Names a partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass
+class MetadataTopic:
+    """A topic: its id, and its settings as text by Kafka's names."""
+
+    topic_id: str
+    config: dict[str, str]
+
+
+class MetadataImage:
+    """The metadata up to the offset `next_offset`. `directory_ids` has the id of each broker's directory."""
+
+    def __init__(self, directory_ids: Mapping[int, str] | None = None) -> None:
+        self.directory_ids = dict(directory_ids or {})
+        self.next_offset = 0
+        self.topics: dict[str, MetadataTopic] = {}
+        self._names: dict[str, str] = {}
+        self.partitions: dict[PartitionKey, PartitionRegistration] = {}
+        self.brokers: dict[int, BrokerRegistration] = {}
+        self.features: dict[str, int] = {}
+        self.cluster_config: dict[str, str] = {}
+
+    def copy(self) -> MetadataImage:
+        """Return a copy, which shares what is never changed in place."""
+        made = MetadataImage(self.directory_ids)
+        made.next_offset, made._names = self.next_offset, dict(self._names)
+        made.topics = {n: MetadataTopic(t.topic_id, dict(t.config)) for n, t in self.topics.items()}
+        made.partitions, made.brokers = dict(self.partitions), dict(self.brokers)
+        made.features, made.cluster_config = dict(self.features), dict(self.cluster_config)
+        return made
+
+    def topic_name(self, topic_id: str) -> str | None:
+        """Return the name of the topic with this id, None where there is none."""
+        return self._names.get(topic_id)
+
+    def controller(self, config: ControllerConfig) -> Controller:
+        """Return the core with all that is here."""
+        core = Controller(config, self.next_offset)
+        core.cluster.brokers.update(self.brokers)
+        core.partitions.update(self.partitions.items())
+        return core
+
+    # --- records that are durable ----------------------------------------------------------------
+
+    def apply(self, record: MetadataRecord, offset: int) -> None:
+        """Take a record. Raises CorruptRecordError where it contradicts those before."""
+        try:
+            self._apply(record)
+        except KeyError as error:
+            raise CorruptRecordError(
+                "the metadata log", 0, offset, f"{record} names {error}, which is not there"
+            ) from error
+        self.next_offset = offset + 1
+
+    def _apply(self, record: MetadataRecord) -> None:
+        if isinstance(record, PartitionChangeRecord):
+            key = PartitionKey(self._names[record.topic_id], record.partition_id)
+            self.partitions[key] = changed(self.partitions[key], record)
+        elif isinstance(record, PartitionRecord):
+            self.partitions[PartitionKey(self._names[record.topic_id], record.partition_id)] = _state(record)
+        elif isinstance(record, TopicRecord):
+            self.topics[record.name] = MetadataTopic(record.topic_id, {})
+            self._names[record.topic_id] = record.name
+        elif isinstance(record, RemoveTopicRecord):
+            self._remove(self._names.pop(record.topic_id))
+        elif isinstance(record, ConfigRecord):
+            self._configure(record)
+        elif isinstance(record, RegisterBrokerRecord):
+            self.brokers[record.broker_id] = BrokerRegistration(
+                record.broker_epoch, record.incarnation_id, record.fenced, record.in_controlled_shutdown
+            )
+            if record.log_dirs:
+                self.directory_ids[record.broker_id] = record.log_dirs[0]
+        elif isinstance(record, UnregisterBrokerRecord):
+            del self.brokers[record.broker_id]
+        elif isinstance(record, BrokerRegistrationChangeRecord):
+            self._change_broker(record)
+        elif isinstance(record, FeatureLevelRecord):
+            self.features[record.name] = record.feature_level
+
+    def _remove(self, topic: str) -> None:
+        del self.topics[topic]
+        for key in [key for key in self.partitions if key.topic == topic]:
+            del self.partitions[key]
+
+    def _configure(self, record: ConfigRecord) -> None:
+        if record.resource_type == TOPIC_RESOURCE:
+            config = self.topics[record.resource_name].config
+        elif (record.resource_type, record.resource_name) == (BROKER_RESOURCE, ""):
+            config = self.cluster_config
+        else:
+            raise KeyError(record.resource_name)
+        if record.value is None:
+            config.pop(record.name, None)
+        else:
+            config[record.name] = record.value
+
+    def _change_broker(self, record: BrokerRegistrationChangeRecord) -> None:
+        known = self.brokers[record.broker_id]
+        fenced = known.fenced if record.fenced == 0 else record.fenced > 0
+        shutting_down = not fenced and (known.shutting_down or record.in_controlled_shutdown > 0)
+        self.brokers[record.broker_id] = known._replace(fenced=fenced, shutting_down=shutting_down)
+
+    # --- decisions that are to be written --------------------------------------------------------
+
+    def records_of(self, effects: Iterable[Effect]) -> list[MetadataRecord]:
+        """Return the records that the effects want to be written, one for each `Persist`, in order: offsets
+        agree with the core's. They are not applied here by that, but each builds on those before.
+        """
+        made: list[MetadataRecord] = []
+        ahead = self.copy()
+        for decided in [effect.record for effect in effects if isinstance(effect, Persist)]:
+            made.append(ahead.record_of(decided))
+            ahead.apply(made[-1], ahead.next_offset)
+        return made
+
+    def record_of(self, decided: BrokerRecord | PartitionState) -> MetadataRecord:
+        """Return the one record by which a decision of the core is written; it is not applied by that."""
+        if isinstance(decided, BrokerRecord):
+            return self._broker_record(decided.broker, decided.registration)
+        key = decided.partition
+        assert isinstance(key, PartitionKey)
+        topic_id, before = self.topics[key.topic].topic_id, self.partitions.get(key)
+        if before is None:
+            return self._whole(topic_id, key.partition, decided.registration)
+        return self._difference(topic_id, key.partition, before, decided.registration)
+
+    def _broker_record(self, broker: int, after: BrokerRegistration) -> MetadataRecord:
+        before = self.brokers.get(broker)
+        directories = (self.directory_ids[broker],)
+        if before is None or before.epoch != after.epoch:
+            return RegisterBrokerRecord(
+                broker, after.incarnation, after.epoch, after.fenced, after.shutting_down, None, directories
+            )
+        fenced = 0 if after.fenced == before.fenced else 1 if after.fenced else -1
+        return BrokerRegistrationChangeRecord(broker, after.epoch, fenced, int(after.shutting_down))
+
+    def _directories(self, replicas: tuple[int, ...]) -> tuple[str, ...]:
+        return tuple(self.directory_ids[broker] for broker in replicas)
+
+    def _whole(self, topic_id: str, number: int, after: PartitionRegistration) -> PartitionRecord:
+        return PartitionRecord(
+            number,
+            topic_id,
+            after.replicas,
+            after.isr,
+            after.removing,
+            after.adding,
+            after.leader,
+            after.leader_epoch,
+            after.partition_epoch,
+            int(after.recovering),
+            self._directories(after.replicas),
+            after.elr or None,
+            after.last_known_elr or None,
+        )
+
+    def _difference(
+        self, topic_id: str, number: int, before: PartitionRegistration, after: PartitionRegistration
+    ) -> MetadataRecord:
+        moved = after.leader != before.leader or after.leader_epoch != before.leader_epoch
+        other = after.replicas != before.replicas
+        made = PartitionChangeRecord(
+            number,
+            topic_id,
+            isr=_new(before.isr, after.isr),
+            leader=after.leader if moved else NO_LEADER_CHANGE,
+            replicas=_new(before.replicas, after.replicas),
+            removing_replicas=_new(before.removing, after.removing),
+            adding_replicas=_new(before.adding, after.adding),
+            leader_recovery_state=-1 if after.recovering == before.recovering else int(after.recovering),
+            eligible_leader_replicas=_new(before.elr, after.elr),
+            last_known_elr=_new(before.last_known_elr, after.last_known_elr),
+            directories=self._directories(after.replicas) if other else None,
+        )
+        # A record that would be read as another state than the one decided is not written as a change.
+        return made if changed(before, made) == after else self._whole(topic_id, number, after)
+
+
+def _new(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
+    return None if after == before else after
+
+
+def _state(record: PartitionRecord) -> PartitionRegistration:
+    return PartitionRegistration(
+        record.replicas,
+        record.isr,
+        record.leader,
+        record.leader_epoch,
+        record.partition_epoch,
+        record.eligible_leader_replicas or (),
+        record.last_known_elr or (),
+        record.adding_replicas,
+        record.removing_replicas,
+        record.leader_recovery_state == 1,
+    )
+
+
+def changed(before: PartitionRegistration, record: PartitionChangeRecord) -> PartitionRegistration:
+    """Return the state of a partition after a change (Kafka: PartitionRegistration.merge)."""
+    moved = record.leader != NO_LEADER_CHANGE
+    given: dict[str, Any] = {
+        "isr": record.isr,
+        "replicas": record.replicas,
+        "removing": record.removing_replicas,
+        "adding": record.adding_replicas,
+        "elr": record.eligible_leader_replicas,
+        "last_known_elr": record.last_known_elr,
+    }
+    after = before._replace(**{name: value for name, value in given.items() if value is not None})
+    if record.leader_recovery_state >= 0:
+        after = after._replace(recovering=record.leader_recovery_state == 1)
+    return after._replace(
+        leader=record.leader if moved else before.leader,
+        leader_epoch=before.leader_epoch + moved,
+        partition_epoch=before.partition_epoch + 1,
+    )

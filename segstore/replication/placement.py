@@ -1,0 +1,98 @@
+"""Which directories get the replicas of new partitions (Kafka: StripedReplicaPlacer, without racks). Nothing
+on disk. Threads: any; functions without state.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Mapping, Sequence
+
+from segstore.errors import InvalidReplicaAssignmentError, InvalidReplicationFactorError, InvalidTypeError
+
+Replicas = tuple[int, ...]
+
+
+def place(partitions: int, replication_factor: int, live: Collection[int], start: int = 0) -> list[Replicas]:
+    """Return the replicas of so many new partitions, in preferred order; `live` has the ids of directories
+    that work.
+
+    Leaders go round the directories, from the place `start` on, which the caller moves from call to call.
+    With each round the followers of a leader move on as well, so what one directory leads is taken over by
+    all others. Raises InvalidReplicationFactorError.
+    """
+    check_factor(replication_factor, live)
+    ids = sorted(live)
+    return [_striped(ids, replication_factor, at) for at in range(start, start + partitions)]
+
+
+def check_factor(replication_factor: int, live: Collection[int]) -> None:
+    """Raise InvalidReplicationFactorError where it is below 1 or above the number of live directories,
+    InvalidTypeError where it is no integer.
+    """
+    if not 1 <= _whole("replication_factor", replication_factor) <= len(live):
+        raise InvalidReplicationFactorError(
+            f"replication_factor={replication_factor}: must be from 1 to {len(live)}, as many as "
+            f"directories work: {_listed(sorted(live))}"
+        )
+
+
+def _striped(ids: Sequence[int], factor: int, at: int) -> Replicas:
+    turn, leader = divmod(at, len(ids))
+    others = [*ids[leader + 1 :], *ids[:leader]]
+    moved = turn % len(others) if others else 0
+    return (ids[leader], *(others[moved:] + others[:moved])[: factor - 1])
+
+
+def check_assignments(
+    assignments: Mapping[int, Sequence[int]], numbers: Sequence[int], known: Collection[int]
+) -> dict[int, Replicas]:
+    """Return the replicas that were asked for each partition; `numbers` are the partitions to be made, and
+    `known` the ids of all directories.
+
+    Raises InvalidReplicaAssignmentError where partitions are missing or too many, replicas are unknown or
+    there twice, or not each partition has as many; InvalidTypeError.
+    """
+    if not isinstance(assignments, Mapping):
+        raise InvalidTypeError(
+            f"assignments must be a mapping of partitions to replicas, not {type(assignments).__name__}"
+        )
+    made = {_whole("partition", number): _replicas(number, assignments[number]) for number in assignments}
+    if sorted(made) != list(numbers):
+        raise InvalidReplicaAssignmentError(
+            f"assignments has the partitions {_listed(sorted(made))}; must be {_listed(numbers)}"
+        )
+    factor = len(made[numbers[0]])
+    for number, replicas in sorted(made.items()):
+        _check_one(number, replicas, factor, known)
+    return {number: made[number] for number in numbers}
+
+
+def _check_one(number: int, replicas: Replicas, factor: int, known: Collection[int]) -> None:
+    asked = f"assignments[{number}]={list(replicas)}"
+    if not replicas or len({*replicas}) < len(replicas) or not {*replicas} <= {*known}:
+        raise InvalidReplicaAssignmentError(
+            f"{asked}: must be different ones of the directories {_listed(sorted(known))}, at least one"
+        )
+    if len(replicas) != factor:
+        raise InvalidReplicaAssignmentError(f"{asked}: must be {factor} replicas, as of the first one")
+
+
+def _replicas(number: int, given: object) -> Replicas:
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise InvalidTypeError(
+            f"assignments[{number}] must be a sequence of directories' ids, not {type(given).__name__}"
+        )
+    return tuple(_whole(f"assignments[{number}]", replica) for replica in given)
+
+
+def _whole(name: str, value: object) -> int:
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise InvalidTypeError(f"{name} must be an integer, not {type(value).__name__}")
+
+
+def _listed(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids)) or "none"

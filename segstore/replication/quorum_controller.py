@@ -1,0 +1,246 @@
+"""The controller of a replicated store: it decides by the core, makes that durable on a majority of voters,
+and then tells everybody (Kafka: QuorumController; rule R31).
+
+On disk is the metadata log. Threads: one, in which events are decided one after the other; those that wait
+together become durable by one write. `post` and `call` may be called by any thread, but `call` not by a
+directory's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from segstore.errors import RequestTimedOutError, SegstoreError, StoreClosedError, copy_of
+from segstore.logger import Logger
+from segstore.replication.core.controller import BrokerRecord, Controller, Key, PartitionRecord
+from segstore.replication.core.effects import Effects, Persist, Send
+from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
+from segstore.replication.local_replica import now_ms
+from segstore.replication.metadata.image import MetadataImage, PartitionKey
+from segstore.replication.metadata.metadata_log import MetadataLog
+from segstore.replication.metadata.records import MetadataRecord, RemoveTopicRecord
+from segstore.threads import Background, Latch
+
+log = Logger("segstore")
+
+MOST_EVENTS = 1_000
+"""Events that become durable together."""
+
+
+class Decision(NamedTuple):
+    """What an event changes: records that the core has no part in, such as topics and settings, and behind
+    them the core's effects.
+    """
+
+    records: Sequence[MetadataRecord] = ()
+    effects: Effects = ()
+
+
+Event = Callable[[Controller, int], Decision]
+"""Is given the core and the time in ms. An error that it raises is its answer; nothing is changed then."""
+Answer = Callable[[list[Any], "Exception | None"], object]
+"""Is given the messages of the decision's `Send` effects, or the error."""
+
+
+class Published(NamedTuple):
+    """What has changed, and is durable: the last state of each broker and partition, and the other
+    records."""
+
+    brokers: dict[int, BrokerRegistration]
+    partitions: dict[Key, PartitionRegistration]
+    records: tuple[MetadataRecord, ...]
+
+
+class QuorumController:
+    """The controller. `publish` is called in its thread with what is durable; it waits for nothing."""
+
+    def __init__(
+        self,
+        metadata_log: MetadataLog,
+        image: MetadataImage,
+        core: Controller,
+        publish: Callable[[Published], None],
+        beat_ms: float,
+    ) -> None:
+        self._log, self.image, self._core, self._publish = metadata_log, image, core, publish
+        self._beat = beat_ms / 1000
+        self._asked: SimpleQueue[tuple[Event, Answer] | None] = SimpleQueue()
+        self._regular: list[tuple[float, float, Event]] = []
+        self._over, self._ended = False, Latch()
+        self.error: Exception | None = None
+        """Why nothing can be decided any more, None while it can."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        Background(self._run, "segstore-controller").start()
+
+    def every(self, seconds: float, event: Event) -> None:
+        """Have an event decided regularly; called before `start`."""
+        self._regular.append((time.monotonic() + seconds, seconds, event))
+
+    def stop(self, seconds: float) -> bool:
+        """End the thread, and wait for at most `seconds`; return whether it has ended."""
+        self._over = True
+        self._asked.put(None)
+        return self._ended.wait(seconds)
+
+    # --- any thread ------------------------------------------------------------------------------
+
+    def post(self, event: Event, answer: Answer | None = None) -> None:
+        """Have an event decided; `answer` is called in the controller's thread."""
+        self._asked.put((event, answer or _ignore))
+
+    def call(self, event: Event, timeout_ms: float = 30_000) -> list[Any]:
+        """Have an event decided, and return the answers once it is durable.
+
+        Raises the event's error, QuorumLostError, StoreClosedError; RequestTimedOutError: the event may be
+        decided later.
+        """
+        told: SimpleQueue[tuple[list[Any], Exception | None]] = SimpleQueue()
+        self.post(event, lambda answers, error: told.put((answers, error)))
+        if self._ended.is_open:
+            self._refuse_rest()
+        try:
+            answers, error = told.get(timeout=timeout_ms / 1000)
+        except Empty:
+            raise RequestTimedOutError(f"the controller has not answered within {timeout_ms} ms") from None
+        if error is not None:
+            raise copy_of(error)
+        return answers
+
+    # --- the controller's thread -----------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._over:
+                self.decide(self._next())
+        finally:
+            self._ended.open()
+            self._refuse_rest()
+
+    def _next(self) -> list[tuple[Event, Answer]]:
+        """Return the events that wait; wait for one, or until a regular one is due."""
+        found: list[tuple[Event, Answer]] = []
+        with suppress(Empty):
+            asked = self._asked.get(timeout=self._pause())
+            while asked is not None:
+                found.append(asked)
+                if len(found) == MOST_EVENTS:
+                    break
+                asked = self._asked.get_nowait()
+        return found + self._due()
+
+    def _pause(self) -> float:
+        at = min((at for at, _, _ in self._regular), default=time.monotonic() + self._beat)
+        return max(at - time.monotonic(), 0.0)
+
+    def _due(self) -> list[tuple[Event, Answer]]:
+        now = time.monotonic()
+        due = [event for at, _, event in self._regular if at <= now]
+        self._regular = [(now + s if at <= now else at, s, e) for at, s, e in self._regular]
+        return [(event, _ignore) for event in due]
+
+    def _refuse_rest(self) -> None:
+        with suppress(Empty):
+            while True:
+                asked = self._asked.get_nowait()
+                if asked is not None:
+                    asked[1]([], self.error or StoreClosedError("the store is closed"))
+
+    def decide(self, events: Iterable[tuple[Event, Answer]]) -> None:
+        """Decide events, make all of that durable by one write, publish it, and answer (R31). The thread does
+        this; and `open_replicated`, before the thread runs.
+        """
+        batch = _Batch(self.image, self._log.next_offset)
+        answers = [(answer, *self._decided(event, batch)) for event, answer in events]
+        if batch.records and self.error is None:
+            try:
+                self._log.append(batch.records)
+            except (SegstoreError, OSError) as error:
+                self._lose(error)
+            else:
+                self._publish(batch.published())
+        for answer, told, failed in answers:
+            try:
+                answer(told, failed or self.error)
+            except Exception:
+                log.exception("an answer of the controller failed")
+
+    def _decided(self, event: Event, batch: _Batch) -> tuple[list[Any], Exception | None]:
+        if self.error is not None:
+            return [], self.error
+        try:
+            self._core.next_offset = batch.next_offset
+            return batch.add(event(self._core, now_ms())), None
+        except SegstoreError as error:
+            return [], error
+        except Exception as error:
+            log.exception("the controller failed")
+            self._lose(error)
+            return [], error
+
+    def _lose(self, error: Exception) -> None:
+        """Decide nothing any more: what is durable and what the core believes may differ by now (R31)."""
+        self.error = error
+        log.error("the controller stops: %s", error)
+
+
+class _Batch:
+    """Decisions that become durable together. The image takes them at once: where the write fails nobody
+    reads it any more.
+    """
+
+    def __init__(self, image: MetadataImage, next_offset: int) -> None:
+        self._image, self.next_offset = image, next_offset
+        self.records: list[MetadataRecord] = []
+        self._others: list[MetadataRecord] = []
+        self._brokers: dict[int, BrokerRegistration] = {}
+        self._partitions: dict[Key, PartitionRegistration] = {}
+
+    def add(self, decision: Decision) -> list[Any]:
+        """Add a decision, and return its answers."""
+        for record in decision.records:
+            if isinstance(record, RemoveTopicRecord):
+                self._forget(record.topic_id)
+            self._add(record)
+            self._others.append(record)
+        answers = []
+        for effect in decision.effects:
+            if isinstance(effect, Persist):
+                self._add(self._image.record_of(effect.record))
+                self._note(effect.record)
+            elif isinstance(effect, Send):
+                answers.append(effect.message)
+        return answers
+
+    def _forget(self, topic_id: str) -> None:
+        """Forget what was decided here of a topic's partitions: another topic may get its name."""
+        name = self._image.topic_name(topic_id)
+        kept = {
+            k: s for k, s in self._partitions.items() if not isinstance(k, PartitionKey) or k.topic != name
+        }
+        self._partitions = kept
+
+    def _add(self, record: MetadataRecord) -> None:
+        self._image.apply(record, self.next_offset)
+        self.records.append(record)
+        self.next_offset += 1
+
+    def _note(self, record: BrokerRecord | PartitionRecord) -> None:
+        if isinstance(record, BrokerRecord):
+            self._brokers[record.broker] = record.registration
+        else:
+            self._partitions[record.partition] = record.registration
+
+    def published(self) -> Published:
+        """Return what has changed."""
+        return Published(self._brokers, self._partitions, tuple(self._others))
+
+
+def _ignore(answers: list[Any], error: Exception | None) -> None:
+    if error is not None and not isinstance(error, SegstoreError):
+        log.warning("the controller: %s", error)

@@ -1,0 +1,107 @@
+"""Lets a directory take the place of one that has failed: a new one, or the same one, which came back
+(Kafka: a broker that starts anew, with its log directory or an empty one; rules R26, R27, R32).
+
+On disk are `meta.properties` of a new directory, and a copy of the metadata; the replicas follow their
+leaders. Threads: any, one replacement at a time.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING
+
+from segstore import names
+from segstore.errors import (
+    InvalidArgumentError,
+    StaleDirectoryError,
+    StorageError,
+    StoreLockedError,
+    copy_of,
+)
+from segstore.replication.core.controller import Controller
+from segstore.replication.data_directory import DataDirectory, open_directory
+from segstore.replication.local_replica import now_ms
+from segstore.replication.metadata.metadata_log import Voter
+from segstore.replication.metadata.properties import MetaProperties
+from segstore.replication.metadata.voters import Place, check_paths, look
+from segstore.replication.quorum_controller import Decision
+
+if TYPE_CHECKING:
+    from segstore.replication.side import ReplicatedSide
+    from segstore.storage.store.writer import StoreWriter
+
+ENDING = 10.0
+"""Seconds that the threads of a failed directory may take to end."""
+
+
+def replace_directory(side: ReplicatedSide, store: object, broker: int, path: str) -> None:
+    """See `ReplicatedStore.replace_directory`. Raises OSError."""
+    place = _place(side, broker, path)
+    failed = side.manager.directories.get(broker)
+    if failed is not None:
+        if not failed.stop(ENDING):
+            raise StorageError(None, "the disk of the failed directory still hangs", failed.path)
+        failed.writer.let_go()
+    context = side.context
+    writer = open_directory(place, side.config, context.files, context.clock, None)
+    try:
+        side.metadata_log.add(Voter(broker, writer))
+        side.paths[broker] = path
+        _register(side, place, writer)
+    except BaseException:
+        writer.let_go()
+        raise
+    writer.owner = weakref.ref(store)
+
+
+def _place(side: ReplicatedSide, broker: int, path: str) -> Place:
+    """Return the new place. Raises InvalidArgumentError where the directory works, or the path is no fit one;
+    StaleDirectoryError where it is another one's, StoreLockedError.
+    """
+    directory = side.manager.directories.get(broker)
+    if not 0 <= broker < side.data_directories:
+        raise InvalidArgumentError(f"directory {broker}: there are 0 to {side.data_directories - 1}")
+    if directory is not None and directory.error is None:
+        raise InvalidArgumentError(
+            f"directory {broker}, {directory.path}, works: only one that has failed is replaced"
+        )
+    others = [other for number, other in enumerate(side.paths) if number != broker]
+    check_paths(side.context.files, [*others, path], None)
+    found = look(side.context.files, path)
+    if found.error is not None:
+        raise copy_of(found.error)
+    if found.holder is not None and (directory is None or directory.path != path):
+        raise StoreLockedError(path, found.holder)
+    if found.properties is None:
+        if found.topics or found.has_metadata:
+            raise InvalidArgumentError(f"{path} holds topics: a new directory has to be empty")
+        return Place(broker, path, MetaProperties(side.cluster_id, broker, names.new_topic_id()), True)
+    if (found.properties.cluster_id, found.properties.node_id) != (side.cluster_id, broker):
+        raise StaleDirectoryError(
+            f"{path} is directory {found.properties.node_id} of the store {found.properties.cluster_id}, not "
+            f"directory {broker} of {side.cluster_id}"
+        )
+    return Place(broker, path, found.properties, False)
+
+
+def _register(side: ReplicatedSide, place: Place, writer: StoreWriter) -> None:
+    """Register the directory, and let its replicas hear of the metadata from there on, of nothing older."""
+    manager, controller, broker = side.manager, side.controller, place.id
+    settings = side.topic_admin.settings
+    made = DataDirectory(broker, writer, manager.brokers, manager, settings)
+
+    def register(core: Controller, now: int) -> Decision:
+        controller.image.directory_ids[broker] = place.properties.directory_id
+        return Decision(effects=core.restart(broker, names.new_topic_id(), writer.clean_epoch, now_ms()))
+
+    def begin(core: Controller, now: int) -> Decision:
+        manager.directories[broker] = made
+        keys = [key for key, state in manager.partitions.items() if broker in state.replicas]
+        made.post(partial(made.apply, manager.changes_for(broker, keys)))
+        manager.remove_unknown_in(made, side.topics)
+        made.start()
+        return Decision()
+
+    controller.call(register)
+    controller.call(begin)

@@ -1,0 +1,270 @@
+"""`ReplicaManager`: the directories of a replicated store, who leads which partition, and the way from one to
+the other (Kafka: ReplicaManager, MetadataCache; rules R19, R32).
+
+Nothing is on disk. Threads: any. What the controller publishes is handed to each directory's own thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from segstore.errors import QuorumLostError, SegstoreError, StaleBrokerEpochError
+from segstore.logger import Logger
+from segstore.replication.core.cluster import Heartbeat
+from segstore.replication.core.controller import Controller
+from segstore.replication.core.leader import Leader
+from segstore.replication.core.messages import AlterPartition, AlterPartitionReply
+from segstore.replication.core.registration import BrokerRegistration, PartitionRegistration
+from segstore.replication.data_directory import Change, DataDirectory
+from segstore.replication.local_replica import LocalReplica
+from segstore.replication.metadata.image import PartitionKey
+from segstore.replication.news import News
+from segstore.replication.quorum_controller import Decision, Published, QuorumController
+from segstore.storage.meta.topic_info import CLUSTER_METADATA
+
+if TYPE_CHECKING:
+    from segstore.storage.log.partition import Partition
+    from segstore.storage.meta.topic_info import TopicInfo
+
+log = Logger("segstore")
+
+
+class ReplicaManager:
+    """The replicas of this process. `redirect` is called with a partition's key and the log of its new
+    leader; `changes_for` gives what a directory is to hear of partitions that changed; `total` counts the
+    directories and the witness.
+    """
+
+    def __init__(
+        self,
+        redirect: Callable[[PartitionKey, Partition], None],
+        changes_for: Callable[[int, Iterable[PartitionKey]], list[Change]],
+    ) -> None:
+        self._redirect, self.changes_for = redirect, changes_for
+        self.directories: dict[int, DataDirectory] = {}
+        self.brokers: dict[int, BrokerRegistration] = {}
+        self.partitions: dict[PartitionKey, PartitionRegistration] = {}
+        self.leaders: dict[PartitionKey, LocalReplica] = {}
+        self.news = News()
+        self._when_led: dict[PartitionKey, deque[Callable[[], None]]] = {}
+        self.controller: QuorumController | None = None
+        self.voter_failed: Callable[[int, Exception], object] = lambda broker, error: None
+        """Is told of a directory that has failed: its copy of the metadata counts no more."""
+
+    @property
+    def online(self) -> list[DataDirectory]:
+        """Return the directories that work."""
+        return [directory for directory in self.directories.values() if directory.error is None]
+
+    def await_leaders(self, keys: Iterable[PartitionKey], timeout_ms: float) -> bool:
+        """Wait until each of these partitions has a leader that takes appends; return whether that is so."""
+        missing = list(keys)
+
+        def led() -> bool:
+            missing[:] = [key for key in missing if self.leader(key) is None]
+            return not missing
+
+        return self.news.until(led, timeout_ms / 1000)
+
+    def leader(self, key: PartitionKey) -> LocalReplica | None:
+        """Return the replica that leads, if one does. One whose disk hangs may not have heard that another
+        was elected.
+        """
+        found, state = self.leaders.get(key), self.partitions.get(key)
+        if found is None or state is None or state.leader != found.broker:
+            return None
+        return found if isinstance(found.core.role, Leader) else None
+
+    def await_shown(self, timeout_ms: float) -> None:
+        """Wait until each leader shows what was committed before its leader epoch (R38), or has too few
+        followers for that; at most for the time.
+        """
+
+        def shown() -> bool:
+            roles = [replica.core.role for replica in list(self.leaders.values())]
+            return all(_shows_all(role) for role in roles if isinstance(role, Leader))
+
+        self.news.until(shown, timeout_ms / 1000, 0.05)
+
+    # --- what replicas and directories ask (Home, Links) -----------------------------------------
+
+    def find(self, broker: int, key: PartitionKey) -> LocalReplica | None:
+        """See `Links`."""
+        directory = self.directories.get(broker)
+        return None if directory is None or directory.error is not None else directory.replicas.get(key)
+
+    def appended(self, leader: LocalReplica) -> None:
+        """See `Links`."""
+        role = leader.core.role
+        self._ask_followers(leader)
+        alone = not isinstance(role, Leader) or len(role.isr.maximal) == 1
+        if alone and (directory := self.directories.get(leader.broker)) is not None:
+            directory.post(leader.settle)
+
+    def _ask_followers(self, leader: LocalReplica) -> None:
+        if isinstance(role := leader.core.role, Leader):
+            for broker in role.remotes:
+                self._ask(broker, leader.key)
+
+    def _ask(self, broker: int, key: PartitionKey) -> None:
+        replica = self.find(broker, key)
+        if replica is not None:
+            self.directories[broker].ask(replica)
+
+    def shown(self, replica: LocalReplica) -> None:
+        """See `Links`."""
+        self.news.tell()
+
+    def follows(self, replica: LocalReplica) -> None:
+        """See `Links`."""
+        self._ask(replica.broker, replica.key)
+
+    def leads(self, replica: LocalReplica) -> None:
+        """See `Links`."""
+        self.leaders[replica.key] = replica
+        self._redirect(replica.key, replica.partition)
+        self._is_led(replica.key)
+        self._ask_followers(replica)
+        self.news.tell()
+
+    def read(self, broker: int, read: Callable[[], None]) -> None:
+        """See `Links`."""
+        self.directories[broker].read(read)
+
+    def resume(self, replica: LocalReplica, work: Callable[[], None]) -> None:
+        """See `Links`."""
+        directory = self.directories[replica.broker]
+        directory.post(partial(directory.resume, replica, work))
+
+    def failed(self, broker: int, error: Exception) -> None:
+        """See `Links`."""
+        directory = self.directories[broker]
+        if directory.error is not None:
+            return
+        log.error("%r goes offline: %s", directory, error)
+        directory.go_offline(error)
+        self.voter_failed(broker, error)
+        if self.controller is not None:
+            self.controller.post(lambda core, now: Decision(effects=core.fail(broker)))
+        self.news.tell()
+
+    def when_led(self, key: PartitionKey, work: Callable[[], None]) -> None:
+        """See `Home`."""
+        self._when_led.setdefault(key, deque()).append(work)
+        if self.leader(key) is not None:  # another thread that lets a replica lead looks behind that
+            self._is_led(key)
+
+    def _is_led(self, key: PartitionKey) -> None:
+        """Do what has waited for a leader. The queue stays: another thread may be about to add to it."""
+        waiting = self._when_led.get(key, deque())
+        with suppress(IndexError):  # another thread takes from it, too
+            while waiting:
+                waiting.popleft()()
+
+    def heartbeat(self, broker: int) -> None:
+        """See `Home`."""
+        registration, controller = self.brokers.get(broker), self.controller
+        if registration is None or controller is None:
+            return
+        read = controller.image.next_offset - 1
+        beat = Heartbeat(broker, registration.epoch, read)
+        controller.post(lambda core, now: Decision(effects=core.heartbeat(beat, now)))
+
+    def send(self, sender: LocalReplica, message: AlterPartition) -> None:
+        """See `Links`."""
+        registration, controller = self.brokers.get(sender.broker), self.controller
+        if registration is None or controller is None:
+            return
+        epoch, key = registration.epoch, sender.key
+
+        def altered(core: Controller, now: int) -> Decision:
+            return Decision(effects=core.alter_partition(key, message, epoch))
+
+        controller.post(altered, partial(_answered, sender, message))
+
+    # --- the controller's thread -----------------------------------------------------------------
+
+    def publish(
+        self, published: Published, topics: Mapping[str, TopicInfo], configured: Collection[str]
+    ) -> None:
+        """Hand what is durable to the directories that it is about; `topics` are those that there are, and
+        the settings of those `configured` have changed.
+        """
+        changed = {
+            key: state
+            for key, state in published.partitions.items()
+            if isinstance(key, PartitionKey) and key.topic in topics  # else it was deleted since
+        }
+        others = {key: state for key, state in self.partitions.items() if key.topic in configured}
+        changed = {**others, **changed}
+        before = {key: self.partitions.get(key) for key in changed}
+        self.partitions.update(changed)
+        for key, state in changed.items():
+            if state.leader < 0:
+                self.leaders.pop(key, None)
+        for directory in self.online:
+            broker = published.brokers.get(directory.broker)
+            if broker is not None and broker.active:  # its fetches count for the ISR from now on
+                directory.post(directory.ask_all)
+            keys = [key for key in changed if _concerns(directory.broker, changed[key], before[key])]
+            if keys:
+                directory.post(partial(directory.apply, self.changes_for(directory.broker, keys)))
+
+    def forget(self, topic: str, topic_id: str) -> None:
+        """Forget a topic that was deleted."""
+        for key in [key for key in self.partitions if key.topic == topic]:
+            del self.partitions[key]
+            self.leaders.pop(key, None)
+            self._when_led.pop(key, None)
+        for directory in self.online:
+            directory.post(partial(directory.delete, topic, topic_id))
+
+    def remove_unknown(self, topics: Mapping[str, TopicInfo]) -> None:
+        """Have directories delete the topics that were deleted while they were away."""
+        for directory in self.online:
+            self.remove_unknown_in(directory, topics)
+
+    def remove_unknown_in(self, directory: DataDirectory, topics: Mapping[str, TopicInfo]) -> None:
+        """Have one directory delete them."""
+        for info in list(directory.writer.topics.values()):
+            known = topics.get(info.name)
+            if info.name != CLUSTER_METADATA and (known is None or known.topic_id != info.topic_id):
+                directory.post(partial(directory.delete, info.name, info.topic_id))
+
+    def on_time(self) -> None:
+        """Have each leader look for followers that lag; to be called each replica.lag.time.max.ms / 2.
+
+        A leader whose own directory hangs is no judge of that: followers lag since they can't read from it.
+        """
+        for replica in list(self.leaders.values()):
+            directory = self.directories[replica.broker]
+            if directory.error is None and not directory.hangs:
+                replica.on_time()
+
+
+def _shows_all(leader: Leader) -> bool:
+    committed = leader.log.high_watermark >= leader.epoch_start_offset
+    return committed or len(leader.isr.isr) < leader.min_isr
+
+
+def _concerns(broker: int, now: PartitionRegistration, before: PartitionRegistration | None) -> bool:
+    return broker in now.replicas or (before is not None and broker in before.replicas)
+
+
+def _answered(
+    sender: LocalReplica, message: AlterPartition, answers: list[object], error: Exception | None
+) -> None:
+    """Hand the controller's answer to the leader. Without a controller there is none: the proposal stays."""
+    if isinstance(error, QuorumLostError):
+        return
+    if isinstance(error, SegstoreError):
+        reply = AlterPartitionReply(type(error))
+        if isinstance(error, StaleBrokerEpochError):  # registered anew since: the metadata tells the rest
+            return
+    else:
+        reply = next(answer for answer in answers if isinstance(answer, AlterPartitionReply))
+    sender.on_alter_reply(message, reply)

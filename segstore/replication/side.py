@@ -1,0 +1,269 @@
+"""The writing side of a replicated store, as `Store` uses it: what a `StoreWriter` is for one directory, over
+all of them.
+
+On disk are the directories' files and the metadata log. Threads: any.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from segstore.errors import (
+    NotLeaderOrFollowerError,
+    SegstoreError,
+    StorageError,
+    UnsupportedVersionError,
+    first_of,
+)
+from segstore.mutex import Mutex
+from segstore.replication.metadata.image import PartitionKey
+from segstore.replication.news import News
+from segstore.storage.meta.topics import TopicInfo, find_topic
+
+if TYPE_CHECKING:
+    from segstore.config import StoreConfig
+    from segstore.replication.data_directory import DataDirectory
+    from segstore.replication.local_replica import LocalReplica
+    from segstore.replication.metadata.metadata_log import MetadataLog
+    from segstore.replication.quorum_controller import QuorumController
+    from segstore.replication.replica_manager import ReplicaManager
+    from segstore.replication.topic_admin import ReplicatedTopicAdmin
+    from segstore.storage.context import Context
+    from segstore.storage.log.partition import Partition
+    from segstore.storage.log.recovery import Recovered
+    from segstore.storage.meta.followed_ends import FollowedEnds
+    from segstore.storage.store.sweeper import Swept
+    from segstore.storage.store.writer import StoreWriter
+
+ENDING = 10.0
+"""Seconds that a close waits for the thread of a directory, whose disk may hang."""
+
+
+class _Partitions:
+    """What `Store` asks of all partitions."""
+
+    def __init__(self, directories: Callable[[], list[DataDirectory]]) -> None:
+        self._directories = directories
+
+    def flush(self) -> None:
+        """Make all replicas durable, and write the checkpoints. Raises the first StorageError after all were
+        tried.
+        """
+        errors: list[Exception] = []
+        for directory in self._directories():
+            try:
+                directory.writer.partitions.flush()
+            except (SegstoreError, OSError) as error:
+                errors.append(error)
+        if errors:
+            raise first_of(errors)
+
+    def checkpoint(self) -> None:
+        """Write the checkpoints of all directories. Raises OSError."""
+        for directory in self._directories():
+            directory.writer.partitions.checkpoint()
+
+
+class _Sweeper:
+    """Retention and compaction of all replicas, each for itself (R33, R34)."""
+
+    def __init__(self, directories: Callable[[], list[DataDirectory]]) -> None:
+        self._directories = directories
+
+    def sweep(self) -> tuple[Swept, ...]:
+        """See `Sweeper.sweep`."""
+        return tuple(swept for directory in self._directories() for swept in directory.writer.sweeper.sweep())
+
+
+class _NoInbox:
+    """A replicated store takes no staged appends."""
+
+    def adopt(self, id_: str, files: object, /) -> NoReturn:
+        """Raise UnsupportedVersionError."""
+        raise UnsupportedVersionError(
+            f"{id_}: staged appends are for a plain store; append to a replicated one by a Producer, or by "
+            "PartitionLog.append_batch"
+        )
+
+
+class ReplicatedSide:
+    """See `WritingSide`."""
+
+    def __init__(
+        self,
+        context: Context,
+        config: StoreConfig,
+        manager: ReplicaManager,
+        topic_admin: ReplicatedTopicAdmin,
+        controller: QuorumController,
+        metadata_log: MetadataLog,
+        witness: StoreWriter | None,
+        cluster_id: str,
+        paths: Sequence[str],
+    ) -> None:
+        """`paths` are those of the data directories, and behind them that of the witness."""
+        self.cluster_id, self.paths = cluster_id, list(paths)
+        self.context, self.config, self.manager = context, config, manager
+        self.topic_admin, self.controller = topic_admin, controller
+        self.metadata_log, self._witness = metadata_log, witness
+        self.partitions = _Partitions(lambda: manager.online)
+        self.sweeper = _Sweeper(lambda: manager.online)
+        self.inbox = _NoInbox()
+        self.owner: Callable[[], object] | None = None
+        self._nudges, self._closing, self.closed = News(), Mutex(), False
+
+    @property
+    def data_directories(self) -> int:
+        """Return how many directories hold records."""
+        return len(self.paths) - (self._witness is not None)
+
+    # --- what there is ---------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> dict[str, TopicInfo]:
+        """Return all topics by name."""
+        return self.topic_admin.topics
+
+    @property
+    def recovered(self) -> list[Recovered]:
+        """Return what recovery did to replicas, by directory."""
+        return [done for d in self.manager.directories.values() for done in d.writer.recovered]
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """Return the log of the replica that leads. Raises UnknownTopicOrPartitionError;
+        NotLeaderOrFollowerError where none does.
+        """
+        find_topic(self.topics, topic, partition)
+        return self._leader(topic, partition).partition
+
+    def _leader(self, topic: str, partition: int) -> LocalReplica:
+        key = PartitionKey(topic, partition)
+        leader = self.manager.leaders.get(key)
+        if leader is None:
+            raise NotLeaderOrFollowerError(f"{key}: no replica leads: {self.manager.partitions.get(key)}")
+        return leader
+
+    def opened(self) -> list[tuple[str, int]]:
+        """Return the partitions that have a leader."""
+        return [(key.topic, key.partition) for key in list(self.manager.leaders)]
+
+    def unstable(self) -> list[tuple[str, int]]:
+        """Return the partitions in which a transaction is open."""
+        leaders = list(self.manager.leaders.items())
+        return [
+            (key.topic, key.partition)
+            for key, leader in leaders
+            if leader.partition.visible.written.stable_offset < leader.replica.log_end_offset
+        ]
+
+    def cleaned_offset(self, topic: str, partition: int) -> int | None:
+        """See `StoreWriter.cleaned_offset`; of the leader."""
+        writer = self.manager.directories[self._leader(topic, partition).broker].writer
+        return writer.cleaned_offset(topic, partition)
+
+    def forget_cleaned(self, topic: str, partition: int) -> None:
+        """See `StoreWriter.forget_cleaned`; of all replicas."""
+        key = PartitionKey(topic, partition)
+        for directory in self.manager.online:
+            if key in directory.replicas:
+                directory.writer.forget_cleaned(topic, partition)
+
+    # --- following -------------------------------------------------------------------------------
+
+    @property
+    def publications(self) -> int:
+        return self.manager.news.number
+
+    @property
+    def news(self) -> int:
+        """See `Store._news`."""
+        return self._nudges.number + self.topic_admin.changes
+
+    def wait(self, seen: int, seconds: float) -> None:
+        """See `Store.wait`."""
+        self.manager.news.wait(seen, seconds)
+
+    def follow(self, keys: list[int]) -> FollowedEnds | None:
+        """Return None: the leaders' directories publish for other processes; within this one `wait` waits."""
+        return None
+
+    def wait_for(self, followed: FollowedEnds, nudges: int, seconds: float) -> int:
+        """Never called, since `follow` returns None."""
+        raise AssertionError("nothing is followed")
+
+    def nudge(self) -> None:
+        """See `Store._nudge`."""
+        self._nudges.tell()
+        self.manager.news.tell()
+
+    def wake(self) -> None:
+        """See `Store._wake`."""
+        self.nudge()
+
+    # --- closing ---------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """End the threads, since nobody can close the store; the next open recovers."""
+        self.controller.stop(0)
+        for directory in self.manager.directories.values():
+            directory.stop(0)
+            directory.writer.abandon()
+        self.context.scheduler.close()
+
+    def let_go(self) -> None:
+        """Release the directories, when no thread runs any more. May be repeated."""
+        self.context.closed = True
+        for writer in self._writers():
+            writer.let_go()
+        self.context.scheduler.close()
+        self.closed = True
+
+    def _writers(self) -> list[StoreWriter]:
+        found = [directory.writer for directory in self.manager.directories.values()]
+        return found if self._witness is None else [*found, self._witness]
+
+    def close(self) -> None:
+        """Close all directories cleanly: the replicas go on where they stopped. The first error is raised
+        after all directories were released; the next open recovers then.
+        """
+        with self._closing:
+            if self.closed:
+                return
+            try:
+                self._close_cleanly()
+            finally:
+                self.let_go()
+
+    def _close_cleanly(self) -> None:
+        self.context.closed = True
+        self.context.scheduler.close()
+        self.controller.stop(ENDING)
+        deadline, errors = time.monotonic() + ENDING, list[Exception]()
+        stopped = {
+            broker: directory.stop(max(deadline - time.monotonic(), 0.0))
+            for broker, directory in self.manager.directories.items()
+        }
+        for directory in self.manager.directories.values():
+            for replica in list(directory.replicas.values()):
+                replica.go_offline()  # who waits for acknowledgements is told
+        self.metadata_log.close()
+        self.wake()
+        for broker, directory in self.manager.directories.items():
+            registration = self.manager.brokers.get(broker)
+            if directory.error is None and stopped[broker] and registration is not None:
+                self._close_one(directory.writer, registration.epoch, errors)
+        if self._witness is not None:
+            self._close_one(self._witness, 0, errors)
+        if errors:
+            raise first_of(errors)
+
+    @staticmethod
+    def _close_one(writer: StoreWriter, broker_epoch: int, errors: list[Exception]) -> None:
+        try:
+            writer.close(broker_epoch=broker_epoch) if broker_epoch > 0 else writer.close()
+        except (SegstoreError, OSError) as error:
+            errors.append(
+                error if isinstance(error, SegstoreError) else StorageError(error.errno, str(error))
+            )

@@ -1,0 +1,369 @@
+"""`ReplicatedStore` and `ReplicatedPartitionLog`: a replicated store and its partitions, as users see them.
+
+They add to `Store` and `PartitionLog` what replicas bring: acknowledgements, the state of partitions,
+elections. Threads: any.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from segstore.config import arguments
+from segstore.errors import (
+    InvalidArgumentError,
+    InvalidTypeError,
+    NotLeaderOrFollowerError,
+    UnknownTopicOrPartitionError,
+    copy_of,
+)
+from segstore.mutex import check_apart
+from segstore.replication.core.controller import Controller
+from segstore.replication.core.election import Election
+from segstore.replication.core.leader import Leader
+from segstore.replication.local_replica import now_ms
+from segstore.replication.metadata.image import PartitionKey
+from segstore.replication.quorum_controller import Decision
+from segstore.replication.replacing import replace_directory
+from segstore.replication.side import ReplicatedSide
+from segstore.storage.context import os_errors
+from segstore.storage.log.acks import ALL, Acks
+from segstore.storage.log.append import append_columns, append_one
+from segstore.storage.meta.topic_info import check_not_internal
+from segstore.storage.meta.topics import TopicInfo, find_topic
+from segstore.storage.store.partition_log import PartitionLog
+from segstore.storage.store.store import Store
+
+if TYPE_CHECKING:
+    from segstore.storage.log.partition import Partition
+    from segstore.storage.log.read_only_partition import Follower
+
+ACKS: Mapping[object, int] = {"all": -1, -1: -1, 0: 0, 1: 1, "0": 0, "1": 1, "-1": -1}
+ELECTIONS = {"preferred": Election.PREFERRED, "unclean": Election.UNCLEAN}
+
+
+class ReplicaState(NamedTuple):
+    """A replica as its leader sees it. `log_end_offset` is -1 where the leader does not know it; `lag` is in
+    records, `lag_ms` the time since the replica had all records, -1 where it never had.
+    """
+
+    id: int
+    log_end_offset: int
+    lag: int
+    lag_ms: int
+    directory: str
+
+
+class PartitionState(NamedTuple):
+    """The state of a partition, as the controller has made it durable (Kafka: PartitionRegistration).
+    `leader` is -1 where none leads; `offline` has the replicas whose directories have failed or are missing.
+    """
+
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    offline: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    replica_states: tuple[ReplicaState, ...]
+
+
+class ReplicatedPartitionLog(PartitionLog):
+    """A partition of a replicated store: always the log of the replica that leads. Readers see it up to the
+    high watermark, below which all in-sync replicas have it.
+    """
+
+    def append(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp: int | None = None,
+        *,
+        acks: str | int = "all",
+        timeout_ms: float = 30_000,
+    ) -> int:
+        """Append one record, as `PartitionLog.append` does; returns its offset.
+
+        `acks`: "all" waits until all in-sync replicas have the record; 1 until the leader has it; 0 as 1, but
+        nothing is promised. While no replica leads, the call waits for one. Raises besides
+        NotEnoughReplicasError: nothing was written; and NotEnoughReplicasAfterAppendError,
+        NotLeaderOrFollowerError, RequestTimedOutError after `timeout_ms`: whether the record stays is not
+        known (R23).
+        """
+        asked = self._acks(acks, timeout_ms)
+        return append_one(self._leading(asked), value, key, headers, timestamp, acks=asked)
+
+    def append_batch(
+        self,
+        values: Any,
+        keys: Any = None,
+        timestamps: Any = None,
+        headers: Any = None,
+        compression: str | None = None,
+        batch_bytes: int = 65536,
+        *,
+        acks: str | int = "all",
+        timeout_ms: float = 30_000,
+    ) -> range:
+        """Append many records, as `PartitionLog.append_batch` does; `acks` and errors as in `append`."""
+        asked = self._acks(acks, timeout_ms)
+        return append_columns(
+            self._leading(asked), values, keys, timestamps, headers, compression, batch_bytes, acks=asked
+        )
+
+    def partition_for_write(self) -> Partition:
+        """Return the log of the replica that leads, for other ways of appending; wait for one. Errors as
+        `PartitionLog.partition_for_write`, and NotLeaderOrFollowerError.
+        """
+        return self._leading(ALL)
+
+    def _acks(self, acks: object, timeout_ms: object) -> Acks:
+        if self._internal:
+            self._refuse()
+        if isinstance(acks, bool) or not isinstance(acks, str | int) or acks not in ACKS:
+            raise InvalidArgumentError(f'acks={acks!r}: must be 0, 1, -1 or "all"')
+        most = arguments.milliseconds("timeout_ms", timeout_ms)
+        if timeout_ms < 0:  # type: ignore[operator]  # a number by now
+            raise InvalidArgumentError(f"timeout_ms={timeout_ms}: must be at least 0")
+        return Acks(ACKS[acks], most)
+
+    def _leading(self, acks: Acks) -> Partition:
+        """Return the log of the replica that leads; wait for one. Raises NotLeaderOrFollowerError where none
+        leads within the time.
+        """
+        self._context.check_writable()
+        assert isinstance(self._store, ReplicatedStore)
+        manager, key = self._store._replicated.manager, PartitionKey(self.topic, self.partition)
+        leader = manager.leader(key)
+        if leader is None:
+            if self.is_gone or key not in manager.partitions:
+                raise UnknownTopicOrPartitionError(f"{key} was deleted")
+            if (lost := self._store._replicated.controller.error) is not None:
+                raise copy_of(lost)
+            manager.await_leaders([key], acks.timeout_ms)
+            self._context.check_writable()
+            leader = manager.leader(key)
+        if leader is None:
+            raise NotLeaderOrFollowerError(f"{key}: no replica leads: {manager.partitions.get(key)}")
+        return leader.partition
+
+
+class ReplicatedStore(Store):
+    """Topics in several directories, each partition in some of them."""
+
+    @property
+    def _replicated(self) -> ReplicatedSide:
+        assert isinstance(self._side, ReplicatedSide)
+        return self._side
+
+    def _make_log(self, topic: str, partition: int, source: Partition | Follower) -> PartitionLog:
+        return ReplicatedPartitionLog(topic, partition, self, self._context, source)
+
+    def partition(self, topic: str, partition: int = 0) -> PartitionLog:
+        """See `Store.partition`; the log is always that of the replica that leads."""
+        log = super().partition(topic, partition)
+        leader = self._replicated.manager.leaders.get(PartitionKey(topic, log.partition))
+        if leader is not None and leader.partition is not log._source:  # it has moved meanwhile
+            log._follow_leader(leader.partition)
+        return log
+
+    def _lead_to(self, key: PartitionKey, partition: Partition) -> None:
+        """Send the log that applications have to the replica that leads now."""
+        log = self._logs.get((key.topic, key.partition))
+        if log is not None:
+            log._follow_leader(partition)
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, Any] | None = None,
+        *,
+        replication_factor: int | None = None,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+    ) -> TopicInfo:
+        """Create a topic, as `Store.create_topic` does, with `replication_factor` replicas of each partition,
+        by default default.replication.factor. `assignments` says where instead: directory ids by partition,
+        the preferred leader first.
+
+        Raises InvalidReplicationFactorError, InvalidReplicaAssignmentError, QuorumLostError besides.
+        """
+        check_apart("create_topic()")
+        check_not_internal(name, "groups and transactions make it when they need it")
+        side, settings = self._replicated, {} if config is None else config
+        self._context.check_writable()
+        if assignments is not None:
+            if replication_factor is not None:
+                raise InvalidArgumentError(
+                    "replication_factor and assignments: only one of both can be given"
+                )
+            if not isinstance(assignments, Mapping):
+                raise InvalidArgumentError(
+                    f"assignments={assignments!r}: must map partitions to directory ids"
+                )
+            partitions = len(assignments)
+        count = arguments.whole("partitions", partitions, 1, 100_000)
+        factor = (
+            side.topic_admin.settings.default_factor if replication_factor is None else replication_factor
+        )
+        with os_errors():
+            return side.topic_admin.create_with(name, count, settings, factor, assignments)
+
+    def describe_partition(self, topic: str, partition: int = 0) -> PartitionState:
+        """Return leader, epochs, replicas, ISR and ELR of a partition, and how far each replica is.
+
+        Raises UnknownTopicOrPartitionError.
+        """
+        self._context.check_open()
+        side = self._replicated
+        find_topic(side.topics, topic, partition)
+        key = PartitionKey(topic, arguments.whole("partition", partition, None))
+        state, manager = side.manager.partitions[key], side.manager
+        online = {directory.broker for directory in manager.online}
+        return PartitionState(
+            state.leader,
+            state.leader_epoch,
+            state.partition_epoch,
+            state.replicas,
+            state.isr,
+            state.elr,
+            tuple(replica for replica in state.replicas if replica not in online),
+            state.adding,
+            state.removing,
+            tuple(self._replica_state(key, replica) for replica in state.replicas),
+        )
+
+    def _replica_state(self, key: PartitionKey, broker: int) -> ReplicaState:
+        manager = self._replicated.manager
+        directory, leader = manager.directories.get(broker), manager.leader(key)
+        path = "" if directory is None else directory.path
+        if leader is None:
+            return ReplicaState(broker, -1, -1, -1, path)
+        end = leader.replica.log_end_offset
+        if leader.broker == broker:
+            return ReplicaState(broker, end, 0, 0, path)
+        role = leader.core.role
+        remote = role.remotes.get(broker) if isinstance(role, Leader) else None
+        if remote is None or remote.end_offset < 0:
+            return ReplicaState(broker, -1, -1, -1, path)
+        caught_up = remote.last_caught_up_ms
+        lag_ms = 0 if remote.end_offset >= end else -1 if caught_up is None else now_ms() - caught_up
+        return ReplicaState(broker, remote.end_offset, max(end - remote.end_offset, 0), lag_ms, path)
+
+    def elect_leaders(
+        self,
+        election: str,
+        partitions: Sequence[tuple[str, int]] | None = None,
+        *,
+        confirm: bool = False,
+        timeout_ms: float = 30_000,
+    ) -> dict[tuple[str, int], Exception | None]:
+        """Elect leaders: "preferred", the first replica of each partition if it is in sync; "unclean", any
+        live replica of a partition that has no leader, which may lose records, and needs `confirm=True` (R24,
+        R29; Kafka: Admin.electLeaders). By default of all partitions. Returns for each partition None, or why
+        nobody was elected.
+
+        Raises InvalidArgumentError, UnknownTopicOrPartitionError, QuorumLostError.
+        """
+        chosen = ELECTIONS[arguments.one_of("election", election, ELECTIONS)]
+        if chosen is Election.UNCLEAN and confirm is not True:
+            raise InvalidArgumentError(
+                'election="unclean" may lose records that were acknowledged: it needs confirm=True'
+            )
+        self._context.check_writable()
+        side = self._replicated
+        keys = list(side.manager.partitions) if partitions is None else _keys("partitions", partitions)
+        for key in keys:
+            find_topic(side.topics, key.topic, key.partition)
+        results: dict[tuple[str, int], Exception | None] = {}
+        for key in keys:
+            results[key.topic, key.partition] = self._elect(key, chosen, timeout_ms)
+        return results
+
+    def _elect(self, key: PartitionKey, election: Election, timeout_ms: float) -> Exception | None:
+        from segstore.errors import ElectionNotNeededError, SegstoreError
+
+        side = self._replicated
+
+        def decide(core: Controller, now: int) -> Decision:
+            return Decision(effects=core.elect(key, election))
+
+        try:
+            side.controller.call(decide)
+        except ElectionNotNeededError as error:
+            return error
+        except SegstoreError as error:
+            if side.controller.error is not None:
+                raise
+            return error
+        side.manager.news.until(lambda: side.manager.leader(key) is not None, timeout_ms / 1000, 0.05)
+        return None
+
+    def reassign(self, target: Mapping[tuple[str, int], Sequence[int] | None]) -> None:
+        """Begin to move partitions to other directories: `target` has the directory ids of each, the
+        preferred leader first; None cancels what is in progress (R30; Kafka:
+        Admin.alterPartitionReassignments). It is done when `reassignments` does not show the partition any
+        more.
+
+        Raises InvalidReplicaAssignmentError, NoReassignmentInProgressError, UnknownTopicOrPartitionError,
+        QuorumLostError: then nothing of it was begun from that partition on.
+        """
+        self._context.check_writable()
+        side = self._replicated
+        if not isinstance(target, Mapping):
+            raise InvalidTypeError(f"target must map partitions to replicas, not {type(target).__name__}")
+        keys = _keys("target", target)
+        for key in keys:
+            find_topic(side.topics, key.topic, key.partition)
+        for key, replicas in zip(keys, target.values(), strict=True):
+            wanted = None if replicas is None else tuple(replicas)
+            side.controller.call(_reassignment(key, wanted))
+
+    def replace_directory(self, directory: int, path: str | os.PathLike[str]) -> None:
+        """Let `path` take the place of a directory that has failed or is missing: a new directory, which is
+        made where it is missing, or the same one, which came back. Its replicas fetch what they lack, and
+        return to the ISR when they have it; this returns before that. Later opens name the new path.
+
+        Raises InvalidArgumentError where that directory works, or the new one holds something else;
+        StaleDirectoryError, StoreLockedError, StorageError, QuorumLostError.
+        """
+        check_apart("replace_directory()")
+        self._context.check_writable()
+        number = arguments.whole("directory", directory, None)
+        with os_errors():
+            replace_directory(self._replicated, self, number, arguments.path("path", path))
+
+    def reassignments(self) -> dict[tuple[str, int], PartitionState]:
+        """Return the partitions that are being moved, and their states."""
+        self._context.check_open()
+        states = list(self._replicated.manager.partitions.items())
+        moving = [key for key, state in states if state.reassigning]
+        return {(key.topic, key.partition): self.describe_partition(*key) for key in moving}
+
+
+def _keys(name: str, partitions: object) -> list[PartitionKey]:
+    """Return partitions that a caller names by pairs. Raises InvalidTypeError."""
+    if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
+        raise InvalidTypeError(
+            f"{name} must be pairs of topic and partition, not {type(partitions).__name__}"
+        )
+    keys = []
+    for pair in partitions:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidTypeError(f"{name}: {pair!r} is no pair of topic and partition")
+        keys.append(PartitionKey(pair[0], arguments.whole("partition", pair[1], None)))
+    return keys
+
+
+def _reassignment(key: PartitionKey, wanted: tuple[int, ...] | None) -> Any:
+    def decide(core: Controller, now: int) -> Decision:
+        if wanted is None:
+            return Decision(effects=core.cancel_reassignment(key))
+        return Decision(effects=core.reassign(key, wanted))
+
+    return decide

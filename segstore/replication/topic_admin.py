@@ -1,0 +1,264 @@
+"""Creates, alters, grows and deletes topics of a replicated store, by the controller (Kafka: Admin,
+ReplicationControlManager, ConfigurationControlManager).
+
+On disk are records in the metadata log; the directories make what belongs to them when they hear of it.
+Threads: any; a change is decided by the controller, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from segstore.errors import InvalidArgumentError, KafkaTimeoutError, TopicAlreadyExistsError
+from segstore.replication.core.config import ReplicaConfig, TopicSettings
+from segstore.replication.core.controller import Controller, Key
+from segstore.replication.core.effects import Effects
+from segstore.replication.data_directory import Change
+from segstore.replication.metadata.image import TOPIC_RESOURCE, MetadataImage, PartitionKey
+from segstore.replication.metadata.records import (
+    ConfigRecord,
+    MetadataRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from segstore.replication.placement import check_assignments, place
+from segstore.replication.quorum_controller import Decision, Published
+from segstore.storage.meta.topics import TopicInfo, find_topic, new_topic, with_config
+
+if TYPE_CHECKING:
+    from segstore.replication.quorum_controller import QuorumController
+    from segstore.replication.replica_manager import ReplicaManager
+    from segstore.replication.settings import ReplicationConfig
+
+
+SETTLED = 5.0
+"""Seconds that `alter` waits for the leaders at most."""
+
+
+class ReplicatedTopicAdmin:
+    """The topics of a replicated store; `topics` has all by name, and is replaced whole."""
+
+    def __init__(self, manager: ReplicaManager, settings: ReplicationConfig) -> None:
+        self._manager, self._settings = manager, settings
+        self.topics: dict[str, TopicInfo] = {}
+        self.changes = 0
+        """How often topics came or went."""
+
+    @property
+    def settings(self) -> ReplicationConfig:
+        """Return the settings of the store's replicas."""
+        return self._settings
+
+    def load(self, image: MetadataImage, core: Controller) -> None:
+        """Take the topics that the metadata has, and tell the core their settings."""
+        numbers: dict[str, list[int]] = {}
+        for key in image.partitions:
+            numbers.setdefault(key.topic, []).append(key.partition)
+        for name, topic in image.topics.items():
+            made = new_topic(name, 1, topic.config)
+            ids = tuple(sorted(numbers.get(name, ())))
+            self.topics[name] = info = replace(made, topic_id=topic.topic_id, partition_ids=ids)
+            settings = self._settings.topic_settings(info)
+            core.settings.update({PartitionKey(name, number): settings for number in ids})
+
+    @property
+    def _controller(self) -> QuorumController:
+        assert self._manager.controller is not None
+        return self._manager.controller
+
+    # --- what applications ask -------------------------------------------------------------------
+
+    def create(self, name: str, partitions: int, config: Mapping[str, Any]) -> TopicInfo:
+        """Create a topic with the default replication factor; see `create_with`."""
+        factor = self._settings.factor_of(name, len(self._manager.directories))
+        return self.create_with(name, partitions, config, factor, None)
+
+    def create_with(
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, Any],
+        factor: int,
+        assignments: Mapping[int, Sequence[int]] | None,
+    ) -> TopicInfo:
+        """Create a topic, which is durable, and has a leader in each partition, when this returns.
+
+        Raises TopicAlreadyExistsError, InvalidTopicError, ConfigError, InvalidReplicationFactorError,
+        InvalidReplicaAssignmentError, QuorumLostError; KafkaTimeoutError: it is there, without some leaders.
+        """
+        info = new_topic(name, partitions, config)
+
+        def decide(core: Controller, now: int) -> Decision:
+            # The image, not `topics`: what was decided just before is not published yet.
+            if name in self._controller.image.topics:
+                raise TopicAlreadyExistsError(f"topic {name!r} is there already")
+            placed = self._placed(core, range(partitions), factor, assignments)
+            effects = _created(core, name, placed, self._settings.topic_settings(info))
+            return Decision([TopicRecord(name, info.topic_id), *_settings_of(info)], effects)
+
+        self._controller.call(decide)
+        self._await(name, info.partition_ids)
+        return info
+
+    def _placed(
+        self,
+        core: Controller,
+        numbers: range,
+        factor: int,
+        assignments: Mapping[int, Sequence[int]] | None,
+    ) -> dict[int, tuple[int, ...]]:
+        if assignments is not None:
+            return check_assignments(assignments, numbers, core.cluster.brokers)
+        live = [broker for broker in sorted(core.cluster.brokers) if core.cluster.active(broker)]
+        start = numbers.start or len(core.partitions)  # so that leaders go round the directories
+        return dict(zip(numbers, place(len(numbers), factor, live, start), strict=True))
+
+    def alter(self, name: str, config: Mapping[str, Any]) -> TopicInfo:
+        """Change settings; None restores the default. Raises ConfigError, UnknownTopicOrPartitionError,
+        QuorumLostError.
+        """
+        made: list[TopicInfo] = []
+
+        def decide(core: Controller, now: int) -> Decision:
+            before = find_topic(self.topics, name)
+            made.append(with_config(before, config))
+            return Decision(_changed_settings(before, made[-1]), self._reconfigured(core, made[-1]))
+
+        self._controller.call(decide)
+        self._await_settings(made[-1])
+        return made[-1]
+
+    def _await_settings(self, info: TopicInfo) -> None:
+        """Wait until the leaders go by the topic's settings, but for those whose directories hang."""
+        wanted = self.replica_config(info)
+        keys = [PartitionKey(info.name, number) for number in info.partition_ids]
+
+        def settled() -> bool:
+            leaders = [leader for key in keys if (leader := self._manager.leader(key)) is not None]
+            return all(leader.core.config == wanted for leader in leaders)
+
+        self._manager.news.until(settled, SETTLED, 0.01)
+
+    def _reconfigured(self, core: Controller, info: TopicInfo) -> Effects:
+        """Return what follows from changed settings of a topic for its partitions."""
+        keys = [PartitionKey(info.name, number) for number in info.partition_ids]
+        return core.configure(keys, self._settings.topic_settings(info))
+
+    def add_partitions(self, name: str, total: int) -> TopicInfo:
+        """Let a topic have `total` partitions. Raises InvalidArgumentError where it has as many already,
+        UnknownTopicOrPartitionError, QuorumLostError.
+        """
+        added: list[int] = []
+
+        def decide(core: Controller, now: int) -> Decision:
+            info = find_topic(self.topics, name)
+            count = sum(key.topic == name for key in self._controller.image.partitions)
+            if total <= count:
+                raise InvalidArgumentError(
+                    f"total={total}: topic {name!r} has partitions {list(range(count))}; they can only "
+                    "become more"
+                )
+            added.extend(range(count, total))
+            factor = len(self._manager.partitions[PartitionKey(name, 0)].replicas)
+            placed = self._placed(core, range(count, total), factor, None)
+            return Decision(effects=_created(core, name, placed, self._settings.topic_settings(info)))
+
+        self._controller.call(decide)
+        self._await(name, added)
+        return self.topics[name]
+
+    def delete(self, name: str) -> None:
+        """Delete a topic. Raises UnknownTopicOrPartitionError, QuorumLostError."""
+
+        def decide(core: Controller, now: int) -> Decision:
+            info = find_topic(self.topics, name)
+            core.remove([PartitionKey(name, number) for number in info.partition_ids])
+            return Decision([RemoveTopicRecord(info.topic_id)])
+
+        self._controller.call(decide)
+
+    def _await(self, name: str, numbers: Iterable[int]) -> None:
+        keys = [PartitionKey(name, number) for number in numbers]
+        if not self._manager.await_leaders(keys, 30_000):
+            raise KafkaTimeoutError(f"not all partitions of {name!r} have a leader after 30 s")
+
+    # --- what the controller publishes -----------------------------------------------------------
+
+    def publish(self, published: Published) -> set[str]:
+        """Take what is durable, and return the topics whose settings have changed; called in the controller's
+        thread, before the directories hear of it.
+        """
+        topics, changed, configured = dict(self.topics), False, set[str]()
+        for record in published.records:
+            if isinstance(record, TopicRecord):
+                made = new_topic(record.name, 1, {})
+                topics[record.name] = replace(made, topic_id=record.topic_id, partition_ids=())
+                changed = True
+            elif isinstance(record, ConfigRecord) and record.resource_name in topics:
+                before = topics[record.resource_name]
+                topics[before.name] = with_config(before, {record.name: record.value})
+                configured.add(before.name)
+            elif isinstance(record, RemoveTopicRecord):
+                gone = [info for info in topics.values() if info.topic_id == record.topic_id]
+                for info in gone:
+                    del topics[info.name]
+                    self._manager.forget(info.name, info.topic_id)
+                changed = True
+        for key in published.partitions:
+            assert isinstance(key, PartitionKey)
+            known = topics.get(key.topic)
+            if known is not None and key.partition not in known.partition_ids:
+                ids = tuple(sorted({*known.partition_ids, key.partition}))
+                topics[key.topic] = replace(known, partition_ids=ids)
+        self.topics, self.changes = topics, self.changes + changed
+        return configured
+
+    def changes_for(self, broker: int, keys: Iterable[PartitionKey]) -> list[Change]:
+        """Return what a directory hears of these partitions."""
+        by_topic: dict[str, list[int]] = {}
+        for key in keys:
+            by_topic.setdefault(key.topic, []).append(key.partition)
+        return [
+            self._change(broker, topic, numbers)
+            for topic, numbers in by_topic.items()
+            if topic in self.topics
+        ]
+
+    def _change(self, broker: int, topic: str, numbers: list[int]) -> Change:
+        info, states = self.topics[topic], self._manager.partitions
+        here = tuple(n for n in info.partition_ids if broker in states[PartitionKey(topic, n)].replicas)
+        changed = tuple((n, states[PartitionKey(topic, n)]) for n in numbers)
+        return Change(replace(info, partition_ids=here), self.replica_config(info), changed)
+
+    def replica_config(self, info: TopicInfo) -> ReplicaConfig:
+        """Return the settings of a topic's replicas."""
+        return self._settings.replica_config(info)
+
+
+def _settings_of(info: TopicInfo) -> list[MetadataRecord]:
+    return [
+        ConfigRecord(TOPIC_RESOURCE, info.name, name, _text(value)) for name, value in info.config.items()
+    ]
+
+
+def _text(value: object) -> str:
+    """Return a setting's value as Kafka writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _changed_settings(before: TopicInfo, after: TopicInfo) -> list[MetadataRecord]:
+    old, new = before.config, after.config
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    values = {name: None if name not in new else _text(new[name]) for name in changed}
+    return [ConfigRecord(TOPIC_RESOURCE, after.name, name, value) for name, value in values.items()]
+
+
+def _created(
+    core: Controller, name: str, placed: Mapping[int, tuple[int, ...]], settings: TopicSettings
+) -> Effects:
+    keys: dict[Key, tuple[int, ...]] = {
+        PartitionKey(name, number): replicas for number, replicas in placed.items()
+    }
+    return core.create_partitions(keys, settings)
