@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from segstore.client.producer import Producer, ProducerRecord, RecordMetadata
     from segstore.coordinator.checking import check
     from segstore.coordinator.open import open
+    from segstore.coordinator.open_replicated import open_replicated
     from segstore.coordinator.structs import (
         ConsumerGroupMetadata,
         OffsetAndMetadata,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         TopicPartition,
     )
     from segstore.records import Record, Records
+    from segstore.replication.store import PartitionState, ReplicaState, ReplicatedStore
     from segstore.storage.check.check import Finding
     from segstore.storage.copy import Copied, copy
     from segstore.storage.meta.topics import TopicInfo
@@ -96,6 +98,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "OffsetOutOfRangeError",
     "PartitionLog",
+    "PartitionState",
     "Producer",
     "ProducerRecord",
     "ReadOnlyError",
@@ -105,6 +108,8 @@ __all__ = [
     "RecordTooLargeError",
     "Records",
     "ReentrantCallError",
+    "ReplicaState",
+    "ReplicatedStore",
     "SegstoreError",
     "SerializationError",
     "SinkClosedError",
@@ -122,6 +127,7 @@ __all__ = [
     "copy",
     "errors",
     "open",
+    "open_replicated",
     "transfer_methods",
 ]
 
@@ -132,6 +138,7 @@ _WHEN_ASKED_FOR = {
     "segstore.client.producer": ("Producer", "ProducerRecord", "RecordMetadata"),
     "segstore.coordinator.checking": ("check",),
     "segstore.coordinator.open": ("open",),
+    "segstore.coordinator.open_replicated": ("open_replicated",),
     "segstore.coordinator.structs": (
         "ConsumerGroupMetadata",
         "OffsetAndMetadata",
@@ -139,6 +146,7 @@ _WHEN_ASKED_FOR = {
         "TopicPartition",
     ),
     "segstore.records": ("Record", "Records"),
+    "segstore.replication.store": ("PartitionState", "ReplicaState", "ReplicatedStore"),
     "segstore.storage.check.check": ("Finding",),
     "segstore.storage.copy": ("Copied", "copy"),
     "segstore.storage.meta.topics": ("TopicInfo",),

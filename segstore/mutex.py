@@ -23,6 +23,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from inspect import CO_GENERATOR
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -55,7 +56,8 @@ class Mutex(OwnedLock):  # type: ignore[misc]
     on_taken: Callable[[], None] | None = None
     """Called whenever the lock was taken; where that raises, the lock is free again."""
     entered = 0
-    """The id of the frame that took the lock last, where LEAVES_OPEN; else 0."""
+    """The id of the frame that took the lock last, where LEAVES_OPEN; else 0, and 0 for the frame of a
+    generator, which is not on the stack while it is suspended with the lock."""
 
     def __init__(self) -> None:
         _all.refs.add(weakref.ref(self, _all.refs.discard))  # as `LiveSet.add`: stores make many of these
@@ -73,7 +75,7 @@ class Mutex(OwnedLock):  # type: ignore[misc]
             if not self.acquire(False):
                 self._wait()
             if LEAVES_OPEN:
-                self.entered = id(sys._getframe(1))
+                self.entered = _frame_id(sys._getframe(1))
             if self.on_taken is not None:
                 self.on_taken()
         except BaseException:
@@ -241,7 +243,11 @@ def _let_go_of_dead() -> None:
             being_taken.add(id(frame.f_locals["self"]))
         frame = frame.f_back
     locks = [lock for lock in _asked() if isinstance(lock, Mutex) and id(lock) not in being_taken]
-    _let_go([lock for lock in locks if lock.entered not in alive])
+    _let_go([lock for lock in locks if lock.entered and lock.entered not in alive])
+
+
+def _frame_id(frame: FrameType) -> int:
+    return 0 if frame.f_code.co_flags & CO_GENERATOR else id(frame)
 
 
 def _let_go(locks: list[Any]) -> None:

@@ -69,6 +69,20 @@ COMMANDS = {
         "segstore.cli.maintenance",
         "Show segments, bytes, records, offsets, dirty ratio, last sweep and errors of every partition.",
     ),
+    "replicas": (
+        "segstore.cli.replicas",
+        "Show leaders, in-sync and eligible replicas of a replicated store; for a TOPIC that is named, also"
+        " each replica's directory.",
+    ),
+    "elect": (
+        "segstore.cli.replicas",
+        "Elect leaders of partitions of a replicated store, by default of all.",
+    ),
+    "reassign": (
+        "segstore.cli.replicas",
+        "Move a partition of a replicated store, or all of a topic, to other directories; wait until that"
+        " is done.",
+    ),
     "sweep": (
         "segstore.cli.maintenance",
         "Delete old segments and compact, as each topic's settings ask for. An open store does so by itself.",

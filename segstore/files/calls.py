@@ -132,6 +132,12 @@ class Content:
         """
         return ffi.NULL if type(self).pwrite is Content.pwrite else None
 
+    def native_sync(self, handle: Handle) -> Any:
+        """Return the function of C by which a tail (cdef.h) syncs this file: NULL for `seg_fdatasync`; None
+        where this object has a `sync` of its own, which C would pass by.
+        """
+        return ffi.NULL if type(self).sync is Content.sync else None
+
     def seek_batch(self, handle: Handle, position: int, end: int, target: int, out: Any) -> int:
         """Return the result of `seg_seek` (cdef.h): 1 found, 0 none below `end`, negative: -errno or a bad
         header.

@@ -5,8 +5,7 @@ An Encoded belongs to one thread at a time; the pool to all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,8 +24,7 @@ CHUNK_BYTES = 2 << 20
 _POOLED = 3  # as many as an append has that is encoded before it takes its place in the queue
 
 
-@dataclass(frozen=True)
-class Template:
+class Template(NamedTuple):
     """Header fields that all batches of an `encode` share (see `seg_template`).
 
     `attributes` has no codec; `base_sequence` counts on from batch to batch; `base_offset` is needed only
@@ -83,6 +81,13 @@ class Encoded:
         self.pooled = len(buffer) == CHUNK_BYTES
         self.ptr = held("uint8_t *", buffer)
         self.headers = held("seg_batch *", batches) if len(batches) else ffi.NULL
+
+    @classmethod
+    def of(cls, data: bytes, batches: NDArray[np.void]) -> Encoded:
+        """Return whole batches that lie in `data` from its first byte on; nothing may write them."""
+        made = cls(np.frombuffer(data, np.uint8), int(batches["size"].sum()), batches)
+        made.pooled = False
+        return made
 
     @property
     def data(self) -> memoryview:

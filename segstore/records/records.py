@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 
 from segstore._native import held, lib
-from segstore.errors import InvalidArgumentError, InvalidTypeError, needing
+from segstore.errors import InvalidArgumentError, InvalidTypeError, Needing
 from segstore.records.header import BATCH
 from segstore.records.lazy_columns import ByteColumn, HeaderColumn, chunks
 
@@ -191,7 +191,7 @@ class Records:
         list<struct<key: string, value: binary>>, null where a record has none; or only `columns`. Raises
         MissingPackageError without pyarrow.
         """
-        with needing("pyarrow", "arrow", "to_arrow"):
+        with Needing("pyarrow", "arrow", "to_arrow"):
             from segstore.records.arrow import table
         return table(self, columns)
 

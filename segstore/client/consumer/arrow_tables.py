@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from segstore.coordinator.structs import TopicPartition
-from segstore.errors import needing
+from segstore.errors import Needing
 from segstore.records import Records
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def table(parts: Sequence[tuple[TopicPartition, Records]]) -> pyarrow.Table:
     "partition" (int32) before those of `Records.to_arrow`; without rows where there are no parts. Raises
     MissingPackageError.
     """
-    with needing("pyarrow", "arrow", "poll_arrow"):
+    with Needing("pyarrow", "arrow", "poll_arrow"):
         import pyarrow as pa
 
     from segstore.records.arrow import arrays, beginning

@@ -55,7 +55,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
     signal handler that interrupts a method at any other place may not.
 
     `given_up`: a thread that was within a method when the store began to close has left it without a
-    result.
+    result. `calls`: how many methods were called, without polls.
     """
 
     def __new__(cls, _store: str) -> Self:
@@ -64,6 +64,7 @@ class Guard(OwnedLock):  # type: ignore[misc]
 
     def __init__(self, store: str) -> None:
         self.closed = self.given_up = False
+        self.calls = 0
         self._store = store
         self._user = self._last = 0
         self.ender: int | None = None
@@ -186,8 +187,8 @@ G = TypeVar("G", bound=Guarded)
 
 
 def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
-    """Make a method that one thread at a time may be in, until `close`. It raises
-    ConcurrentModificationError, ClientClosedError, StoreClosedError.
+    """Make a method that one thread at a time may be in, until `close`; the next poll looks at everything
+    anew. It raises ConcurrentModificationError, ClientClosedError, StoreClosedError.
     """
 
     @functools.wraps(method)
@@ -196,6 +197,7 @@ def alone(method: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P],
         with guard:
             if guard.closed or guard.ender is not None:
                 guard.check()
+            guard.calls += 1
             return method(self, *args, **kwargs)
 
     # An error that describes the stack, such as ReentrantCallError, names the method.
@@ -234,4 +236,6 @@ class Parts:
         )
         throttle = quotas(store).throttle(CONSUMER_BYTE_RATE, self.config.client_id)
         self._fetcher = Fetcher(self._subscription, self._positions, self.config, self._metrics, throttle)
-        self._following = Following(store, self._subscription, self._fetcher, self.config)
+        self._following = Following(
+            store, self._guard, self._subscription, self._coordination, self._fetcher, self.config
+        )

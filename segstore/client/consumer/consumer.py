@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from segstore.client.consumer.base import alone
 from segstore.client.consumer.ending import Ending
+from segstore.client.consumer.following import Short
 from segstore.client.consumer.metrics import Polled
 from segstore.client.consumer.records import ConsumerRecord
 from segstore.client.consumer.seek_and_commit import Assigning, Committing, Seeking
@@ -70,7 +71,6 @@ class Consumer(Assigning, Seeking, Committing):
 
     # --- records ----------------------------------------------------------------------------
 
-    @alone
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Polled:
         """Return records that are there now, or come within `timeout_ms`: at most `max_records` (by default
         max_poll_records), by partition; partitions take turns.
@@ -80,26 +80,28 @@ class Consumer(Assigning, Seeking, Committing):
         RecordDeserializationError, StorageError, StoreClosedError, UnknownTopicOrPartitionError for a
         partition that was assigned by `assign`; then positions stay where they are.
         """
-        most = self.config.max_poll_records
-        if max_records is not None:
-            most = arguments.whole("max_records", max_records, 1)
-        if self._iteration.parts:
-            self._iteration.clear()
-        if type(timeout_ms) is int and 0 <= timeout_ms <= _USUAL_MS:
-            deadline = time.monotonic() + timeout_ms / 1000
-        else:
-            deadline = self._deadline(timeout_ms)
-        given = self._wait(partial(self._fetcher.records, most), deadline, self._following.wait)
-        epochs, polled = [], {}
-        for part in given:
-            epochs.append(part.records[-1].leader_epoch)  # which an interceptor may take away
-            polled[part.tp] = part.records
-        if polled and self._interceptors.all:
-            polled = self._interceptors.on_consume(polled)
-        # Last: records that an interrupt keeps from the application count as not read.
-        for part, leader_epoch in zip(given, epochs, strict=True):
-            part.state.seek(part.at, leader_epoch)
-        return polled
+        guard = self._guard
+        with guard:
+            if guard.closed or guard.ender is not None:
+                guard.check()
+            most = self.config.max_poll_records
+            if max_records is not None:
+                most = arguments.whole("max_records", max_records, 1)
+            if self._iteration.parts:
+                self._iteration.clear()
+            now = time.monotonic()
+            usual = type(timeout_ms) is int and 0 <= timeout_ms <= _USUAL_MS
+            deadline = now + timeout_ms / 1000 if usual else self._deadline(timeout_ms)
+            records, polled = partial(self._fetcher.records, most), {}
+            given = self._wait(records, now, deadline, self._following)
+            for part in given:
+                polled[part.tp] = part.records
+            if polled and self._interceptors.all:
+                polled = self._interceptors.on_consume(polled)
+            # Last: records that an interrupt keeps from the application count as not read.
+            for part in given:
+                part.state.seek(part.at, part.leader_epoch)
+            return polled
 
     @alone
     def poll_arrow(self, timeout_ms: float = 0) -> pyarrow.Table:
@@ -114,7 +116,7 @@ class Consumer(Assigning, Seeking, Committing):
         from segstore.client.consumer.arrow_tables import table
 
         self._iteration.clear()
-        fetched = self._wait(self._fetcher.columns, self._deadline(timeout_ms))
+        fetched = self._wait(self._fetcher.columns, time.monotonic(), self._deadline(timeout_ms))
         made = table([(part.tp, part.records) for part in fetched])
         for part in fetched:
             part.state.seek(part.records.next_offset, int(part.records.batches["leader_epoch"][-1]))
@@ -132,16 +134,25 @@ class Consumer(Assigning, Seeking, Committing):
         return time.monotonic() + timeout / 1000
 
     def _wait(
-        self, look: Callable[[], list[T]], deadline: float, short: Callable[[float], list[T]] | None = None
+        self,
+        look: Callable[[], list[T]],
+        now: float,
+        deadline: float,
+        short: Short[T] | None = None,
     ) -> list[T]:
-        """Return what `look` or `short` finds until `deadline`, or until a listener or signal handler closes
-        the consumer, or another thread the store. Between two looks the thread waits until something
-        is published; `short` waits too, and may return what came.
+        """Return what `look` or `short` finds `now` or until `deadline`, or until a listener or signal
+        handler closes the consumer, or another thread the store. Between two looks the thread waits until
+        something is published; `short` waits too, and may return what came.
         """
-        self._metrics.polled()
+        self._metrics.polled(now)
         subscription, coordination, guard = self._subscription, self._coordination, self._guard
+        following = self._following
+        if short is not None:
+            came = short.again(now, deadline)
+            if came is not None and not guard.closed and guard.ender is None:
+                return came
         while True:
-            self._following.begin()
+            following.begin()
             if guard.ender is not None and guard.ending:
                 guard.given_up = True
                 return []
@@ -156,11 +167,11 @@ class Consumer(Assigning, Seeking, Committing):
                 continue
             if left <= 0:
                 return found
-            wait_ms = min(left * 1000, coordination.wait_ms(), self._fetcher.wait_ms())
+            others_ms = min(coordination.wait_ms(), self._fetcher.wait_ms())
             if short is None:
-                self._following.wait(wait_ms)
+                following.sleep(deadline, others_ms)
                 continue
-            found = short(wait_ms)
+            found = short.wait(deadline, others_ms)
             if found and not guard.closed and guard.ender is None:
                 return found
 
@@ -191,9 +202,8 @@ class Consumer(Assigning, Seeking, Committing):
 
     def _fill(self, deadline: float) -> bool:
         """Find records to iterate over, until `deadline`; return whether there are some."""
-        given = self._wait(
-            partial(self._fetcher.records, self.config.max_poll_records), deadline, self._following.wait
-        )
+        records = partial(self._fetcher.records, self.config.max_poll_records)
+        given = self._wait(records, time.monotonic(), deadline, self._following)
         polled = {part.tp: part.records for part in given}
         if polled and self._interceptors.all:
             polled = self._interceptors.on_consume(polled)

@@ -21,6 +21,7 @@ from segstore.client.consumer.records import (
     ConsumerRecord,
     Deserializers,
     consumer_records,
+    last_record_of,
 )
 from segstore.client.consumer.subscription import PartitionState, Subscription
 from segstore.coordinator.quotas import MOST_WAIT_MS, Throttle
@@ -68,12 +69,15 @@ class Buffer:
 
 
 class Given(NamedTuple):
-    """Records for the application, whose position is `at` once it has them."""
+    """Records for the application, whose position is `at` once it has them; `leader_epoch` is that of the
+    last one.
+    """
 
     tp: TopicPartition
     state: PartitionState
     records: list[ConsumerRecord]
     at: int
+    leader_epoch: int
 
 
 _given: Callable[[tuple[Any, ...]], Given] = partial(tuple.__new__, Given)  # a call of C
@@ -172,26 +176,30 @@ class Fetcher:
         elif not buffer.left:
             self._drop(state)
         self._metrics.given(tp, buffer.at, buffer.start, buffer.end)
-        return _given((tp, state, records, buffer.at))
+        return _given((tp, state, records, buffer.at, records[-1].leader_epoch))
 
-    def takes_single(self, state: PartitionState) -> bool:
-        """Return whether a record that comes next in a partition may be returned as it is, and at once."""
-        return (
-            self._as_is
-            and state.fetchable
-            and self._throttle.bound is None
-            and self._kept is None
-            and state not in self._buffers
-        )
+    @property
+    def has_nothing(self) -> bool:
+        """Return whether nothing is kept that was read or raised before, and a record that comes next may be
+        returned as it is, and at once.
+        """
+        return self._as_is and self._throttle.bound is None and self._kept is None and not self._buffers
 
-    def took_single(
-        self, tp: TopicPartition, state: PartitionState, record: ConsumerRecord, found: LastRecord
-    ) -> Given:
-        """Return the last record of a partition, which was `found` within a wait, as `records` would."""
-        at = record.offset + 1
-        self._began[:] = ((state, record.offset, state.leader_epoch),)
+    def single(self, tp: TopicPartition, state: PartitionState, found: LastRecord) -> Given | None:
+        """Return the last record of a partition, which was `found` within a wait, as `records` would; None
+        where `records` would not: a signal's handler, or another thread, may have changed that meanwhile.
+        """
+        offset = found.offset
+        if state.position != offset or state.paused or not state.assigned or not self.has_nothing:
+            return None
+        at = offset + 1
+        self._began[:] = ((state, offset, state.leader_epoch),)
         self._metrics.single(tp, at, found.start, found.size)
-        return _given((tp, state, [record], at))
+        return _given((tp, state, [last_record_of(tp, found)], at, found.leader_epoch))
+
+    def gave_nothing(self) -> None:
+        """Note that a poll returned nothing, without a look."""
+        self._began.clear()
 
     def columns(self) -> list[Fetched]:
         """Return a whole fetch: up to max_partition_fetch_bytes of each partition, up to fetch_max_bytes in
@@ -334,6 +342,8 @@ class Fetcher:
             # Markers and aborted records are skipped.
             state.position = records.next_offset
             return None
+        if records.next_offset == view.end_offset:
+            state.end = end_of(view)
         # The read may have been by a later view.
         end = max(view.end_offset, records.next_offset)
         buffer = Buffer(records, n, position, view.start_offset, end)

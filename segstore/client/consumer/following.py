@@ -2,43 +2,83 @@
 
 A wait is one call of C, which ends when the end of one of the consumer's partitions has moved. If that is by
 one record, it is read by the short way (`storage/log/log_end.py`); whatever else it is, the consumer looks at
-all its partitions, as before the wait.
+all its partitions, as before the wait. After a record that came alone there is nothing to look at: the next
+poll waits at once (`again`), unless another method was called meanwhile, or it is time for something else.
 
 On disk: nothing of its own. Threads: one, the consumer's. After an interrupt anywhere in a wait the record
-counts as not read, since no position has moved.
+counts as not read, since no position has moved, and the next poll looks at everything.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from typing import Protocol, TypeVar
+
 from segstore.client.consumer.config import ConsumerConfig
 from segstore.client.consumer.fetcher import Fetcher, Given
-from segstore.client.consumer.records import last_record_of
+from segstore.client.consumer.no_group import Coordination
 from segstore.client.consumer.subscription import PartitionState, Subscription
 from segstore.coordinator.structs import TopicPartition
 from segstore.mutex import calls_out
 from segstore.storage.log.log_end import LastRecords
+from segstore.storage.meta.followed_ends import LATE
 from segstore.storage.store.store import Store
+
+
+class Called(Protocol):
+    """Counts the consumer's methods that were called, without polls: `base.Guard`."""
+
+    calls: int
+
+
+T = TypeVar("T")
+
+
+class Short(Protocol[T]):
+    """Waits that may return what came: see `Following`."""
+
+    def again(self, now: float, deadline: float) -> list[T] | None: ...
+
+    def wait(self, deadline: float, others_ms: float) -> list[T]: ...
 
 
 class Following:
     """`turns` of the subscription are the partitions whose ends are followed, with the same numbers."""
 
     def __init__(
-        self, store: Store, subscription: Subscription, fetcher: Fetcher, config: ConsumerConfig
+        self,
+        store: Store,
+        guard: Called,
+        subscription: Subscription,
+        coordination: Coordination,
+        fetcher: Fetcher,
+        config: ConsumerConfig,
     ) -> None:
-        self._store, self._subscription, self._fetcher = store, subscription, fetcher
+        self._store, self._guard, self._subscription = store, guard, subscription
+        self._coordination, self._fetcher = coordination, fetcher
         self._how = config.isolation_level == "read_committed", config.check_crcs
         self._last: LastRecords | None = None
         self._turns: list[tuple[TopicPartition, PartitionState]] | None = None
         self._nudges = self._publications = 0
+        # There is nothing to look at as long as the guard has counted so many calls (-1: there is), and the
+        # partition of the last record goes on behind it, until `_until` (monotonic seconds).
+        self._quiet, self._until = -1, -math.inf
+        self._goes_on: tuple[PartitionState, int | None] = PartitionState(), None
+        self._looked = -1  # the guard's number of calls at a look, until the next wait
 
     def begin(self) -> None:
         """Be called before each look for records: what is published from here on ends the next wait. Raises
         StoreClosedError, ForkedError.
         """
-        self._publications = self._store.publications
+        self._publications, self._looked = self._store.publications, self._guard.calls
         last, turns = self._last, self._subscription.turns
-        if last is not None and self._turns is turns and last.followed.nudges() == self._nudges:
+        if (
+            last is not None
+            and self._turns is turns
+            and not last.followed.outdated
+            and last.followed.nudges() == self._nudges
+        ):
             return
         self._turns = self._last = None
         followed = self._store._follow([tp for tp, _ in turns]) if turns else None
@@ -48,32 +88,88 @@ class Following:
             self._turns = turns
 
     @calls_out  # a signal's handler that comes here finds all at rest, and may close the consumer
-    def wait(self, wait_ms: float) -> list[Given]:
-        """Return the record that came, or nothing where the consumer must look at all partitions."""
-        last = self._last
-        if last is None or self._turns is not self._subscription.turns or self._subscription.unresolved:
-            self._store.wait(self._publications, wait_ms)
-            return []
-        for each, (_, state) in enumerate(self._turns):
-            last.expect(each, state.end)
-        number = self._store._wait_for(last.followed, self._nudges, wait_ms / 1000)
-        return self._came(last, number) if number >= 0 else []
-
-    def _came(self, last: LastRecords, number: int) -> list[Given]:
-        """Return the record that came at the end of a partition, if it was read, and the partition is still
-        to be read there: a signal's handler may have changed that.
+    def wait(self, deadline: float, others_ms: float) -> list[Given]:
+        """Return the record that came until `deadline`, or nothing where the consumer must look at all
+        partitions; that is after `others_ms` at the latest.
         """
-        turns = self._subscription.turns
-        if self._turns is not turns or self._store._context.closed:
+        now, last, turns = time.monotonic(), self._last, self._turns
+        if last is None or turns is None or not self._follows_all():
+            self.sleep(deadline, others_ms)
             return []
+        self._until, self._goes_on = now + others_ms / 1000, (turns[0][1], turns[0][1].position)
+        last.expect([state.end for _, state in turns])
+        return self._wait(now, deadline, self._guard.calls if self._is_all_read(turns) else -1) or []
+
+    @calls_out
+    def sleep(self, deadline: float, others_ms: float) -> None:
+        """Return when there may be more records, or something else to look at."""
+        seconds = min(deadline - time.monotonic(), others_ms / 1000)
+        if self._last is not None and self._follows_all():
+            self._store._wait_for(self._last.followed, self._nudges, seconds)
+        else:
+            self._store.wait(self._publications, max(seconds, 0) * 1000)
+
+    def _follows_all(self) -> bool:
+        """Return whether no partitions came since `begin`, and all have a position."""
+        return self._turns is self._subscription.turns and not self._subscription.unresolved
+
+    def _is_all_read(self, turns: list[tuple[TopicPartition, PartitionState]]) -> bool:
+        """Return whether all partitions were read up to where the next record is expected."""
+        return self._fetcher.has_nothing and all(
+            state.fetchable and state.end is not None and state.end.offset == state.position
+            for _, state in turns
+        )
+
+    @calls_out
+    def again(self, now: float, deadline: float) -> list[Given] | None:
+        """Wait, where the last look and all waits since have left nothing to look at: return the record that
+        came until `deadline`, [] where none has, or None where the consumer must look at all partitions.
+        """
+        state, at = self._goes_on
+        quiet = self._quiet
+        if quiet != self._guard.calls or state.position != at:
+            if not self._reads_at_ends(now):
+                return None
+            quiet = self._guard.calls
+        if now >= self._until:
+            return None
+        self._coordination.polled()
+        return self._wait(now, deadline, quiet)
+
+    def _reads_at_ends(self, now: float) -> bool:
+        """Return whether the last look has read all partitions to their ends, so that a wait is enough to
+        know what came since.
+        """
+        last, turns = self._last, self._turns
+        if last is None or turns is None or self._looked != self._guard.calls:
+            return False
+        if not (self._follows_all() and self._is_all_read(turns)):
+            return False
+        self._until = now + self._coordination.wait_ms() / 1000
+        return last.read_up_to([state.end for _, state in turns if state.end is not None])
+
+    @calls_out
+    def _wait(self, now: float, deadline: float, quiet: int) -> list[Given] | None:
+        """Do as `again`; `quiet` is what `_quiet` will be."""
+        last, turns, until = self._last, self._turns, self._until
+        assert last is not None
+        assert turns is not None
+        self._quiet = self._looked = -1  # what an interrupt leaves
+        late = until if until < deadline else deadline
+        number = self._store._wait_for(last.followed, self._nudges, late - now)
+        if number < 0:
+            if number != LATE or late != deadline:
+                return None
+            self._fetcher.gave_nothing()
+            return []
+        found = last.take()
+        if found is None or self._store._context.closed:
+            return None
         tp, state = turns[number]
-        end = state.end
-        if end is None or end.offset != state.position or not self._fetcher.takes_single(state):
-            return []
-        found = last.take(number, end)
-        if found is None:
-            return []
-        record = last_record_of(tp, end.offset, found)
-        state.end = found.end
+        given = self._fetcher.single(tp, state, found)
+        if given is None:
+            return None
         self._subscription.cursor = (number + 1) % len(turns)
-        return [self._fetcher.took_single(tp, state, record, found)]
+        self._goes_on = state, given.at  # once the application has the record
+        self._quiet = quiet
+        return [given]

@@ -90,6 +90,9 @@ class Grouped:
             self._keep_up()
         self._commits.auto()
 
+    def polled(self) -> None:
+        self._seat.polled()
+
     def _keep_up(self) -> None:
         try:
             while self._subscription.automatic and self._step():

@@ -21,7 +21,7 @@ from segstore.errors import InvalidTypeError
 from segstore.logger import Logger
 from segstore.mutex import calls_out
 
-_MOST_NOTED = 1000
+_MOST_NOTED = 3000  # numbers
 
 
 class ConsumerMetrics:
@@ -38,8 +38,9 @@ class ConsumerMetrics:
         self._throttle = self._sensor()
         self._lags: dict[TopicPartition, tuple[int, int]] = {}
         self._polled = math.nan
-        self._noted: list[tuple[Sensor, float, float]] = []  # sensor, value, time
-        self._singles: list[tuple[TopicPartition, int, int, int, float]] = []
+        # Flat, since a tuple for each would soon have the garbage collector look at all that the process has.
+        self._noted: list[Any] = []  # sensor, value, time; and so on
+        self._singles: list[Any] = []  # the arguments of `single`, and when that was; and so on
 
     def _sensor(self) -> Sensor:
         return Sensor(self._config.metrics_num_samples, self._config.metrics_sample_window_ms)
@@ -47,11 +48,7 @@ class ConsumerMetrics:
     def fetched(self, stored: int, records: int, took_ms: float) -> None:
         """Count one read of a partition: bytes as stored, records, time."""
         now = time.monotonic() * 1000
-        self._noted += (
-            (self._bytes, stored, now),
-            (self._records, records, now),
-            (self._latency, took_ms, now),
-        )
+        self._noted += self._bytes, stored, now, self._records, records, now, self._latency, took_ms, now
         if len(self._noted) > _MOST_NOTED:
             self._take_in()
 
@@ -60,14 +57,14 @@ class ConsumerMetrics:
         if self._singles:
             self._take_in()  # which are older
         self._lags[tp] = end - at, at - start
-        self._noted.append((self._lag, end - at, time.monotonic() * 1000))
+        self._noted += self._lag, end - at, time.monotonic() * 1000
 
     def single(self, tp: TopicPartition, at: int, start: int, stored: int) -> None:
         """Count the last record of a partition, which the application got: its position is now `at`, in a log
         that begins at `start`. It is `stored` bytes, and was read within a wait, which is
         no latency.
         """
-        self._singles.append((tp, at, start, stored, time.monotonic()))
+        self._singles += tp, at, start, stored, time.monotonic()
         if len(self._singles) > _MOST_NOTED:
             self._take_in()
 
@@ -75,28 +72,24 @@ class ConsumerMetrics:
         """Record how long the client has to wait for its byte rate after what it fetched."""
         self._throttle.record(wait_ms)
 
-    def polled(self) -> None:
-        """Record that a call of poll began."""
-        now = time.monotonic() * 1000
+    def polled(self, now: float) -> None:
+        """Record that a call of poll began, `now` in seconds."""
+        now *= 1000
         if self._polled == self._polled:  # which NaN is not
-            self._noted.append((self._between_polls, now - self._polled, now))
+            self._noted += self._between_polls, now - self._polled, now
             if len(self._noted) > _MOST_NOTED:
                 self._take_in()
         self._polled = now
 
     def _take_in(self) -> None:
         singles, self._singles = self._singles, []
-        for tp, at, start, stored, ended in singles:
+        for tp, at, start, stored, ended in zip(*[iter(singles)] * 5, strict=True):
             now = ended * 1000
-            self._noted += (
-                (self._bytes, stored, now),
-                (self._records, 1, now),
-                (self._latency, 0.0, now),
-                (self._lag, 0, now),
-            )
+            self._noted += self._bytes, stored, now, self._records, 1, now
+            self._noted += self._latency, 0.0, now, self._lag, 0, now
             self._lags[tp] = 0, at - start
         noted, self._noted = self._noted, []
-        for sensor, value, now in noted:
+        for sensor, value, now in zip(*[iter(noted)] * 3, strict=True):
             sensor.record(value, now)
 
     def forget(self, assigned: set[TopicPartition]) -> None:
@@ -157,7 +150,7 @@ class NoMetrics(ConsumerMetrics):
     def throttled(self, wait_ms: int) -> None:
         """Measure nothing."""
 
-    def polled(self) -> None:
+    def polled(self, now: float) -> None:
         """Measure nothing."""
 
     def snapshot(self) -> dict[str, dict[str, float]]:

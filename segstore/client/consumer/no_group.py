@@ -31,8 +31,9 @@ _LEAST_AGE_MS = 10
 
 class TopicWatch:
     """New topics and partitions are found within moments, and at the latest `max_age_ms` after the last
-    look: the process that creates or deletes one publishes that, which also wakes a consumer that waits. In
-    a directory where nothing is published (a broker's) the watch looks as often as it may.
+    look: the process that creates or deletes one tells that as news, which also wake a consumer that waits;
+    records are no news. In a directory where nothing is published (a broker's) the watch looks as often as it
+    may.
     """
 
     def __init__(self, store: Store, max_age_ms: float) -> None:
@@ -42,11 +43,11 @@ class TopicWatch:
         self._looked = -1, -math.inf, -math.inf
 
     def look(self) -> dict[str, TopicInfo] | None:
-        """Return the topics; None where nothing was published since the last look, or it is too early for
+        """Return the topics; None where there are no news since the last look, or it is too early for
         another. A look counts once `done` is called: where an interrupt comes before that, the look is
         repeated.
         """
-        now, seen = time.monotonic(), self._store.publications
+        now, seen = time.monotonic(), self._store._news
         if now < self._may_look or (self._told_nothing(seen) and now < self._must_look):
             return None
         found = self._store.topics()
@@ -63,13 +64,13 @@ class TopicWatch:
         self._may_look = self._must_look = -math.inf
 
     def wait_ms(self) -> float:
-        """Return when to look again, if nothing is published before."""
+        """Return when to look again, if there are no news before."""
         # A look that was too early when the consumer was woken is made as soon as it may be.
-        at = self._must_look if self._told_nothing(self._store.publications) else self._may_look
+        at = self._must_look if self._told_nothing(self._store._news) else self._may_look
         return max(at - time.monotonic(), 0) * 1000
 
-    def _told_nothing(self, publications: int) -> bool:
-        return publications == self._seen and publications > 0
+    def _told_nothing(self, news: int) -> bool:
+        return news == self._seen and news >= 0
 
 
 # --- coordination ------------------------------------------------------------------------------
@@ -88,6 +89,11 @@ class Coordination(Protocol):
 
     def poll(self) -> None:
         """Bring the assignment up to date; called before each look for records."""
+
+    def polled(self) -> None:
+        """Note that the application polls; called in place of `poll` as long as `wait_ms` is not over, and
+        nothing happened that `poll` would see.
+        """
 
     def wait_ms(self) -> float:
         """Return how long the consumer may sleep, if nothing is published, before it must call `poll`
@@ -155,6 +161,9 @@ class Ungrouped:
             if topics is not None:
                 self._take(topics)
                 self._watch.done()
+
+    def polled(self) -> None:
+        """Do nothing: nobody wants to know."""
 
     def wait_ms(self) -> float:
         return self._watch.wait_ms() if self._subscription.automatic else math.inf

@@ -102,11 +102,11 @@ def _only(tp: TopicPartition, records: Records) -> ConsumerRecord:
     )
 
 
-def last_record_of(tp: TopicPartition, offset: int, found: LastRecord) -> ConsumerRecord:
+def last_record_of(tp: TopicPartition, found: LastRecord) -> ConsumerRecord:
     """Return the record that came at the end of a partition, which has no headers."""
-    epoch, timestamp, kind, key, value, *_ = found
-    sizes = -1 if key is None else len(key), -1 if value is None else len(value), -1
-    return _make((*tp, epoch, offset, timestamp, kind, key, value, [], None, *sizes))
+    epoch, offset, timestamp, kind, key, value, _, _ = found
+    key_size, value_size = -1 if key is None else len(key), -1 if value is None else len(value)
+    return _make((*tp, epoch, offset, timestamp, kind, key, value, [], None, key_size, value_size, -1))
 
 
 @calls_out

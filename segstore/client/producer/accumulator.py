@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from segstore.client.producer.batch import NO_BLOCK, PartitionQueue, ProducerBatch
@@ -56,8 +56,12 @@ class Schedule:
         """Return the partitions whose open batches are to be sealed now: those that lingered long enough,
         or with `at_once` some of all.
         """
-        some = islice(self.open, MOST_SEALED)
-        return list(some if at_once else takewhile(lambda queue: queue.created + self._linger <= now, some))
+        due: list[PartitionQueue] = []
+        for queue in islice(self.open, MOST_SEALED):
+            if not at_once and queue.created + self._linger > now:
+                break
+            due.append(queue)
+        return due
 
     def take(self, now: float) -> Ready:
         """Return sealed batches by partition, each partition's in order."""
@@ -65,8 +69,12 @@ class Schedule:
             if queue.retry_at <= now:
                 del self.backing_off[queue]
                 self.sealed[queue] = None
-        taken = [(queue, self._take(queue)) for queue in list(self.sealed)]
-        return [pair for pair in taken if pair[1]]
+        ready: Ready = []
+        for queue in list(self.sealed):
+            batches = self._take(queue)
+            if batches:
+                ready.append((queue, batches))
+        return ready
 
     def _take(self, queue: PartitionQueue) -> list[ProducerBatch]:
         taken: list[ProducerBatch] = []
@@ -83,16 +91,14 @@ class Schedule:
             del self.sealed[queue]
         return taken
 
-    def next_look(self) -> float | None:
-        """Return when something is due next, in monotonic seconds; None where no batch waits."""
+    def next_look(self) -> float:
+        """Return when something is due next, in monotonic seconds; some batch waits."""
         if self.sealed:
             return 0.0
-        if not (self.backing_off or self.open):
-            return None
         looks = [queue.retry_at for queue in self.backing_off]
         if self.open:
             looks.append(next(iter(self.open)).created + self._linger)
-        return min(looks, default=None)
+        return min(looks)
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
         """Take batches back, see `Accumulator.put_back`."""
@@ -125,7 +131,7 @@ class Gate:
 
     def sleep(self, until: float | None) -> None:
         """Return when the gate is opened, or at `until` (monotonic seconds). Takes the lock."""
-        seconds = LONGEST_WAIT if until is None else min(max(until - time.monotonic(), 0), LONGEST_WAIT)
+        seconds = -1 if until is None else min(max(until - time.monotonic(), 0), LONGEST_WAIT)
         if self._gate.acquire(timeout=seconds):
             return
         with self._lock:
@@ -158,14 +164,16 @@ class Accumulator:
     def __init__(self, config: ProducerConfig) -> None:
         self.lock = ProducerLock()
         self.gate = Gate(self.lock)
-        self._batch_size = max(1, min(config.batch_size, config.buffer_memory, config.max_request_size))
+        batch_size = max(1, min(config.batch_size, config.buffer_memory, config.max_request_size))
         self._linger, self._max_block = config.linger_ms / 1000, config.max_block_ms / 1000
-        self._room = self._batch_size - HEADER_SIZE
-        self.pool = BufferPool(config.buffer_memory, self._batch_size)
+        self._room = batch_size - HEADER_SIZE
+        self.pool = BufferPool(config.buffer_memory, batch_size)
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self._schedule = Schedule(self._linger)
         self.incomplete = Incomplete(self.lock, self.pool)
         self.refusal: BaseException | None = None
+        self._aborted: list[ProducerBatch] = []  # until their outcome is known
+        self._abortion: BaseException | None = None
         self._ended = False
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
@@ -182,50 +190,49 @@ class Accumulator:
         """Put a record of `size` bytes into the open batch, or a new one. Raises BufferExhaustedError, and
         `refusal`.
         """
-        if not self._put(queue, record, size):
+        if not self.put(queue, record, size):
             check_apart("send()")
-            self.pool.wait_until(partial(self._put, queue, record, size), self._block(size), self._max_block)
+            block = max(self._room, size) + HEADER_SIZE
+            self.pool.wait_until(partial(self.put, queue, record, size), block, self._max_block)
 
-    def _put(
+    def put(
         self, queue: PartitionQueue, record: FutureRecordMetadata, size: int, waiter: Waiter | None = None
     ) -> bool:
-        """Append as `append` does; return False where a new batch is needed and there is no memory for it."""
+        """Append as `append` does; return False where a new batch is needed and there is no memory for it.
+        Raises `refusal`.
+        """
         with self.lock:
-            if not self._make_room(queue, size, waiter):
-                return False
-            record._holder = queue
-            queue.rich = queue.rich or type(record._at) is tuple
-            queue.stamped = queue.stamped or type(record._time) is int
-            queue.append(record)
-            return True
+            if self.refusal is not None:
+                raise copy_of(self.refusal)
+            left = queue.left - size
+            try:
+                if left >= 0:
+                    queue.left = left
+                elif not self._open_batch(queue, size, waiter):
+                    return False
+                record._holder = queue
+                queue.rich = queue.rich or type(record._at) is tuple
+                queue.stamped = queue.stamped or type(record._time) is int
+                queue.append(record)
+                return True
+            finally:
+                # Last: the sender waits for the interpreter from the moment that it wakes.
+                if left < 0 and (not self._linger or len(self._schedule.open) == 1):
+                    self.gate.wake()
 
-    def _make_room(self, queue: PartitionQueue, size: int, waiter: Waiter | None) -> bool:
-        if self.refusal is not None:
-            raise copy_of(self.refusal)
-        left = queue.left - size
-        if left >= 0:
-            queue.left = left
-            return True
+    def _open_batch(self, queue: PartitionQueue, size: int, waiter: Waiter | None) -> bool:
+        """Open a batch for a first record of `size`, in place of the one that is open."""
         if queue.block:
             self._seal(queue)
             self.gate.wake()
-        return self._open_batch(queue, size, waiter)
-
-    def _block(self, size: int) -> int:
-        """Return the bytes of memory that a new batch takes for a first record of `size`."""
-        return max(self._batch_size, size + HEADER_SIZE)
-
-    def _open_batch(self, queue: PartitionQueue, size: int, waiter: Waiter | None) -> bool:
-        room, queue.created = max(self._room, size), time.monotonic()
+        room, queue.created = size if size > self._room else self._room, time.monotonic()
         # First: where an interrupt comes after `allocate`, the sender finds the block, and gives it back.
         self._schedule.open[queue] = None
-        if not self.pool.allocate(self._block(size), waiter, queue):
+        if not self.pool.allocate(room + HEADER_SIZE, waiter, queue):
             self._schedule.open.pop(queue, None)
             self.gate.wake()  # what lingers is sent now
             return False
         queue.room, queue.left = room, room - size
-        if not self._linger or len(self._schedule.open) == 1:
-            self.gate.wake()
         return True
 
     def close_batch(self, queue: PartitionQueue) -> None:
@@ -268,12 +275,13 @@ class Accumulator:
         with self.lock:
             schedule = self._schedule
             if schedule.open:
-                at_once = bool(self.pool.waiting) or self.refusal is not None
+                at_once = self.refusal is not None or bool(self.pool.waiters and self.pool.waiting)
                 for queue in schedule.overdue(now, at_once):
                     self._seal(queue)
             ready = schedule.take(now) if schedule.sealed or schedule.backing_off else []
             self.gate.asleep = not ready
-            return ready, schedule.next_look()
+            look = schedule.next_look() if schedule.sealed or schedule.backing_off or schedule.open else None
+            return ready, look
 
     def put_back(self, queue: PartitionQueue, batches: Sequence[ProducerBatch], retry_at: float) -> None:
         """Take drained batches back, before all others of their partition; none of them is drained before
@@ -290,6 +298,8 @@ class Accumulator:
 
     def hand_over(self) -> list[ProducerBatch]:
         """Have all that was appended sent now; return the batches whose outcome is not known yet."""
+        if self._aborted:
+            self._fail_aborted()
         with self.lock:
             self._seal_all()
             self.gate.wake()
@@ -342,18 +352,30 @@ class Accumulator:
 
     def abort(self, error: BaseException) -> None:
         """Fail with `error` what has not been written and is not being written now."""
-        failed: list[ProducerBatch] = []
+        self._abortion = error
         try:
-            with self.lock:
-                self._seal_all()
-                for queue in self.queues.values():
-                    failed += queue.batches
-                    queue.batches.clear()
-                self._schedule.clear()
-        finally:
-            for batch in failed:
-                batch.error = error
-            self.incomplete.complete(failed)
+            self._take_all()
+            self._fail_aborted()
+        except BaseException:
+            self._fail_aborted()  # and where that is interrupted too, by `hand_over`
+            raise
+
+    def _take_all(self) -> None:
+        with self.lock:
+            self._seal_all()
+            for queue in self.queues.values():
+                # No function is called here, so that no interrupt leaves a batch in both lists, or in none.
+                self._aborted += queue.batches
+                queue.batches *= 0
+            self._schedule.clear()
+
+    def _fail_aborted(self) -> None:
+        failed = self._aborted[:]
+        for batch in failed:
+            batch.error = self._abortion
+        self.incomplete.complete(failed)
+        with self.lock:
+            self._aborted = [batch for batch in self._aborted if batch in self.incomplete.batches]
 
     def abandon(self, error: BaseException) -> None:
         """Send nothing ever again, in a forked child. This takes no lock, which another thread may have held

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,7 +29,8 @@ from segstore.threads import Latch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from segstore.client.producer.future import Callback
+
+_metadata: Callable[[tuple[Any, ...]], RecordMetadata] = partial(tuple.__new__, RecordMetadata)  # a call of C
 
 
 class Stamp(NamedTuple):
@@ -39,10 +42,10 @@ class Stamp(NamedTuple):
 
 
 Sizes = Sequence[int] | None
-Waiting = tuple["FutureRecordMetadata", "Callback | None", "Callback | None"]
+Split = tuple[list["bytes | None"], list["bytes | None"], list[Headers]]
 
 
-class ProducerBatch:
+class ProducerBatch(Owner):
     """`values`: bytes, None, or a Row each (`rich`: some may be Rows); `times`: the clock's seconds, or all
     in ms (`stamped`: some may be given); `created` and `attempts` as in Kafka's ProducerBatch; `block`: the
     bytes of the pool that it holds. `stamp`: what its header says of its producer, from the first attempt
@@ -50,7 +53,7 @@ class ProducerBatch:
     """
 
     __slots__ = (
-        *("append_time", "attempts", "base_offset", "block", "callbacks", "created", "done"),
+        *("append_time", "attempts", "base_offset", "callbacks", "created", "done"),
         *(
             "doubt",
             "error",
@@ -67,6 +70,7 @@ class ProducerBatch:
             "topic_partition",
             "unplaced",
             "values",
+            "_split",
         ),
     )
 
@@ -88,7 +92,7 @@ class ProducerBatch:
         # Futures that may not refer to this batch yet, because an interrupt came into `place`.
         self.unplaced: list[FutureRecordMetadata] | None = None
         self.latch: Latch | None = None
-        self.callbacks: list[Waiting] | None = None
+        self.callbacks: list[Any] | None = None
         self.done = self.doubt = False
         self.stamp: Stamp | None = None
         self.error: BaseException | None = None
@@ -97,6 +101,7 @@ class ProducerBatch:
         self.results: list[int | BaseException] | None = None
         # The sizes of values, keys and headers, once the records are written.
         self.sizes: tuple[Sizes, Sizes, Sizes] = (None, None, None)
+        self._split: Split | None = None
 
     def place(self) -> None:
         """Tell the futures their places in this batch. May be repeated until it was done."""
@@ -135,38 +140,44 @@ class ProducerBatch:
             result = self.results[at]
             assert isinstance(result, int)
             offset = result
-        timestamp = self.append_time if self.append_time >= 0 else milliseconds(self.times[at])
+        timestamp = self.append_time
+        if timestamp < 0:
+            stamp = self.times[at]
+            timestamp = stamp if self.stamped else int(stamp * 1000)
         values, keys, headers = self.sizes
-        return RecordMetadata(
-            *(topic, partition, self.topic_partition, offset, timestamp, None),
-            -1 if keys is None else keys[at],
-            -1 if values is None else values[at],
-            -1 if headers is None else headers[at],
+        return _metadata(
+            (
+                *(topic, partition, self.topic_partition, offset, timestamp, None),
+                -1 if keys is None else keys[at],
+                -1 if values is None else values[at],
+                -1 if headers is None else headers[at],
+            )
         )
 
     def record(self, at: int) -> tuple[bytes | None, bytes | None, Headers, int]:
         """Return value, key, headers and timestamp (ms) of record `at`."""
-        value, stamp = self.values[at], milliseconds(self.times[at])
+        value, stamp = self.values[at], self.times[at]
+        if not self.stamped:
+            stamp = int(stamp * 1000)
         return (*value, stamp) if type(value) is tuple else (value, None, (), stamp)
 
     def forget_records(self) -> None:
         """Keep only sizes and times: futures may live long after their records."""
         if self.rich:
-            values, keys, headers = split(self.values)
+            values, keys, headers = self.split()
             of_headers = [headers_size(h) if h else -1 for h in headers] if any(headers) else None
             self.sizes = _lengths(values), _lengths(keys), of_headers
         else:
             self.sizes = _lengths(self.values), None, None
-        self.values = []
+        self.values, self._split = [], None
 
-
-def split(values: Sequence[Any]) -> tuple[Sequence[bytes | None], Sequence[bytes | None], Sequence[Headers]]:
-    """Return columns of values, keys and headers."""
-    rows: list[Row] = [value if type(value) is tuple else (value, None, ()) for value in values]
-    if not rows:
-        return (), (), ()
-    of_values, keys, headers = zip(*rows, strict=True)
-    return of_values, keys, headers
+    def split(self) -> Split:
+        """Return columns of values, keys and headers."""
+        if self._split is None:
+            rows: list[Row] = [value if type(value) is tuple else (value, None, ()) for value in self.values]
+            # Not by `zip`: it makes an object for each row, which the garbage collector counts.
+            self._split = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+        return self._split
 
 
 def _lengths(items: Sequence[bytes | None]) -> Sequence[int]:
@@ -184,14 +195,15 @@ def milliseconds(stamp: float | int) -> int:
 
 def columns_of(batches: Sequence[ProducerBatch]) -> Columns:
     """Return the records of some batches, one after the other."""
-    values: list[Any] = []
-    for batch in batches:
-        values += batch.values
     stamps = np.concatenate([_stamps(batch) for batch in batches])
     if not any(batch.rich for batch in batches):
-        return Columns(values, timestamps=stamps)
-    of_values, keys, headers = split(values)
-    return Columns(of_values, keys, stamps, headers if any(headers) else None)
+        return Columns(_joined(batch.values for batch in batches), timestamps=stamps)
+    values, keys, headers = map(_joined, zip(*[batch.split() for batch in batches], strict=True))
+    return Columns(values, keys, stamps, headers if any(headers) else None)
+
+
+def _joined(lists: Iterable[list[Any]]) -> list[Any]:
+    return list(chain.from_iterable(lists))
 
 
 def _stamps(batch: ProducerBatch) -> NDArray[np.int64]:
@@ -238,7 +250,7 @@ class PartitionQueue(Owner):
         self.produced = 0  # bytes that were ever sealed
         self.retry_at = 0.0  # nothing is sent before, monotonic seconds
         self.latch: Latch | None = None
-        self.callbacks: list[Waiting] | None = None
+        self.callbacks: list[Any] | None = None
         # Set where the open records will never be sealed, in a forked child.
         self.done = False
         self.error: BaseException | None = None

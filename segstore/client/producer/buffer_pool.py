@@ -45,7 +45,8 @@ class BufferPool:
         self.waited_seconds = 0.0
         # Weak: a thread taken out of `wait_until` by two interrupts, of which the second keeps the first's
         # `finally` from its work, is not waited for.
-        self._waiters: deque[weakref.ref[Waiter]] = deque()
+        self.waiters: deque[weakref.ref[Waiter]] = deque()
+        """Those that wait for memory, and some that are gone."""
 
     @property
     def available(self) -> int:
@@ -55,27 +56,25 @@ class BufferPool:
     @property
     def waiting(self) -> int:
         """Return the number of threads that wait for memory."""
-        return sum(entry() is not None for entry in list(self._waiters))
+        return sum(entry() is not None for entry in list(self.waiters))
 
     def allocate(self, size: int, waiter: Waiter | None = None, owner: Owner | None = None) -> bool:
         """Take `size` bytes for `owner`, if they are free and no thread came before `waiter`. `owner.block`
         is set in the same step: no interrupt comes between taking and owning.
         """
-        while self._waiters and self._waiters[0]() is None:
-            self._waiters.popleft()
-        first = self._waiters[0]() if self._waiters else waiter
-        if first is not waiter or self.available < size:
+        while self.waiters and self.waiters[0]() is None:
+            self.waiters.popleft()
+        first = self.waiters[0]() if self.waiters else waiter
+        if first is not waiter or self._unpooled + self._free * self.block_size < size:
             return False
-        self._take(size, owner or Owner())
-        return True
-
-    def _take(self, size: int, owner: Owner) -> None:
+        if owner is None:
+            owner = Owner()
         # Neither branch calls a function or jumps, so that no interrupt comes in between.
         if size == self.block_size and self._free:
             owner.block = size
             self._free -= 1
             self.reused += 1
-            return
+            return True
         # Unused blocks are given up for larger or other sizes.
         while self._unpooled < size:
             self._free -= 1
@@ -84,6 +83,7 @@ class BufferPool:
         self._unpooled -= size
         if size == self.block_size:
             self.made += 1
+        return True
 
     def give_back(self, owner: Owner) -> None:
         """Free what `owner` holds, in one step."""
@@ -94,7 +94,8 @@ class BufferPool:
         else:
             owner.block = 0
             self._unpooled += size
-        self.wake()
+        if self.waiters:
+            self.wake()
 
     # --- who waits, without the lock -----------------------------------------------------------
 
@@ -106,7 +107,7 @@ class BufferPool:
         me: Waiter = SimpleQueue()
         entry, began = weakref.ref(me), time.monotonic()
         try:
-            self._waiters.append(entry)
+            self.waiters.append(entry)
             while not allocated(me):
                 left = began + max_block - time.monotonic()
                 if left <= 0:
@@ -114,8 +115,8 @@ class BufferPool:
                 with contextlib.suppress(Empty):
                     me.get(timeout=min(left, _AGAIN))
         finally:
-            if entry in self._waiters:
-                self._waiters.remove(entry)
+            if entry in self.waiters:
+                self.waiters.remove(entry)
             self.waited_seconds += time.monotonic() - began
             self.wake()  # the next in line may have room already
 
@@ -128,15 +129,7 @@ class BufferPool:
 
     def wake(self) -> None:
         """Have waiting threads ask again. For any thread, also without the lock."""
-        for entry in list(self._waiters):
+        for entry in list(self.waiters):
             waiter = entry()
             if waiter is not None:
                 waiter.put(None)
-
-    def free(self, size: int) -> None:
-        """Free `size` bytes."""
-        if size == self.block_size:
-            self._free += 1
-        else:
-            self._unpooled += size
-        self.wake()

@@ -34,6 +34,7 @@ from segstore.errors import (
 )
 from segstore.logger import Logger
 from segstore.records import Template
+from segstore.storage.log.acks import ALL, Acks
 from segstore.storage.log.append import Appended, append_batches, append_record
 from segstore.storage.told import Told
 
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class Appender:
-    """`compression` is the producer's; `throttle` is charged with the bytes that are written."""
+    """`compression` and `acks` are the producer's; `throttle` is charged with the bytes that are written."""
 
     def __init__(
         self,
@@ -59,7 +60,9 @@ class Appender:
         throttle: Throttle,
         metrics: ProducerMetrics,
         compression: str | None,
+        acks: Acks = ALL,
     ) -> None:
+        self._acks = acks
         self._store, self._stamps, self._transactions = store, stamps, transactions
         self._throttle, self._metrics, self._compression = throttle, metrics, compression
         # The logs are held here, or the store would make a log anew for each append.
@@ -71,7 +74,9 @@ class Appender:
         `Transactions.appending` raise.
         """
         where = batches[0].topic_partition
-        partition = self._logs[where] = self._store.partition(*where)
+        partition = self._logs.get(where)
+        if partition is None or partition.is_gone:
+            partition = self._logs[where] = self._store.partition(*where)
         template = self._stamps.template(batches)
         if self._transactions is None:
             appended = self._write(partition, batches, template)
@@ -80,14 +85,17 @@ class Appender:
                 appended = self._write(partition, batches, template)
         if appended.duplicate and not batches[0].doubt:
             raise DuplicateSequenceError(f"{where} has batches of another producer {template.producer_id}")
-        self.charge(appended.size)
+        if self._throttle.bound is not None:
+            self.charge(appended.size)
         return appended
 
     def _write(self, partition: PartitionLog, batches: list[ProducerBatch], template: Template) -> Appended:
         if len(batches) == 1 and batches[0].n == 1:
-            return append_record(partition, *batches[0].record(0), self._compression, template)
+            record = batches[0].record(0)
+            return append_record(partition, *record, self._compression, template, acks=self._acks)
         cuts = list(accumulate(batch.n for batch in batches[:-1]))
-        return append_batches(partition, columns_of(batches), cuts, self._compression, template)
+        columns, compression = columns_of(batches), self._compression
+        return append_batches(partition, columns, cuts, compression, template, acks=self._acks)
 
     def append_record(self, batch: ProducerBatch, at: int) -> Appended:
         """Append record `at` of a batch alone, without a charge. Its sequence stays the same until it is in
@@ -97,7 +105,8 @@ class Appender:
         partition = self._store.partition(*where)
         with self._in_transaction(where):
             template = self._stamps.next_record(where)
-            appended = append_record(partition, *batch.record(at), self._compression, template)
+            record = batch.record(at)
+            appended = append_record(partition, *record, self._compression, template, acks=self._acks)
         self._stamps.written(where)
         return appended
 
@@ -156,7 +165,7 @@ class Delivery:
         if self._config.acks == 0:
             self._fire(batches)
             return []
-        if self._stamps.one_by_one(batches):
+        if len(batches) > 1 and self._stamps.one_by_one(batches):
             return self._one_by_one(batches)
         self._metrics.in_flight = 1
         error = self._try(batches)

@@ -34,6 +34,9 @@ class Holder(Protocol):
 
     latch: Latch | None
     callbacks: list[Any] | None
+    """A future, its callback and its errback, one behind the other: a tuple for each record would be one
+    more object for the garbage collector to look at.
+    """
 
     @property
     def lock(self) -> ProducerLock:
@@ -117,7 +120,8 @@ class FutureRecordMetadata:
 
     def add_callback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
         """Call f(*args, RecordMetadata, **kwargs) when the record is in the log. Raises InvalidTypeError."""
-        return self._when_done(_prepared(f, args, kwargs), None)
+        plain = callable(f) and not args and not kwargs
+        return self._when_done(f if plain else _prepared(f, args, kwargs), None)
 
     def add_errback(self, f: Callable[..., object], *args: Any, **kwargs: Any) -> Self:
         """Call f(*args, exception, **kwargs) when the record is known not to get there. Raises
@@ -136,7 +140,7 @@ class FutureRecordMetadata:
             if not holder.done:
                 if holder.callbacks is None:
                     holder.callbacks = []
-                holder.callbacks.append((self, callback, errback))
+                holder.callbacks += (self, callback, errback)
                 return self
         run_callback(self, callback, errback)
         return self
@@ -153,13 +157,14 @@ def run_callback(future: FutureRecordMetadata, callback: Callback | None, errbac
     """Log what a callback raises, also SystemExit or CancelledError: it is not the record's outcome, and
     other records wait for theirs. An interrupt is not caught.
     """
-    error = future.exception
+    batch: Any = future._holder  # what is done lies in a batch
+    error = batch.error_of(future._at)
     try:
         if error is not None:
             if errback is not None:
                 errback(error)
         elif callback is not None:
-            callback(future._metadata())
+            callback(batch.metadata(future._at))
     except KeyboardInterrupt:
         raise
     except BaseException:

@@ -7,6 +7,8 @@ Threads: the sender's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from segstore.client.producer.batch import ProducerBatch, Stamp
 from segstore.client.producer.config import ProducerConfig
@@ -20,6 +22,7 @@ from segstore.errors import (
     InvalidArgumentError,
     InvalidProducerEpochError,
     InvalidTypeError,
+    NotEnoughReplicasError,
     OutOfOrderSequenceError,
     UnknownTopicOrPartitionError,
 )
@@ -40,6 +43,8 @@ from segstore.storage.store.store import Store
 _LAST = INT32_MAX  # the sequence after it is 0
 _MAX_EPOCH = (1 << 15) - 1
 Identity = tuple[int, int]
+_stamp: Callable[[tuple[Any, ...]], Stamp] = partial(tuple.__new__, Stamp)  # a call of C
+_template: Callable[[tuple[Any, ...]], Template] = partial(tuple.__new__, Template)
 
 
 class _Partition:
@@ -83,13 +88,14 @@ class Sequences:
         """Return the header of batches of one partition that are appended together: all new, or one alone."""
         first = batches[0].stamp
         if first is None:
-            at = self._partition(batches[0].topic_partition)
+            where = batches[0].topic_partition
+            at = self._partitions.get(where) or self._partition(where)
             for batch in batches:
-                batch.stamp = Stamp(at.producer_id, at.epoch, at.next)
+                batch.stamp = _stamp((at.producer_id, at.epoch, at.next))
                 at.next = (at.next + batch.n) & _LAST
             first = batches[0].stamp
             assert first is not None
-        return Template(self._attributes, *first)
+        return _template((self._attributes, *first, 0, 0, -1))
 
     def next_record(self, topic_partition: TopicPartition) -> Template:
         """Return the header of a batch with only the next record: the same until it is `written`."""
@@ -148,7 +154,13 @@ class Sequences:
 # The log's state of the producer contradicts the stamp: the batch is not in the log, and can't come next.
 _MISFITS = (OutOfOrderSequenceError, InvalidProducerEpochError, DuplicateSequenceError)
 # Errors that are raised before anything is written.
-_NOTHING_WRITTEN = (InvalidArgumentError, InvalidTypeError, UnknownTopicOrPartitionError, *_MISFITS)
+_NOTHING_WRITTEN = (
+    InvalidArgumentError,
+    InvalidTypeError,
+    NotEnoughReplicasError,
+    UnknownTopicOrPartitionError,
+    *_MISFITS,
+)
 
 
 def sequences_of(store: Store, config: ProducerConfig, transactions: Transactions | None) -> Sequences | None:
@@ -172,12 +184,11 @@ class Stamps:
 
     def __init__(self, store: Store, sequences: Sequences | None) -> None:
         self._store, self._sequences = store, sequences
+        self.template: Callable[[Sequence[ProducerBatch]], Template]
+        """Returns the header of batches of one partition that are appended together."""
+        self.template = (lambda _: PLAIN) if sequences is None else sequences.template
 
     # --- before an append -------------------------------------------------------------------
-
-    def template(self, batches: Sequence[ProducerBatch]) -> Template:
-        """Return the header of batches of one partition that are appended together."""
-        return PLAIN if self._sequences is None else self._sequences.template(batches)
 
     def next_record(self, where: TopicPartition) -> Template:
         """Return the header of a batch with only the partition's next record: the same until it is
@@ -187,7 +198,7 @@ class Stamps:
 
     def one_by_one(self, batches: Sequence[ProducerBatch]) -> bool:
         """Return whether some of the batches may be in the log, which recognises them only one at a time."""
-        return len(batches) > 1 and self._sequences is not None and any(batch.doubt for batch in batches)
+        return self._sequences is not None and any(batch.doubt for batch in batches)
 
     # --- after it ---------------------------------------------------------------------------
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from segstore.client.producer.batch import ProducerBatch, Waiting
+from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool
 from segstore.client.producer.future import run_callback
 from segstore.client.producer.lock import ProducerLock
@@ -24,21 +25,23 @@ class Incomplete:
     def __init__(self, lock: ProducerLock, pool: BufferPool) -> None:
         self._lock, self._pool = lock, pool
         self.batches: dict[ProducerBatch, None] = {}
-        self._calling: list[int] = []  # threads that are running callbacks
+        self._calling: dict[int, None] = {}  # threads that are running callbacks
 
     def complete(self, batches: Sequence[ProducerBatch]) -> None:
         """Run the callbacks, then wake the threads that wait (in Kafka's order): the outcome of these batches
-        is in place.
+        is in place. May be repeated: where an interrupt comes, the next call does the rest.
         """
-        called: list[Waiting] = []
+        called: list[Any] = []
         with self._lock:
             for batch in batches:
                 if batch.unplaced is not None:
                     batch.place()
-                batch.forget_records()
+                if batch.values:
+                    batch.forget_records()
                 if batch.block:
-                    self._pool.free(batch.block)
+                    self._pool.give_back(batch)
                 batch.done = True  # whoever sees it, without the lock, finds the memory free
+            for batch in batches:
                 if batch.callbacks:
                     called += batch.callbacks
                     batch.callbacks = None
@@ -54,21 +57,25 @@ class Incomplete:
     def _over(self, batches: Sequence[ProducerBatch]) -> None:
         """Forget these batches, and wake the threads that wait for them; the caller holds the lock."""
         for batch in batches:
-            del self.batches[batch]
             if batch.latch is not None:
                 batch.latch.open()
+            if batch in self.batches:
+                del self.batches[batch]
 
-    def _call(self, called: list[Waiting]) -> None:
+    def _call(self, called: list[Any]) -> None:
         me = threading.get_ident()
-        self._calling.append(me)
+        nested = me in self._calling
+        self._calling[me] = None  # no call: an interrupt comes before this, or within the block
         try:
-            for future, callback, errback in called:
-                if future.is_done:
+            parts = iter(called)
+            for future, callback, errback in zip(parts, parts, parts, strict=True):
+                if future._holder.done:
                     run_callback(future, callback, errback)
                 else:  # its record missed this batch, and gets into a later one
                     future._when_done(callback, errback)
         finally:
-            self._calling.remove(me)
+            if not nested:
+                del self._calling[me]
 
     def in_callback(self) -> bool:
         """Return whether this thread is running callbacks, of batches that it and others may wait for."""

@@ -52,15 +52,6 @@ class Intake:
         if refusal is not None:
             raise copy_of(refusal)
 
-    def take_value(self, topic: str, value: bytes, size: int) -> FutureRecordMetadata:
-        """Take a record as `take` does, where it is only a value whose size is allowed, and the producer is
-        `plain` and may send.
-        """
-        future = FutureRecordMetadata()
-        future._at, future._time = value, self._now()
-        self._accumulator.append(self._routing.stick(topic, size), future, size)
-        return future
-
     def take(
         self,
         topic: str,

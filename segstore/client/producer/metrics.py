@@ -9,8 +9,10 @@ Threads: the sender notes; `snapshot` is for any thread, and may miss the batch 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from segstore.client.producer.batch import ProducerBatch
 from segstore.client.producer.buffer_pool import BufferPool
@@ -59,6 +61,10 @@ class _Sent(NamedTuple):
     ended: float
 
 
+_sizes_of = attrgetter("size", "n", "created")  # a call of C, as is the next one
+_sent: Callable[[tuple[Any, ...]], _Sent] = partial(tuple.__new__, _Sent)
+
+
 class ProducerMetrics:
     """Kafka's producer-metrics and producer-topic-metrics (SenderMetricsRegistry, BufferPool)."""
 
@@ -91,8 +97,8 @@ class ProducerMetrics:
         """Count batches of one partition that were appended together: bytes on disk, monotonic seconds."""
         if not self._enabled:
             return
-        sizes = [(batch.size, batch.n, batch.created) for batch in batches]
-        self._noted.append(_Sent(batches[0].topic_partition.topic, sizes, stored, began, ended))
+        sizes = list(map(_sizes_of, batches))
+        self._noted.append(_sent((batches[0].topic_partition.topic, sizes, stored, began, ended)))
         if len(self._noted) > _MOST_NOTED:
             self._take_in()
 

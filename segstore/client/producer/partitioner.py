@@ -172,11 +172,21 @@ class Routing:
             return self._given(topic, route, partition)
         if key_bytes is not None:
             return self._by_key(route, key_bytes)
-        return self._stick(topic, route, len(value_bytes or b"") + RECORD_OVERHEAD)
+        return self.stick(topic, len(value_bytes or b"") + RECORD_OVERHEAD)
 
     def stick(self, topic: str, size: int) -> PartitionQueue:
         """Return the queue of a record of `size` bytes without a key. Raises UnknownTopicOrPartitionError."""
-        return self._stick(topic, self._route(topic), size)
+        route = self._routes.get(topic)
+        if route is None or time.monotonic() - route.looked > _AGE:
+            route = self._look(topic)
+        queue = route.sticky
+        went = queue.produced - route.since + queue.room - (queue.left if queue.left > 0 else 0)
+        if went + size + HEADER_SIZE > self._batch_size and went:
+            self._accumulator.close_batch(queue)
+            queue = route.sticky = route.queues[self._rng.choice(route.ids)]
+            route.since = queue.produced
+            self.sticky[topic] = queue
+        return queue
 
     def _route(self, topic: str) -> Route:
         route = self._routes.get(topic) if isinstance(topic, str) else None
@@ -233,16 +243,6 @@ class Routing:
                 route.by_key.clear()
             queue = route.queues[route.ids[partition_for_key(key, len(route.ids))]]
             route.by_key[key] = queue
-        return queue
-
-    def _stick(self, topic: str, route: Route, size: int) -> PartitionQueue:
-        queue = route.sticky
-        went = queue.produced - route.since + queue.room - max(queue.left, 0)
-        if went + size + HEADER_SIZE > self._batch_size and went:
-            self._accumulator.close_batch(queue)
-            queue = route.sticky = route.queues[self._rng.choice(route.ids)]
-            route.since = queue.produced
-            self.sticky[topic] = queue
         return queue
 
 

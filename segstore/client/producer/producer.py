@@ -151,7 +151,12 @@ class Producer:
                     self._accumulator.late(queue)
                 return future
             if key is None and size <= self._plain_size:
-                return self._intake.take_value(topic, value, size)
+                future = FutureRecordMetadata()
+                future._at, future._time = value, self._now()
+                queue = self._routing.stick(topic, size)
+                if not self._accumulator.put(queue, future, size):
+                    self._accumulator.append(queue, future, size)
+                return future
         return self._intake.take(topic, value, key, headers, partition, timestamp_ms)
 
     def partitions_for(self, topic: str) -> set[int]:

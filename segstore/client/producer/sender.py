@@ -24,12 +24,16 @@ from segstore.client.producer.transactions import Transactions
 from segstore.coordinator.quotas import MOST_WAIT_MS, PRODUCER_BYTE_RATE, quotas
 from segstore.errors import SegstoreError
 from segstore.logger import Logger
+from segstore.storage.log.acks import Acks
 from segstore.threads import Background
 
 if TYPE_CHECKING:
     from segstore.storage.store.store import Store
 
 log = Logger("segstore")
+
+REQUEST_TIMEOUT_MS = 30_000
+"""The longest wait for the other replicas of a partition in one attempt (Kafka: request.timeout.ms)."""
 
 
 class Sender(Background):
@@ -50,7 +54,8 @@ class Sender(Background):
         self._backoff = config.retry_backoff_ms / 1000
         stamps = Stamps(store, sequences_of(store, config, transactions))
         compression = config.compression_type
-        appender = Appender(store, stamps, transactions, self._throttle, metrics, compression)
+        acks = Acks(config.acks, min(REQUEST_TIMEOUT_MS, config.delivery_timeout_ms))
+        appender = Appender(store, stamps, transactions, self._throttle, metrics, compression, acks)
         incomplete = accumulator.incomplete
         self._delivery = Delivery(config, incomplete, routing, metrics, stamps, appender, transactions)
         self._sending: list[ProducerBatch] = []
@@ -72,7 +77,7 @@ class Sender(Background):
                     self._delivery.fail([batch for batch in batches if not batch.done], error)
             self._sending = []
             if not ready:
-                if accumulator.end():
+                if accumulator.refusal is not None and accumulator.end():
                     break
                 accumulator.gate.sleep(look)
         if self._transactions is not None:

@@ -1,0 +1,249 @@
+"""The commands of a replicated store: `segstore replicas`, `elect` and `reassign`.
+
+On disk: `replicas` only reads, beside a live writer too; the others open the store for writing, so no other
+process may have it open. Threads: one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import rich_click as click
+from rich.text import Text
+
+import segstore
+from segstore.cli.options import json_option
+from segstore.cli.output import add_row, console, print_json, progress_bar, table
+from segstore.errors import UnknownTopicOrPartitionError
+from segstore.replication.observer import ObservedPartition, observe
+
+F = TypeVar("F", bound=Callable[..., Any])
+Partition = tuple[str, int]
+
+STYLES = {"": "green", "under-replicated": "yellow", "no leader": "red"}
+LOOK = 0.05
+"""Seconds between two looks at a reassignment."""
+
+
+def stores_option(command: F) -> F:
+    """Add the options --store PATH, which is repeated for each directory, and --witness PATH."""
+    witness = click.option(
+        "--witness",
+        "-w",
+        metavar="PATH",
+        type=click.Path(file_okay=False),
+        help="Directory that has the metadata only, where the store has one.",
+    )
+    stores = click.option(
+        "--store",
+        "-s",
+        "paths",
+        metavar="PATH",
+        envvar="SEGSTORE_PATH",
+        show_envvar=True,
+        required=True,
+        multiple=True,
+        type=click.Path(file_okay=False),
+        help="A directory of the store; repeated for each of them, in the order of their ids. "
+        "In SEGSTORE_PATH they are separated by colons.",
+    )
+    return stores(witness(command))
+
+
+# --- replicas ----------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("topic", required=False)
+@click.option(
+    "--under-replicated",
+    "-u",
+    is_flag=True,
+    help="Only partitions with replicas that are not in sync, or without a leader.",
+)
+@stores_option
+@json_option
+def replicas(
+    topic: str | None, under_replicated: bool, paths: tuple[str, ...], witness: str | None, as_json: bool
+) -> None:
+    """Show leaders, in-sync and eligible replicas of a replicated store; for a TOPIC that is named, also
+    each replica's directory.
+
+    The end of a replica is where a reader of its directory alone finds it. Some of the directories are
+    enough, and the store may be in use.
+    """
+    found = observe([*paths, *([witness] if witness else [])])
+    if topic is not None:
+        found = _of_topic(found, topic)
+    if under_replicated:
+        found = [each for each in found if _trouble(each)]
+    if as_json:
+        for each in found:
+            print_json(_fields(each))
+    elif found:
+        _print_partitions(found)
+        if topic is not None:
+            _print_replicas(found)
+    else:
+        click.echo("all replicas are in sync" if under_replicated else "no topics", err=True)
+
+
+def _of_topic(found: list[ObservedPartition], topic: str) -> list[ObservedPartition]:
+    chosen = [each for each in found if each.topic == topic]
+    if not chosen:
+        known = ", ".join(dict.fromkeys(each.topic for each in found)) or "none"
+        raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}; the topics are: {known}")
+    return chosen
+
+
+def _trouble(each: ObservedPartition) -> str:
+    state = each.state
+    if state.leader < 0:
+        return "no leader"
+    return "under-replicated" if len(state.isr) < len(state.replicas) else ""
+
+
+def _fields(each: ObservedPartition) -> dict[str, Any]:
+    state = each.state
+    return {
+        "topic": each.topic,
+        "partition": each.partition,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "partition_epoch": state.partition_epoch,
+        "replicas": [replica._asdict() for replica in each.replicas],
+        "isr": list(state.isr),
+        "elr": list(state.elr),
+        "adding": list(state.adding),
+        "removing": list(state.removing),
+        "trouble": _trouble(each),
+    }
+
+
+def _print_partitions(found: list[ObservedPartition]) -> None:
+    right = ("partition", "leader", "epoch")
+    moving = any(each.state.reassigning for each in found)
+    columns = ["replicas", "in sync", "eligible", *(["adding", "removing"] if moving else [])]
+    made = table("topic", *right, *columns, "", right=right)
+    before = None
+    for each in found:
+        state, trouble = each.state, _trouble(each)
+        leader = "none" if state.leader < 0 else state.leader
+        sets = [state.replicas, state.isr, state.elr, *([state.adding, state.removing] if moving else [])]
+        name = each.topic if each.topic != before else ""
+        told = Text(trouble, style=STYLES[trouble])
+        add_row(made, name, each.partition, leader, state.leader_epoch, *map(_ids, sets), told)
+        before = each.topic
+    console().print(made)
+
+
+def _print_replicas(found: list[ObservedPartition]) -> None:
+    right = ("partition", "replica", "end offset")
+    made = table(*right, "", "directory", right=right)
+    for each in found:
+        for replica in each.replicas:
+            cells = (each.partition, replica.id, replica.end_offset, _role(each, replica.id))
+            add_row(made, *cells, replica.directory)
+    console().print(made)
+
+
+def _role(each: ObservedPartition, replica: int) -> str:
+    state = each.state
+    if replica == state.leader:
+        return "leads"
+    return "in sync" if replica in state.isr else "eligible" if replica in state.elr else "not in sync"
+
+
+def _ids(replicas: Sequence[int]) -> str:
+    return ",".join(map(str, replicas))
+
+
+# --- elect -------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("election", type=click.Choice(["preferred", "unclean"]))
+@click.argument("partitions", metavar="[TOPIC[:PARTITION]]...", nargs=-1)
+@click.option("--yes", "-y", is_flag=True, help="For unclean elections: records may be lost.")
+@stores_option
+def elect(
+    election: str, partitions: tuple[str, ...], yes: bool, paths: tuple[str, ...], witness: str | None
+) -> int:
+    """Elect leaders of partitions of a replicated store, by default of all.
+
+    preferred: the first of the assigned replicas, where it is in sync. unclean: any replica that is there,
+    where no replica in sync is; what it lacks is lost, though it was acknowledged.
+    """
+    if election == "unclean" and not yes:
+        raise click.UsageError("An unclean election may lose records that were acknowledged: say --yes.")
+    with segstore.open_replicated(paths, witness=witness) as store:
+        chosen = _chosen(store, partitions) if partitions else None
+        results = store.elect_leaders(election, chosen, confirm=yes)
+        states = {key: store.describe_partition(*key) for key in results}
+    refused = 0
+    for (topic, number), error in results.items():
+        needless = isinstance(error, segstore.errors.ElectionNotNeededError)
+        refused += error is not None and not needless
+        told = error if error is not None and not needless else f"leader {states[topic, number].leader}"
+        click.echo(f"{topic}:{number}: {told}")
+    return int(refused > 0)
+
+
+def _chosen(store: Any, given: Sequence[str]) -> list[Partition]:
+    """Return partitions by their names, TOPIC:PARTITION or TOPIC for all of it."""
+    found: dict[Partition, None] = {}
+    for text in given:
+        topic, colon, number = text.partition(":")
+        if colon and not number.isdecimal():
+            raise click.BadParameter(f"{text!r} must be TOPIC or TOPIC:PARTITION, as flights:0")
+        if topic not in store.topics():
+            raise UnknownTopicOrPartitionError(f"there is no topic {topic!r}")
+        numbers = [int(number)] if colon else store.topics()[topic].partition_ids
+        found |= dict.fromkeys((topic, each) for each in numbers)
+    return list(found)
+
+
+# --- reassign ----------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("partition", metavar="TOPIC[:PARTITION]")
+@click.argument("target", metavar="[REPLICAS]", required=False)
+@click.option("--cancel", is_flag=True, help="Go back to the replicas of before.")
+@stores_option
+def reassign(
+    partition: str, target: str | None, cancel: bool, paths: tuple[str, ...], witness: str | None
+) -> None:
+    """Move a partition of a replicated store, or all of a topic, to other directories; wait until that is
+    done.
+
+    REPLICAS are ids of directories, the preferred leader first: `segstore reassign flights:0 2,1`. What is
+    interrupted goes on when the store is opened again.
+    """
+    if cancel == (target is not None):
+        raise click.UsageError("Give either REPLICAS, as 2,1, or --cancel.")
+    wanted = None if target is None else _replicas(target)
+    with segstore.open_replicated(paths, witness=witness) as store:
+        chosen = _chosen(store, [partition])
+        store.reassign(dict.fromkeys(chosen, wanted))
+        _wait(store, chosen)
+        for key in chosen:
+            state = store.describe_partition(*key)
+            click.echo(f"{key[0]}:{key[1]}: replicas {_ids(state.replicas)}, leader {state.leader}")
+
+
+def _replicas(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise click.BadParameter(f"{text!r} must be ids of directories, as 2,1")
+    return [int(part) for part in parts]
+
+
+def _wait(store: Any, moving: Sequence[Partition]) -> None:
+    """Wait until these partitions have moved."""
+    with progress_bar(len(moving), "moving", "partitions") as bar:
+        while left := [key for key in moving if key in store.reassignments()]:
+            bar.update(bar.task_ids[0], completed=len(moving) - len(left))
+            time.sleep(LOOK)
